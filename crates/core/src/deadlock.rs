@@ -1,0 +1,235 @@
+//! Cycles of requests that wait for each other, found from declared nesting.
+//!
+//! The graph: a waiting request points at what blocks it; a live request points at every live request nested
+//! in it, held or waiting, since it may be awaiting that one before it releases. Queues alone have no cycles,
+//! so where nothing is nested there is nothing to search.
+//!
+//! Nothing here runs unless asked. A search is linear in the part of the graph it reaches: a waiting entry
+//! does not point at all its predecessors but at the nearest that, between them, wait for all the others.
+
+use crate::{
+    manager::Manager,
+    name::Name,
+    queues::Entry,
+    slab::NIL,
+    vocabulary::{ClientId, Mode, RequestId},
+};
+use alloc::{
+    collections::{BTreeMap, BTreeSet},
+    vec::Vec,
+};
+use core::{fmt, ops::ControlFlow};
+
+/// A cycle: these requests wait for each other if each awaits its nested request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// Each waits for the next, the last for the first.
+    pub cycle: Vec<Step>,
+}
+
+/// One request of a cycle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The request.
+    pub request: RequestId,
+    /// Whose request it is.
+    pub client: ClientId,
+    /// How it waits for the next request of the cycle.
+    pub waits_for: WaitsFor,
+}
+
+/// How a request of a cycle waits for the next one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WaitsFor {
+    /// In the queue of this name, where the next request comes before it.
+    Name(Name),
+    /// The next request is nested in it, and it releases nothing before that one is done.
+    Nested,
+}
+
+impl fmt::Display for Deadlock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("deadlock, if each awaits its nested request: ")?;
+        for (i, step) in self.cycle.iter().enumerate() {
+            let next = &self.cycle[(i + 1) % self.cycle.len()];
+            let (request, arrival) = (step.request.arrival, next.request.arrival);
+            let before = if i == 0 { "" } else { "; " };
+            match &step.waits_for {
+                WaitsFor::Name(name) => write!(
+                    f,
+                    "{before}request {request} of {} waits for {name:?} behind request {arrival} of {}",
+                    step.client, next.client
+                )?,
+                WaitsFor::Nested => write!(f, "{before}request {arrival} is nested in request {request}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<T> Manager<T> {
+    /// The cycles among live requests; of cycles that share a request, one.
+    pub fn deadlocks(&self) -> Vec<Deadlock> {
+        let mut nested: Vec<_> = self.nesting.nested().collect();
+        nested.sort_unstable_by_key(|&slot| self.requests[slot].arrival);
+        let mut search = Search::new(self);
+        let mut found = Vec::new();
+        let mut reported = BTreeSet::new();
+        for root in nested {
+            let _: ControlFlow<()> = search.from(root, |cycle| {
+                if !cycle.iter().any(|edge| reported.contains(&edge.from)) {
+                    reported.extend(cycle.iter().map(|edge| edge.from));
+                    found.push(self.report(cycle));
+                }
+                ControlFlow::Continue(())
+            });
+        }
+        found
+    }
+
+    /// A cycle that the live request `id` is part of, if there is one.
+    pub fn deadlock(&self, id: RequestId) -> Option<Deadlock> {
+        self.live(id)?;
+        self.nesting.nested().next()?;
+        let found = Search::new(self).from(id.slot, |cycle| match cycle[0].from == id.slot {
+            true => ControlFlow::Break(self.report(cycle)),
+            false => ControlFlow::Continue(()),
+        });
+        found.break_value()
+    }
+
+    /// Turns a cycle so that it starts behind a nesting, at the earliest such request, and leaves out who only
+    /// stands between two others in one queue.
+    fn report(&self, cycle: &[Edge]) -> Deadlock {
+        let starts = (0..cycle.len()).filter(|&i| cycle[(i + cycle.len() - 1) % cycle.len()].queue == NIL);
+        let start = starts.min_by_key(|&i| self.requests[cycle[i].from].arrival).unwrap_or(0);
+        let turned = cycle[start..].iter().chain(&cycle[..start]).copied();
+
+        let mut kept: Vec<Edge> = Vec::new();
+        for edge in turned {
+            // a waits for b waits for c in one queue: then a waits for c, unless both are shared.
+            while let [.., a, b] = kept[..]
+                && a.queue == b.queue
+                && a.queue != NIL
+                && self.conflict(a.queue, a.from, edge.from)
+            {
+                kept.pop();
+            }
+            kept.push(edge);
+        }
+        let step = |edge: Edge| Step {
+            request: self.request_id(edge.from),
+            client: self.client_id(self.requests[edge.from].client),
+            waits_for: match edge.queue {
+                NIL => WaitsFor::Nested,
+                queue => WaitsFor::Name(self.queues.table[queue].name.clone()),
+            },
+        };
+        Deadlock { cycle: kept.into_iter().map(step).collect() }
+    }
+
+    fn conflict(&self, queue: u32, a: u32, b: u32) -> bool {
+        let mode = |request: u32| {
+            let mut scope = self.queues.scope(self.requests[request].first_entry);
+            scope.find(|entry| entry.queue == queue).map(|entry| entry.mode)
+        };
+        matches!((mode(a), mode(b)), (Some(a), Some(b)) if a.conflicts(b))
+    }
+}
+
+/// `from` waits for another request: in `queue`, or, if that is `NIL`, because the other is nested in it.
+#[derive(Clone, Copy)]
+struct Edge {
+    from: u32,
+    queue: u32,
+}
+
+/// A depth-first search. Never recursive: a chain of waiting requests may be a million long.
+struct Search<'a, T> {
+    manager: &'a Manager<T>,
+    /// Requests met so far; those on the path by their place in it, those done with as `DONE`.
+    met: BTreeMap<u32, usize>,
+    /// For blocked shared entries passed so far: the nearest exclusive entry before.
+    exclusive_before: BTreeMap<u32, u32>,
+}
+
+const DONE: usize = usize::MAX;
+
+impl<'a, T> Search<'a, T> {
+    fn new(manager: &'a Manager<T>) -> Self {
+        Self { manager, met: BTreeMap::new(), exclusive_before: BTreeMap::new() }
+    }
+
+    /// Searches all that `root` reaches and was not met before; passes every cycle it closes to `closed`.
+    fn from<B>(&mut self, root: u32, mut closed: impl FnMut(&[Edge]) -> ControlFlow<B>) -> ControlFlow<B> {
+        if self.met.contains_key(&root) {
+            return ControlFlow::Continue(());
+        }
+        // `path[i]` leads to `path[i + 1].from`; `ahead[i]` are the edges of `path[i].from` not yet tried.
+        let mut path = Vec::from([Edge { from: root, queue: NIL }]);
+        let mut ahead = Vec::from([self.waits_for(root)]);
+        self.met.insert(root, 0);
+        while let (Some(here), Some(edges)) = (path.last_mut(), ahead.last_mut()) {
+            let Some((to, queue)) = edges.pop() else {
+                self.met.insert(here.from, DONE);
+                path.pop();
+                ahead.pop();
+                continue;
+            };
+            here.queue = queue;
+            match self.met.get(&to) {
+                Some(&DONE) => {}
+                Some(&at) => closed(&path[at..])?,
+                None => {
+                    self.met.insert(to, path.len());
+                    path.push(Edge { from: to, queue: NIL });
+                    ahead.push(self.waits_for(to));
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Whom a request waits for, each with the queue it waits in, or `NIL` for one nested in it.
+    fn waits_for(&mut self, request: u32) -> Vec<(u32, u32)> {
+        let manager = self.manager;
+        let record = &manager.requests[request];
+        let mut edges: Vec<_> = manager.nesting.inner(record.nesting).map(|inner| (inner, NIL)).collect();
+        let mut entry = record.first_entry;
+        while let Some(place) = manager.queues.entries.get(entry) {
+            if place.blocked {
+                self.blockers(entry, place, &mut edges);
+            }
+            entry = place.sibling;
+        }
+        edges
+    }
+
+    /// An exclusive entry waits for the shared ones right before it and for the exclusive one before those,
+    /// which in turn waits for the rest. A shared entry waits for the nearest exclusive one.
+    fn blockers(&mut self, entry: u32, place: &Entry, edges: &mut Vec<(u32, u32)>) {
+        let entries = &self.manager.queues.entries;
+        let mut passed = Vec::from([entry]);
+        let mut before = place.prev;
+        while let Some(earlier) = entries.get(before) {
+            if earlier.mode == Mode::Exclusive {
+                break;
+            }
+            if place.mode == Mode::Exclusive {
+                edges.push((earlier.request, place.queue));
+            } else if let Some(&known) = self.exclusive_before.get(&before) {
+                before = known;
+                break;
+            } else {
+                passed.push(before);
+            }
+            before = earlier.prev;
+        }
+        if let Some(exclusive) = entries.get(before) {
+            edges.push((exclusive.request, place.queue));
+        }
+        if place.mode == Mode::Shared {
+            self.exclusive_before.extend(passed.into_iter().map(|entry| (entry, before)));
+        }
+    }
+}

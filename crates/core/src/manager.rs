@@ -1,0 +1,394 @@
+//! The lock manager (§2.2): the commands that change it, and the effects they have.
+
+use crate::{
+    name::is_reserved,
+    nesting::Nesting,
+    queues::Queues,
+    slab::{NIL, Slab},
+    vocabulary::{Cause, ClientId, Effect, Limit, Limits, Mode, Options, RequestError, RequestId, Token},
+};
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
+
+/// One lock manager: the locks and lock requests of one storage bucket.
+///
+/// `T` is data of the host's that rides with each request: a waker, a reply address, a label.
+///
+/// # Invariants
+///
+/// * A request is held if and only if none of its entries is blocked; `blocked` counts those that are.
+/// * In every queue the open entries come first: one exclusive entry, or shared entries only.
+/// * A queue exists if and only if it has an entry.
+/// * A client's list has its live requests in the order of arrival.
+/// * Every command costs O(names in the scope) and what it grants, breaks or sets back to waiting.
+///   Nothing scans all names, requests or clients; nothing recurses.
+pub struct Manager<T = ()> {
+    pub(crate) queues: Queues,
+    pub(crate) requests: Slab<Request<T>>,
+    pub(crate) clients: Slab<Client>,
+    pub(crate) nesting: Nesting,
+    /// Requests whose last blocked entry opened during the current command. Empty between commands.
+    ready: Vec<u32>,
+    next_arrival: u64,
+    next_client: u64,
+    last_token: u64,
+    limits: Limits,
+}
+
+/// How a manager starts.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Config {
+    /// What the manager takes on.
+    pub limits: Limits,
+    /// The largest fencing token that an earlier life of this manager gave out; 0 if there was none.
+    pub last_token: u64,
+    /// Seeds the hash of names. Random where names come from strangers; it has no other effect.
+    pub hash_seed: u64,
+}
+
+/// A live request, waiting or held.
+pub(crate) struct Request<T> {
+    pub(crate) arrival: u64,
+    /// Its fencing token, if and only if it is held.
+    pub(crate) token: Option<Token>,
+    pub(crate) client: u32,
+    /// Neighbours in the client's list.
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    /// Its entry for the first name of its scope.
+    pub(crate) first_entry: u32,
+    /// Its node in the nesting, or `NIL`.
+    pub(crate) nesting: u32,
+    /// How many of its entries are blocked.
+    pub(crate) blocked: u16,
+    /// Whether it stole its names, and so came before requests that arrived earlier.
+    pub(crate) thief: bool,
+    pub(crate) data: T,
+}
+
+/// An agent.
+pub(crate) struct Client {
+    pub(crate) serial: u64,
+    /// Its live requests in the order of arrival.
+    pub(crate) first: u32,
+    pub(crate) last: u32,
+    pub(crate) live: u32,
+}
+
+impl<T> Default for Manager<T> {
+    fn default() -> Self {
+        Self::new(Config::default())
+    }
+}
+
+impl<T> Manager<T> {
+    /// A manager with nothing held and nobody waiting.
+    pub fn new(config: Config) -> Self {
+        Self {
+            queues: Queues::new(config.hash_seed),
+            requests: Slab::new(),
+            clients: Slab::new(),
+            nesting: Nesting::new(),
+            ready: Vec::new(),
+            next_arrival: 0,
+            next_client: 0,
+            last_token: config.last_token,
+            limits: config.limits,
+        }
+    }
+
+    /// Makes an agent, which owns the requests made in its name until it is [gone](Self::client_gone).
+    ///
+    /// # Errors
+    ///
+    /// [`Limit::Clients`].
+    pub fn client(&mut self) -> Result<ClientId, Limit> {
+        if self.clients.len() >= self.limits.clients {
+            return Err(Limit::Clients(self.limits.clients));
+        }
+        let serial = self.next_client;
+        self.next_client += 1;
+        let slot = self.clients.insert(Client { serial, first: NIL, last: NIL, live: 0 });
+        Ok(ClientId { serial, slot })
+    }
+
+    /// Requests a lock on all names of `scope` at one point of the manager's one order (§4.1).
+    ///
+    /// A name that stands twice counts once, exclusive if either asks for that. The effects tell, in this
+    /// order: with `steal`, who was [broken](Effect::Broken), in the order of their grants; whether the request
+    /// is [granted](Effect::Granted), [queued](Effect::Queued) or [unavailable](Effect::Unavailable); with
+    /// `steal`, what the broken requests' other names let in.
+    ///
+    /// # Errors
+    ///
+    /// A [`RequestError`] says why the request was refused; nothing has changed then.
+    pub fn request<N: AsRef<[u8]>>(
+        &mut self,
+        client: ClientId,
+        scope: &[(N, Mode)],
+        options: Options,
+        data: T,
+        effects: &mut Vec<Effect<T>>,
+    ) -> Result<RequestId, RequestError> {
+        check(&self.limits, self.queues.entries.len(), scope, options)?;
+        let owner = self.clients.get_mut(client.slot).filter(|owner| owner.serial == client.serial);
+        let owner = owner.ok_or(RequestError::UnknownClient)?;
+        if owner.live >= self.limits.requests_per_client {
+            return Err(Limit::RequestsPerClient(self.limits.requests_per_client).into());
+        }
+        let slot = self.requests.vacant();
+        let prev = core::mem::replace(&mut owner.last, slot);
+        match prev {
+            NIL => owner.first = slot,
+            prev => self.requests[prev].next = slot,
+        }
+        owner.live += 1;
+        let arrival = self.next_arrival;
+        self.next_arrival += 1;
+        let request = RequestId { arrival, slot };
+
+        let victims = match options.steal {
+            true => self.holders(scope.iter().map(|(name, _)| name.as_ref())),
+            false => Vec::new(),
+        };
+        let Joined { first_entry, blocked } = self.join(slot, scope, options.steal);
+        self.requests.insert(Request {
+            arrival,
+            token: None,
+            client: client.slot,
+            prev,
+            next: NIL,
+            first_entry,
+            nesting: NIL,
+            blocked,
+            thief: options.steal,
+            data,
+        });
+        self.declare_nesting(slot, options.nested_in);
+        for victim in victims {
+            self.break_lock(victim, Cause::Stolen, effects);
+        }
+        if blocked == 0 {
+            self.grant(slot, effects);
+            self.grant_ready(effects);
+        } else if options.if_available {
+            effects.extend(self.remove(request, |_| true).map(|data| Effect::Unavailable { request, data }));
+        } else if options.refuse_deadlock
+            && let Some(deadlock) = self.deadlock(request)
+        {
+            self.remove(request, |_| true);
+            return Err(RequestError::Deadlock(deadlock));
+        } else {
+            effects.push(Effect::Queued { request });
+        }
+        debug_assert!(self.ready.is_empty(), "the last in a queue blocks nobody when it goes");
+        Ok(request)
+    }
+
+    /// Releases a held lock (§4.2) and grants what that lets in, in the order of arrival.
+    ///
+    /// `None`, and no effect, if the request is not held: it still waits, or has ended.
+    pub fn release(&mut self, request: RequestId, effects: &mut Vec<Effect<T>>) -> Option<T> {
+        let data = self.remove(request, |lock| lock.token.is_some())?;
+        self.grant_ready(effects);
+        Some(data)
+    }
+
+    /// Aborts a waiting request (§4.3) and grants what that lets in, in the order of arrival.
+    ///
+    /// `false`, and no effect, if the request does not wait: once granted it is past aborting.
+    pub fn abort(&mut self, request: RequestId, effects: &mut Vec<Effect<T>>) -> bool {
+        let Some(data) = self.remove(request, |waiting| waiting.token.is_none()) else { return false };
+        effects.push(Effect::Aborted { request, data });
+        self.grant_ready(effects);
+        true
+    }
+
+    /// Terminates remaining locks and requests (§2.6) of an agent: aborts its requests, then breaks its locks,
+    /// each in the order of arrival, and forgets it.
+    ///
+    /// What each of these lets in is granted before the next, even if it is the agent's own request, which
+    /// then ends with its locks. `false`, and no effect, if the client is gone already.
+    pub fn client_gone(&mut self, client: ClientId, effects: &mut Vec<Effect<T>>) -> bool {
+        let Some(known) = self.clients.get(client.slot).filter(|known| known.serial == client.serial) else {
+            return false;
+        };
+        let mut next = known.first;
+        while let Some(request) = self.requests.get(next) {
+            let id = RequestId { arrival: request.arrival, slot: next };
+            next = request.next;
+            self.abort(id, effects);
+        }
+        while let Some(lock) = self.requests.get(self.clients[client.slot].first) {
+            let id = RequestId { arrival: lock.arrival, slot: self.clients[client.slot].first };
+            self.break_lock(id, Cause::Lost, effects);
+            self.grant_ready(effects);
+        }
+        self.clients.remove(client.slot);
+        true
+    }
+
+    /// Breaks every held request that has `name` in its scope, in the order of their grants, as a steal does,
+    /// then grants what that lets in. Returns how many were broken.
+    pub fn force_release(&mut self, name: impl AsRef<[u8]>, effects: &mut Vec<Effect<T>>) -> usize {
+        let victims = self.holders([name.as_ref()]);
+        for &victim in &victims {
+            self.break_lock(victim, Cause::Stolen, effects);
+        }
+        self.grant_ready(effects);
+        victims.len()
+    }
+
+    /// Enters all queues of a scope: last in each, or, with `first`, first. Nobody may leave a queue on the
+    /// way, so that a thief lets nobody else in; a waiting scope that stood open there waits for that name
+    /// again.
+    #[inline]
+    fn join<N: AsRef<[u8]>>(&mut self, slot: u32, scope: &[(N, Mode)], first: bool) -> Joined {
+        let mut joined = Joined { first_entry: NIL, blocked: 0 };
+        let mut last = NIL;
+        for (name, mode) in scope {
+            let requests = &mut self.requests;
+            let place = match first {
+                true => self.queues.join_first(name.as_ref(), slot, |behind| requests[behind].blocked += 1),
+                false => self.queues.join(name.as_ref(), slot, *mode),
+            };
+            joined.blocked += u16::from(place.newly_blocked);
+            let Some(entry) = place.entry else { continue };
+            match core::mem::replace(&mut last, entry) {
+                NIL => joined.first_entry = entry,
+                last => self.queues.entries[last].sibling = entry,
+            }
+        }
+        joined
+    }
+
+    fn declare_nesting(&mut self, slot: u32, nested_in: Option<RequestId>) {
+        let Some(outer) = nested_in.filter(|&outer| self.live(outer).is_some()) else { return };
+        if self.requests[outer.slot].nesting == NIL {
+            self.requests[outer.slot].nesting = self.nesting.insert(outer.slot);
+        }
+        let inner = self.nesting.insert(slot);
+        self.requests[slot].nesting = inner;
+        self.nesting.nest(inner, self.requests[outer.slot].nesting);
+    }
+
+    /// The held requests on any of `names`, in the order of their grants: the held lock set's.
+    fn holders<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> Vec<RequestId> {
+        let mut holders = Vec::new();
+        for queue in names.into_iter().filter_map(|name| self.queues.table.find(name)) {
+            let open = self.queues.walk(queue).take_while(|entry| !entry.blocked);
+            holders.extend(open.filter_map(|entry| {
+                let Request { arrival, token, .. } = self.requests[entry.request];
+                Some((token?, RequestId { arrival, slot: entry.request }))
+            }));
+        }
+        holders.sort_unstable();
+        holders.dedup();
+        holders.into_iter().map(|(_, request)| request).collect()
+    }
+
+    fn break_lock(&mut self, request: RequestId, cause: Cause, effects: &mut Vec<Effect<T>>) {
+        effects.extend(self.remove(request, |_| true).map(|data| Effect::Broken { request, cause, data }));
+    }
+
+    /// Takes a request, if it lives and is `wanted`, out of its queues, its client's list and the nesting.
+    /// Whom that lets in is `ready`.
+    #[inline]
+    fn remove(&mut self, id: RequestId, wanted: impl FnOnce(&Request<T>) -> bool) -> Option<T> {
+        let request = self.requests.remove_if(id.slot, |live| live.arrival == id.arrival && wanted(live))?;
+        let Self { queues, requests, clients, ready, .. } = self;
+        let mut entry = request.first_entry;
+        while entry != NIL {
+            entry = queues.leave(entry, |opened| {
+                let blocked = &mut requests[opened].blocked;
+                *blocked -= 1;
+                if *blocked == 0 {
+                    ready.push(opened);
+                }
+            });
+        }
+        let owner = &mut clients[request.client];
+        owner.live -= 1;
+        match request.prev {
+            NIL => owner.first = request.next,
+            prev => requests[prev].next = request.next,
+        }
+        match request.next {
+            NIL => owner.last = request.prev,
+            next => requests[next].prev = request.prev,
+        }
+        if request.nesting != NIL {
+            self.nesting.remove(request.nesting);
+        }
+        Some(request.data)
+    }
+
+    /// Grants the `ready` requests in the order of arrival, whichever of their names they waited for last.
+    #[inline]
+    fn grant_ready(&mut self, effects: &mut Vec<Effect<T>>) {
+        if !self.ready.is_empty() {
+            self.grant_all(effects);
+        }
+    }
+
+    fn grant_all(&mut self, effects: &mut Vec<Effect<T>>) {
+        let mut ready = core::mem::take(&mut self.ready);
+        ready.sort_unstable_by_key(|&slot| self.requests[slot].arrival);
+        for slot in ready.drain(..) {
+            self.grant(slot, effects);
+        }
+        self.ready = ready;
+    }
+
+    /// §4.4 steps 2.2 to 2.13: the request becomes a lock.
+    #[inline]
+    fn grant(&mut self, slot: u32, effects: &mut Vec<Effect<T>>) {
+        self.last_token += 1;
+        let token = Token(NonZeroU64::new(self.last_token).expect("2⁶⁴ grants do not happen"));
+        let request = &mut self.requests[slot];
+        request.token = Some(token);
+        effects.push(Effect::Granted { request: RequestId { arrival: request.arrival, slot }, token });
+    }
+
+    #[inline]
+    pub(crate) fn live(&self, request: RequestId) -> Option<&Request<T>> {
+        self.requests.get(request.slot).filter(|live| live.arrival == request.arrival)
+    }
+}
+
+/// Where a request stands after it entered all its queues.
+struct Joined {
+    first_entry: u32,
+    blocked: u16,
+}
+
+/// §3.2.1 steps 5 to 7, and the limits on a request whoever makes it. `entries` are those in all queues.
+fn check<N: AsRef<[u8]>>(
+    limits: &Limits,
+    entries: u32,
+    scope: &[(N, Mode)],
+    options: Options,
+) -> Result<(), RequestError> {
+    if scope.is_empty() {
+        return Err(RequestError::EmptyScope);
+    }
+    if scope.iter().any(|(name, _)| is_reserved(name.as_ref())) {
+        return Err(RequestError::ReservedName);
+    }
+    if options.steal && options.if_available {
+        return Err(RequestError::Unsupported("'steal' and 'if available' cannot be used together"));
+    }
+    if options.steal && scope.iter().any(|&(_, mode)| mode == Mode::Shared) {
+        return Err(RequestError::Unsupported("'steal' takes exclusive locks only"));
+    }
+    if scope.iter().any(|(name, _)| name.as_ref().len() > limits.name_bytes) {
+        return Err(Limit::NameBytes(limits.name_bytes).into());
+    }
+    if scope.len() > usize::from(limits.names_per_scope) {
+        return Err(Limit::NamesPerScope(limits.names_per_scope).into());
+    }
+    if entries as usize + scope.len() > limits.requests.min(NIL - 1) as usize {
+        return Err(Limit::Requests(limits.requests).into());
+    }
+    Ok(())
+}

@@ -1,0 +1,180 @@
+//! A resource name (§2.1): the caller's code units, kept as bytes.
+//!
+//! JavaScript strings may hold lone surrogates, which `str` cannot; names are therefore WTF-8 bytes and
+//! compare byte by byte. A name of up to 24 bytes needs no allocation.
+
+use alloc::{borrow::Cow, boxed::Box, string::String};
+use core::{borrow::Borrow, cmp::Ordering, fmt, hash};
+
+/// The name of a lock: any bytes, compared byte by byte. The empty name is a name like any other.
+///
+/// ```
+/// use lockkeeper_core::Name;
+/// let name = Name::from("orders/42");
+/// assert_eq!(name.as_str(), Some("orders/42"));
+/// assert_eq!(name.to_string(), "orders/42");
+/// ```
+#[derive(Clone)]
+pub struct Name(Repr);
+
+const INLINE: usize = 24;
+
+#[derive(Clone)]
+enum Repr {
+    Inline { len: u8, bytes: [u8; INLINE] },
+    Heap(Box<[u8]>),
+}
+
+impl Name {
+    /// The bytes of the name.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        match &self.0 {
+            Repr::Inline { len, bytes } => &bytes[..usize::from(*len)],
+            Repr::Heap(bytes) => bytes,
+        }
+    }
+
+    /// The name as text, or `None` if it holds a lone surrogate or is not UTF-8 for another reason.
+    pub fn as_str(&self) -> Option<&str> {
+        core::str::from_utf8(self.as_bytes()).ok()
+    }
+
+    /// The name as text with U+FFFD in place of what is not UTF-8: for people, not for comparing.
+    pub fn to_string_lossy(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(self.as_bytes())
+    }
+
+    /// Whether the name is reserved: §2.1 sets aside names that start with U+002D HYPHEN-MINUS.
+    pub fn is_reserved(&self) -> bool {
+        is_reserved(self.as_bytes())
+    }
+}
+
+pub(crate) fn is_reserved(bytes: &[u8]) -> bool {
+    bytes.first() == Some(&b'-')
+}
+
+impl From<&[u8]> for Name {
+    #[inline]
+    fn from(name: &[u8]) -> Self {
+        match u8::try_from(name.len()) {
+            Ok(len) if name.len() <= INLINE => {
+                let mut bytes = [0; INLINE];
+                bytes[..name.len()].copy_from_slice(name);
+                Self(Repr::Inline { len, bytes })
+            }
+            _ => Self(Repr::Heap(name.into())),
+        }
+    }
+}
+
+impl From<&str> for Name {
+    #[inline]
+    fn from(name: &str) -> Self {
+        name.as_bytes().into()
+    }
+}
+
+impl From<&String> for Name {
+    fn from(name: &String) -> Self {
+        name.as_bytes().into()
+    }
+}
+
+impl From<String> for Name {
+    fn from(name: String) -> Self {
+        name.as_bytes().into()
+    }
+}
+
+impl From<&Name> for Name {
+    fn from(name: &Name) -> Self {
+        name.clone()
+    }
+}
+
+impl AsRef<[u8]> for Name {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl Borrow<[u8]> for Name {
+    fn borrow(&self) -> &[u8] {
+        self.as_bytes()
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl Eq for Name {}
+
+impl PartialEq<str> for Name {
+    fn eq(&self, other: &str) -> bool {
+        self.as_bytes() == other.as_bytes()
+    }
+}
+
+impl PartialEq<&str> for Name {
+    fn eq(&self, other: &&str) -> bool {
+        self == *other
+    }
+}
+
+impl PartialOrd for Name {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Name {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_bytes().cmp(other.as_bytes())
+    }
+}
+
+impl hash::Hash for Name {
+    fn hash<H: hash::Hasher>(&self, state: &mut H) {
+        self.as_bytes().hash(state);
+    }
+}
+
+impl fmt::Debug for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.to_string_lossy(), f)
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.to_string_lossy(), f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec;
+
+    #[test]
+    fn a_name_keeps_its_bytes_whatever_its_length() {
+        for len in [0, 1, 23, 24, 25, 255, 256, 5000] {
+            let bytes = vec![0xED; len];
+            assert_eq!(Name::from(&bytes[..]).as_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn lone_surrogates_stay_distinct() {
+        let high: &[u8] = &[0xED, 0xA0, 0x80];
+        let higher: &[u8] = &[0xED, 0xA0, 0x81];
+        assert_ne!(Name::from(high), Name::from(higher));
+        assert_eq!(Name::from(high).as_str(), None);
+    }
+}

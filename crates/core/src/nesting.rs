@@ -1,0 +1,74 @@
+//! Which request was made within which: the declared nesting that deadlock reports follow.
+//!
+//! Kept apart from the requests, so that a request that is not part of any nesting pays nothing for it.
+
+use crate::slab::{NIL, Slab};
+
+pub(crate) struct Nesting {
+    nodes: Slab<Node>,
+}
+
+/// A request that is nested in another, or has another nested in it. Links are to other nodes.
+struct Node {
+    request: u32,
+    outer: u32,
+    first_inner: u32,
+    /// Neighbours among those nested in the same outer request.
+    prev: u32,
+    next: u32,
+}
+
+impl Nesting {
+    pub(crate) const fn new() -> Self {
+        Self { nodes: Slab::new() }
+    }
+
+    pub(crate) fn insert(&mut self, request: u32) -> u32 {
+        self.nodes.insert(Node { request, outer: NIL, first_inner: NIL, prev: NIL, next: NIL })
+    }
+
+    /// Declares the new node `inner` to be within `outer`.
+    pub(crate) fn nest(&mut self, inner: u32, outer: u32) {
+        let next = core::mem::replace(&mut self.nodes[outer].first_inner, inner);
+        if let Some(next) = self.nodes.get_mut(next) {
+            next.prev = inner;
+        }
+        let node = &mut self.nodes[inner];
+        (node.outer, node.next) = (outer, next);
+    }
+
+    /// Forgets a request that ends. What was nested in it is nested in nothing from now on.
+    pub(crate) fn remove(&mut self, node: u32) {
+        let Node { outer, first_inner, prev, next, .. } = self.nodes.remove(node);
+        match (self.nodes.get_mut(prev), outer) {
+            (Some(prev), _) => prev.next = next,
+            (None, NIL) => {}
+            (None, outer) => self.nodes[outer].first_inner = next,
+        }
+        if let Some(next) = self.nodes.get_mut(next) {
+            next.prev = prev;
+        }
+        let mut inner = first_inner;
+        while let Some(node) = self.nodes.get_mut(inner) {
+            inner = core::mem::replace(&mut node.next, NIL);
+            (node.outer, node.prev) = (NIL, NIL);
+        }
+    }
+
+    /// The request within which the node's request was made.
+    pub(crate) fn outer(&self, node: u32) -> Option<u32> {
+        let node = self.nodes.get(node)?;
+        Some(self.nodes.get(node.outer)?.request)
+    }
+
+    /// The requests nested directly in the node's request.
+    pub(crate) fn inner(&self, node: u32) -> impl Iterator<Item = u32> {
+        let first = self.nodes.get(node).and_then(|node| self.nodes.get(node.first_inner));
+        core::iter::successors(first, |node| self.nodes.get(node.next)).map(|node| node.request)
+    }
+
+    /// Every request that is nested in another.
+    pub(crate) fn nested(&self) -> impl Iterator<Item = u32> {
+        self.nodes.iter().filter(|(_, node)| node.outer != NIL).map(|(_, node)| node.request)
+    }
+}

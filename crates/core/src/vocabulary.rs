@@ -1,0 +1,248 @@
+//! The words that every layer shares: what goes into the manager, what comes out, and how it refuses.
+
+use crate::deadlock::Deadlock;
+use core::{fmt, num::NonZeroU64};
+
+/// How a name is asked for (§2.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Nobody else holds the name at the same time. The default.
+    #[default]
+    Exclusive,
+    /// Others may hold the name at the same time, shared too.
+    Shared,
+}
+
+impl Mode {
+    /// Whether two requests for one name cannot both be held.
+    #[inline]
+    pub fn conflicts(self, other: Mode) -> bool {
+        self == Mode::Exclusive || other == Mode::Exclusive
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+        })
+    }
+}
+
+/// Names one request for ever: ids are never used again, so a late release touches nothing.
+///
+/// Ids of one manager order by arrival.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId {
+    pub(crate) arrival: u64,
+    pub(crate) slot: u32,
+}
+
+impl RequestId {
+    /// The place of the request in the manager's one total order of arrivals: a growing number.
+    pub fn arrival(self) -> u64 {
+        self.arrival
+    }
+}
+
+/// Names one agent of a manager for ever (§2.4's *agent*; what a `clientId` string stands for).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId {
+    pub(crate) serial: u64,
+    pub(crate) slot: u32,
+}
+
+impl fmt::Display for ClientId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "client-{}", self.serial)
+    }
+}
+
+/// A fencing token: greater than that of every earlier grant of the same manager, steals included.
+///
+/// Tokens of two managers are not comparable. Storage that refuses a token smaller than the largest it has
+/// seen is safe from holders that do not know yet that they were robbed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token(pub(crate) NonZeroU64);
+
+impl Token {
+    /// The token as a number. Beyond 2⁵³: in JSON it travels as a string.
+    pub fn get(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What a request asks for beyond its names and modes.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Answer [`Effect::Unavailable`] rather than wait.
+    pub if_available: bool,
+    /// Break the held requests that conflict, and go first.
+    pub steal: bool,
+    /// The live request within which this one is made, for deadlock reports. One that has ended means none.
+    pub nested_in: Option<RequestId>,
+    /// Answer [`RequestError::Deadlock`] rather than wait in a cycle.
+    pub refuse_deadlock: bool,
+}
+
+/// What a command did. `T` is the host's own data, handed back with the end of the request it came with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect<T = ()> {
+    /// The new request waits.
+    Queued {
+        /// The new request.
+        request: RequestId,
+    },
+    /// A request, new or waiting, is held now.
+    Granted {
+        /// The request that is now held.
+        request: RequestId,
+        /// Its fencing token.
+        token: Token,
+    },
+    /// The new request asked not to wait, and was refused; nothing else changed.
+    Unavailable {
+        /// The refused request, dead already.
+        request: RequestId,
+        /// The host's data.
+        data: T,
+    },
+    /// A waiting request was aborted.
+    Aborted {
+        /// The request, dead now.
+        request: RequestId,
+        /// The host's data.
+        data: T,
+    },
+    /// A held request ended without its holder's doing.
+    Broken {
+        /// The request, dead now.
+        request: RequestId,
+        /// Whose doing it was.
+        cause: Cause,
+        /// The host's data.
+        data: T,
+    },
+}
+
+/// Why a held request was broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Cause {
+    /// Another request stole a name of it, or a name of it was force-released.
+    Stolen,
+    /// Its client is gone.
+    Lost,
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Cause::Stolen => "the lock was stolen",
+            Cause::Lost => "the lock was lost: its client is gone",
+        })
+    }
+}
+
+/// Why a request was refused. A refused request has changed nothing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// A scope has one name or more.
+    EmptyScope,
+    /// A name starts with U+002D HYPHEN-MINUS (§3.2.1 step 5: "NotSupportedError").
+    ReservedName,
+    /// `steal` goes with neither `if_available` (step 6) nor a shared name (step 7: "NotSupportedError").
+    Unsupported(&'static str),
+    /// The client has ended, or is another manager's.
+    UnknownClient,
+    /// A limit of the manager's [`Limits`] stands against it.
+    Limit(Limit),
+    /// The request would have closed this cycle, and asked to be refused then.
+    Deadlock(Deadlock),
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyScope => f.write_str("a scope needs at least one name"),
+            Self::ReservedName => f.write_str("names that start with '-' are reserved"),
+            Self::Unsupported(why) => f.write_str(why),
+            Self::UnknownClient => f.write_str("the client has ended"),
+            Self::Limit(limit) => limit.fmt(f),
+            Self::Deadlock(deadlock) => deadlock.fmt(f),
+        }
+    }
+}
+
+impl core::error::Error for RequestError {}
+
+impl From<Limit> for RequestError {
+    fn from(limit: Limit) -> Self {
+        Self::Limit(limit)
+    }
+}
+
+/// What one manager takes on. Each limit is the largest number allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of a name.
+    pub name_bytes: usize,
+    /// Names of a scope.
+    pub names_per_scope: u16,
+    /// Live requests, held or waiting, of one client.
+    pub requests_per_client: u32,
+    /// Live requests, held or waiting, in all; and names asked for by them in all.
+    pub requests: u32,
+    /// Live clients.
+    pub clients: u32,
+}
+
+impl Default for Limits {
+    /// Generous: what one process may ask of itself. A server sets its own.
+    fn default() -> Self {
+        Self {
+            name_bytes: 65_536,
+            names_per_scope: 1_024,
+            requests_per_client: 16_000_000,
+            requests: 64_000_000,
+            clients: 16_000_000,
+        }
+    }
+}
+
+/// The limit that refused a request, with its value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Limit {
+    /// [`Limits::name_bytes`].
+    NameBytes(usize),
+    /// [`Limits::names_per_scope`].
+    NamesPerScope(u16),
+    /// [`Limits::requests_per_client`].
+    RequestsPerClient(u32),
+    /// [`Limits::requests`].
+    Requests(u32),
+    /// [`Limits::clients`].
+    Clients(u32),
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NameBytes(max) => write!(f, "limit reached: a name has at most {max} bytes"),
+            Self::NamesPerScope(max) => write!(f, "limit reached: a scope has at most {max} names"),
+            Self::RequestsPerClient(max) => write!(f, "limit reached: {max} live requests per client"),
+            Self::Requests(max) => write!(f, "limit reached: {max} live requests in all"),
+            Self::Clients(max) => write!(f, "limit reached: {max} live clients"),
+        }
+    }
+}
+
+impl core::error::Error for Limit {}
