@@ -18,7 +18,7 @@ impl<T> Manager<T> {
                 Some(at),
                 "a queue is found by its name"
             );
-            assert!(queue.head != NIL && queue.tail != NIL, "a queue exists only while it has an entry");
+            assert!(queue.head != NIL || queue.noted_idle, "an empty queue is noted to be forgotten");
             let (mut prev, mut exclusive) = (NIL, 0);
             let mut arrival = None;
             let mut next = queue.head;

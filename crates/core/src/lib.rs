@@ -15,7 +15,7 @@
 //!
 //! The methods of [`Manager`] fall in two groups:
 //!
-//! * *commands* change state and append to a list of [`Effect`]s that the caller must deliver, in order:
+//! * *commands* change state and append to a list of [`Effect`]s on others that the caller must deliver, in order:
 //!   [`request`](Manager::request), [`release`](Manager::release), [`abort`](Manager::abort),
 //!   [`client_gone`](Manager::client_gone) and [`force_release`](Manager::force_release).
 //!   [`client`](Manager::client) makes an agent and has no effects;
@@ -26,7 +26,7 @@
 //! belong to the host.
 //!
 //! ```
-//! use lockkeeper_core::{Effect, Manager, Mode, Options};
+//! use lockkeeper_core::{Effect, Manager, Mode, Options, Outcome};
 //!
 //! let mut manager: Manager = Manager::default();
 //! let mut effects = Vec::new();
@@ -34,11 +34,11 @@
 //! let worker = manager.client()?;
 //!
 //! let scope = [("document", Mode::Exclusive)];
-//! let first = manager.request(tab, &scope, Options::default(), (), &mut effects)?;
-//! let second = manager.request(worker, &scope, Options::default(), (), &mut effects)?;
-//! assert!(matches!(effects[..], [Effect::Granted { .. }, Effect::Queued { .. }]));
+//! let Outcome::Granted { request: first, .. } =
+//!     manager.request(tab, &scope, Options::default(), (), &mut effects)? else { panic!() };
+//! let Outcome::Queued { request: second } =
+//!     manager.request(worker, &scope, Options::default(), (), &mut effects)? else { panic!() };
 //!
-//! effects.clear();
 //! manager.release(first, &mut effects);
 //! assert!(matches!(effects[..], [Effect::Granted { request, .. }] if request == second));
 //! # Ok::<(), Box<dyn core::error::Error>>(())
@@ -62,7 +62,9 @@ mod table;
 mod vocabulary;
 
 pub use deadlock::{Deadlock, Step, WaitsFor};
-pub use manager::{Config, Manager};
+pub use manager::{Config, Manager, validate};
 pub use name::Name;
 pub use query::{Live, LockInfo, Snapshot};
-pub use vocabulary::{Cause, ClientId, Effect, Limit, Limits, Mode, Options, RequestError, RequestId, Token};
+pub use vocabulary::{
+    Cause, ClientId, Effect, Limit, Limits, Mode, Options, Outcome, RequestError, RequestId, Token,
+};

@@ -5,7 +5,9 @@ use crate::{
     nesting::Nesting,
     queues::Queues,
     slab::{NIL, Slab},
-    vocabulary::{Cause, ClientId, Effect, Limit, Limits, Mode, Options, RequestError, RequestId, Token},
+    vocabulary::{
+        Cause, ClientId, Effect, Limit, Limits, Mode, Options, Outcome, RequestError, RequestId, Token,
+    },
 };
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -18,7 +20,7 @@ use core::num::NonZeroU64;
 ///
 /// * A request is held if and only if none of its entries is blocked; `blocked` counts those that are.
 /// * In every queue the open entries come first: one exclusive entry, or shared entries only.
-/// * A queue exists if and only if it has an entry.
+/// * A queue without an entry is one of a bounded number that are kept to be found again.
 /// * A client's list has its live requests in the order of arrival.
 /// * Every command costs O(names in the scope) and what it grants, breaks or sets back to waiting.
 ///   Nothing scans all names, requests or clients; nothing recurses.
@@ -114,10 +116,9 @@ impl<T> Manager<T> {
 
     /// Requests a lock on all names of `scope` at one point of the manager's one order (§4.1).
     ///
-    /// A name that stands twice counts once, exclusive if either asks for that. The effects tell, in this
-    /// order: with `steal`, who was [broken](Effect::Broken), in the order of their grants; whether the request
-    /// is [granted](Effect::Granted), [queued](Effect::Queued) or [unavailable](Effect::Unavailable); with
-    /// `steal`, what the broken requests' other names let in.
+    /// A name that stands twice counts once, exclusive if either asks for that. Only a `steal` has effects on
+    /// others: first those whom it [broke](Effect::Broken), in the order of their grants, before it was granted
+    /// itself; then those whom the broken requests' other names [let in](Effect::Granted), after it.
     ///
     /// # Errors
     ///
@@ -129,8 +130,11 @@ impl<T> Manager<T> {
         options: Options,
         data: T,
         effects: &mut Vec<Effect<T>>,
-    ) -> Result<RequestId, RequestError> {
-        check(&self.limits, self.queues.entries.len(), scope, options)?;
+    ) -> Result<Outcome<T>, RequestError> {
+        check(scope, options, &self.limits)?;
+        if self.queues.entries.len() as usize + scope.len() > self.limits.requests.min(NIL - 1) as usize {
+            return Err(Limit::Requests(self.limits.requests).into());
+        }
         let owner = self.clients.get_mut(client.slot).filter(|owner| owner.serial == client.serial);
         let owner = owner.ok_or(RequestError::UnknownClient)?;
         if owner.live >= self.limits.requests_per_client {
@@ -169,20 +173,23 @@ impl<T> Manager<T> {
             self.break_lock(victim, Cause::Stolen, effects);
         }
         if blocked == 0 {
-            self.grant(slot, effects);
+            let token = self.grant(slot);
             self.grant_ready(effects);
-        } else if options.if_available {
-            effects.extend(self.remove(request, |_| true).map(|data| Effect::Unavailable { request, data }));
-        } else if options.refuse_deadlock
+            return Ok(Outcome::Granted { request, token });
+        }
+        if options.if_available
+            && let Some(data) = self.remove(request, |_| true)
+        {
+            return Ok(Outcome::Unavailable { data });
+        }
+        if options.refuse_deadlock
             && let Some(deadlock) = self.deadlock(request)
         {
             self.remove(request, |_| true);
             return Err(RequestError::Deadlock(deadlock));
-        } else {
-            effects.push(Effect::Queued { request });
         }
         debug_assert!(self.ready.is_empty(), "the last in a queue blocks nobody when it goes");
-        Ok(request)
+        Ok(Outcome::Queued { request })
     }
 
     /// Releases a held lock (§4.2) and grants what that lets in, in the order of arrival.
@@ -335,19 +342,19 @@ impl<T> Manager<T> {
         let mut ready = core::mem::take(&mut self.ready);
         ready.sort_unstable_by_key(|&slot| self.requests[slot].arrival);
         for slot in ready.drain(..) {
-            self.grant(slot, effects);
+            let token = self.grant(slot);
+            effects.push(Effect::Granted { request: self.request_id(slot), token });
         }
         self.ready = ready;
     }
 
     /// §4.4 steps 2.2 to 2.13: the request becomes a lock.
     #[inline]
-    fn grant(&mut self, slot: u32, effects: &mut Vec<Effect<T>>) {
+    fn grant(&mut self, slot: u32) -> Token {
         self.last_token += 1;
         let token = Token(NonZeroU64::new(self.last_token).expect("2⁶⁴ grants do not happen"));
-        let request = &mut self.requests[slot];
-        request.token = Some(token);
-        effects.push(Effect::Granted { request: RequestId { arrival: request.arrival, slot }, token });
+        self.requests[slot].token = Some(token);
+        token
     }
 
     #[inline]
@@ -362,33 +369,45 @@ struct Joined {
     blocked: u16,
 }
 
-/// §3.2.1 steps 5 to 7, and the limits on a request whoever makes it. `entries` are those in all queues.
-fn check<N: AsRef<[u8]>>(
-    limits: &Limits,
-    entries: u32,
-    scope: &[(N, Mode)],
-    options: Options,
-) -> Result<(), RequestError> {
+/// §3.2.1 steps 5 to 7: whether a manager would take such a request, its limits aside.
+///
+/// [`Manager::request`] checks this itself. A host that has steps of its own between these and the request,
+/// such as a signal that is aborted already (step 9), checks it first.
+///
+/// # Errors
+///
+/// [`RequestError::EmptyScope`], [`RequestError::ReservedName`] or [`RequestError::Unsupported`].
+pub fn validate<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result<(), RequestError> {
+    check(scope, options, &Limits { name_bytes: usize::MAX, names_per_scope: u16::MAX, ..Limits::default() })
+}
+
+/// One pass over the scope; what is wrong with it is told in the order of the draft's steps.
+#[inline]
+fn check<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options, limits: &Limits) -> Result<(), RequestError> {
+    let (mut reserved, mut shared, mut longest) = (false, false, 0);
+    for (name, mode) in scope {
+        let name = name.as_ref();
+        reserved |= is_reserved(name);
+        shared |= *mode == Mode::Shared;
+        longest = longest.max(name.len());
+    }
     if scope.is_empty() {
         return Err(RequestError::EmptyScope);
     }
-    if scope.iter().any(|(name, _)| is_reserved(name.as_ref())) {
+    if reserved {
         return Err(RequestError::ReservedName);
     }
     if options.steal && options.if_available {
         return Err(RequestError::Unsupported("'steal' and 'if available' cannot be used together"));
     }
-    if options.steal && scope.iter().any(|&(_, mode)| mode == Mode::Shared) {
+    if options.steal && shared {
         return Err(RequestError::Unsupported("'steal' takes exclusive locks only"));
     }
-    if scope.iter().any(|(name, _)| name.as_ref().len() > limits.name_bytes) {
+    if longest > limits.name_bytes {
         return Err(Limit::NameBytes(limits.name_bytes).into());
     }
     if scope.len() > usize::from(limits.names_per_scope) {
         return Err(Limit::NamesPerScope(limits.names_per_scope).into());
-    }
-    if entries as usize + scope.len() > limits.requests.min(NIL - 1) as usize {
-        return Err(Limit::Requests(limits.requests).into());
     }
     Ok(())
 }

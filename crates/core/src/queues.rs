@@ -27,6 +27,8 @@ pub(crate) struct Queue {
     pub(crate) tail: u32,
     /// How many of the entries are exclusive: a shared request may join open if and only if none is.
     pub(crate) exclusive: u32,
+    /// Whether the table has taken note that the queue went idle, and not yet looked at it again.
+    pub(crate) noted_idle: bool,
 }
 
 /// One request's place in the queue of one of its names.
@@ -44,7 +46,7 @@ pub(crate) struct Entry {
 
 impl Queue {
     pub(crate) fn new(name: Name, hash: u32) -> Self {
-        Self { name, hash, head: NIL, tail: NIL, exclusive: 0 }
+        Self { name, hash, head: NIL, tail: NIL, exclusive: 0, noted_idle: false }
     }
 }
 
@@ -134,10 +136,6 @@ impl Queues {
     pub(crate) fn leave(&mut self, entry: u32, mut opened: impl FnMut(u32)) -> u32 {
         let Entry { queue: at, prev, next, sibling, mode, .. } = self.entries.remove(entry);
         let queue = &mut self.table[at];
-        if prev == NIL && next == NIL {
-            self.table.remove(at);
-            return sibling;
-        }
         queue.exclusive -= u32::from(mode == Mode::Exclusive);
         match prev {
             NIL => queue.head = next,
@@ -146,6 +144,10 @@ impl Queues {
         match next {
             NIL => queue.tail = prev,
             next => self.entries[next].prev = prev,
+        }
+        if prev == NIL && next == NIL {
+            self.table.idle(at);
+            return sibling;
         }
         self.open(next, &mut opened);
         sibling

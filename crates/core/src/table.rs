@@ -1,10 +1,17 @@
 //! The lock request queue map (§2.5): which names have a queue, found by their bytes.
 //!
-//! The map is cut into 64 tables by hash, so that when one doubles, a 64th of the names move and not all.
-//! A name lives here only while somebody holds it or waits for it. The hash is seeded by the host: names come
-//! from callers that may want them to collide.
+//! The map is cut into 64 tables by hash, so that when one doubles, a 64th of the names move and not all. The
+//! hash is seeded by the host: names come from callers that may want them to collide.
+//!
+//! A name that nobody holds or waits for is idle. Idle names are forgotten, but not at once: names come back, and
+//! the last thousand or so are kept to be found again.
 
-use crate::{name::Name, queues::Queue, slab::Slab};
+use crate::{
+    name::Name,
+    queues::Queue,
+    slab::{NIL, Slab},
+};
+use alloc::collections::VecDeque;
 use core::{
     hash::{BuildHasher, Hasher},
     ops::{Index, IndexMut},
@@ -16,16 +23,21 @@ const TABLES: usize = 64;
 /// The bits that choose the table: below the 7 that hashbrown tags entries with, above those it places by.
 const TABLE_SHIFT: u32 = 19;
 
+/// How many names that went idle are kept, at most.
+const IDLE: usize = 1024;
+
 pub(crate) struct Table {
     places: [HashTable<u32>; TABLES],
     queues: Slab<Queue>,
     seed: FixedState,
+    /// Queues that went idle, oldest first. Some are in use again; that is looked at when their turn comes.
+    went_idle: VecDeque<u32>,
 }
 
 impl Table {
     pub(crate) fn new(seed: u64) -> Self {
         let places = core::array::from_fn(|_| HashTable::new());
-        Self { places, queues: Slab::new(), seed: FixedState::with_seed(seed) }
+        Self { places, queues: Slab::new(), seed: FixedState::with_seed(seed), went_idle: VecDeque::new() }
     }
 
     /// Gets the lock request queue (§2.5), if the name has one.
@@ -53,9 +65,29 @@ impl Table {
         }
     }
 
-    /// Forgets a name whose queue is empty.
+    /// Takes note that the queue `at` is empty, and forgets the name that has been idle longest if there are too
+    /// many.
     #[inline]
-    pub(crate) fn remove(&mut self, at: u32) {
+    pub(crate) fn idle(&mut self, at: u32) {
+        if !self.queues[at].noted_idle {
+            self.note_idle(at);
+        }
+    }
+
+    fn note_idle(&mut self, at: u32) {
+        self.queues[at].noted_idle = true;
+        self.went_idle.push_back(at);
+        if self.went_idle.len() > IDLE
+            && let Some(oldest) = self.went_idle.pop_front()
+        {
+            match self.queues[oldest].head {
+                NIL => self.remove(oldest),
+                _ => self.queues[oldest].noted_idle = false,
+            }
+        }
+    }
+
+    fn remove(&mut self, at: u32) {
         let hash = self.queues.remove(at).hash;
         match self.places[table(hash)].find_entry(spread(hash), |&place| place == at) {
             Ok(place) => drop(place.remove()),

@@ -82,7 +82,7 @@ impl fmt::Display for Token {
 /// What a request asks for beyond its names and modes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Answer [`Effect::Unavailable`] rather than wait.
+    /// Answer [`Outcome::Unavailable`] rather than wait.
     pub if_available: bool,
     /// Break the held requests that conflict, and go first.
     pub steal: bool,
@@ -92,27 +92,38 @@ pub struct Options {
     pub refuse_deadlock: bool,
 }
 
-/// What a command did. `T` is the host's own data, handed back with the end of the request it came with.
+/// What came of a new request. `T` is the host's own data.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Effect<T = ()> {
-    /// The new request waits.
-    Queued {
-        /// The new request.
-        request: RequestId,
-    },
-    /// A request, new or waiting, is held now.
+pub enum Outcome<T = ()> {
+    /// The request is held.
     Granted {
-        /// The request that is now held.
+        /// The request.
         request: RequestId,
         /// Its fencing token.
         token: Token,
     },
-    /// The new request asked not to wait, and was refused; nothing else changed.
-    Unavailable {
-        /// The refused request, dead already.
+    /// The request waits.
+    Queued {
+        /// The request.
         request: RequestId,
+    },
+    /// The request asked not to wait, and was refused; nothing has changed.
+    Unavailable {
         /// The host's data.
         data: T,
+    },
+}
+
+/// What a command did to a request that was there before it. `T` is the host's own data, handed back with the
+/// end of the request it came with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect<T = ()> {
+    /// A waiting request is held now.
+    Granted {
+        /// The request.
+        request: RequestId,
+        /// Its fencing token.
+        token: Token,
     },
     /// A waiting request was aborted.
     Aborted {

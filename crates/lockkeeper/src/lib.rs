@@ -1,1 +1,60 @@
+//! Named locks for async Rust: the [Web Locks API](https://www.w3.org/TR/2023/WD-web-locks-20230105/).
+//!
+//! ```
+//! use lockkeeper::{Error, Locks};
+//!
+//! # fn main() -> Result<(), Error> { smol::block_on(async {
+//! let locks = Locks::new();
+//! let total = locks.request("cart").run(async |lock| {
+//!     // Nobody else is here for "cart" until this block is done.
+//!     println!("{} with token {}", lock.name(), lock.token());
+//!     42
+//! }).await?;
+//! assert_eq!(total, 42);
+//! # Ok(()) }) }
+//! ```
+//!
+//! * Whoever asks first is served first, shared and exclusive requests alike; nobody is starved.
+//! * A request may name several locks: it gets all of them at once, and such requests cannot deadlock against
+//!   each other.
+//! * A request can be made not to wait, to wait for some time, until a signal, or to steal.
+//! * A holder learns when its lock is stolen; every lock has a fencing token for the storage behind it.
+//! * It runs on any executor, across threads, and without one through the blocking variants.
+//!
+//! Locks are kept by one [`Locks`] in this process. A lock is given to a [`Request`] in one of four forms: around
+//! a closure ([`run`](Request::run)), as a guard ([`acquire`](Request::acquire)), as a guard or nothing
+//! ([`try_acquire`](Request::try_acquire)), or tied to futures ([`auto_release`](Request::auto_release)).
+//!
+//! # When not to use it
+//!
+//! For one value in memory, a `Mutex` or `RwLock` around that value is faster and keeps the two together. A
+//! named lock is for what has a name and no owner: a file, an account, a row, a job.
 
+mod acquire;
+mod agent;
+mod auto;
+mod blocking;
+mod error;
+mod inspect;
+mod lock;
+mod locks;
+mod request;
+mod scope;
+mod shared;
+mod signal;
+mod sync;
+mod timer;
+
+pub use acquire::Acquire;
+pub use auto::AutoLock;
+pub use error::Error;
+pub use inspect::{Inspection, RequestInfo};
+pub use lock::Lock;
+pub use lockkeeper_core::{
+    Cause, ClientId, Deadlock, Limit, Limits, LockInfo, Mode, Name, RequestId, Snapshot, Step, Token,
+    WaitsFor,
+};
+pub use locks::{Buckets, Config, Locks};
+pub use request::{IfAvailable, Request};
+pub use scope::IntoScope;
+pub use signal::{AbortController, AbortReason, AbortSignal};

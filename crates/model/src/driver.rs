@@ -7,7 +7,9 @@
 use crate::{
     Cause, Client, Effect, Info, Mode, Refusal, Serial, Snapshot, draft::LockManager, scopes::Scoped,
 };
-use lockkeeper_core::{self as engine, ClientId, Manager, Options, RequestError, RequestId, Token, WaitsFor};
+use lockkeeper_core::{
+    self as engine, ClientId, Manager, Options, Outcome, RequestError, RequestId, Token, WaitsFor,
+};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A name for each kind that the engine could treat differently: short, empty, exactly as long as is kept
@@ -35,6 +37,22 @@ pub struct Seen {
     pub refusals: BTreeMap<&'static str, u64>,
     /// Cycles reported.
     pub deadlocks: u64,
+}
+
+impl Seen {
+    fn count(&mut self, effects: &[Effect]) {
+        for effect in effects {
+            let kind = match effect {
+                Effect::Queued(_) => "queued",
+                Effect::Granted(_) => "granted",
+                Effect::Unavailable(_) => "unavailable",
+                Effect::Aborted(_) => "aborted",
+                Effect::Broken(_, Cause::Stolen) => "stolen",
+                Effect::Broken(_, Cause::Lost) => "lost",
+            };
+            *self.effects.entry(kind).or_default() += 1;
+        }
+    }
 }
 
 /// Runs the sequence that `bytes` spells, to its end.
@@ -90,10 +108,11 @@ impl Driver {
         let mut effects = Vec::new();
         let mut expected = Vec::new();
         let mut by_draft = Vec::new();
+        let mut own = None;
         let crowded = self.engine.requests().count() > LIVE;
         match bytes.next()? % 32 {
             0..14 if !crowded => {
-                self.request(bytes, &mut effects, &mut expected, &mut by_draft, seen)?;
+                own = self.request(bytes, &mut effects, &mut expected, &mut by_draft, seen)?;
             }
             0..22 => {
                 let (id, serial) = self.pick(bytes)?;
@@ -133,7 +152,14 @@ impl Driver {
                 self.next_client += 1;
             }
         }
-        let effects = self.translate(effects, seen);
+        // What a steal breaks comes before its own grant, what that lets in after it.
+        let broken = effects.iter().take_while(|effect| matches!(effect, engine::Effect::Broken { .. }));
+        let before_own = broken.count();
+        let mut effects = self.translate(effects);
+        if let Some(own) = own {
+            effects.insert(before_own, own);
+        }
+        seen.count(&effects);
         assert_eq!(effects, expected, "engine and rule of scopes");
         let snapshot = self.snapshot();
         assert_eq!(snapshot, self.scoped.snapshot(), "engine and rule of scopes");
@@ -145,12 +171,13 @@ impl Driver {
         self.compare_queues(&snapshot);
         self.forget_dead(&snapshot);
         // The naive search of the graph costs more than all the rest.
-        if seen.steps % 4 == 0 {
+        if seen.steps.is_multiple_of(4) {
             self.compare_deadlocks(seen);
         }
         Some(())
     }
 
+    /// Gives what became of the request itself, unless it was refused.
     fn request(
         &mut self,
         bytes: &mut impl Iterator<Item = u8>,
@@ -158,7 +185,7 @@ impl Driver {
         expected: &mut Vec<Effect>,
         by_draft: &mut Vec<Effect>,
         seen: &mut Seen,
-    ) -> Option<()> {
+    ) -> Option<Option<Effect>> {
         let (id, client) = self.clients[usize::from(bytes.next()?) % CLIENTS];
         let flags = bytes.next()?;
         let steal = flags % 16 == 0;
@@ -186,9 +213,17 @@ impl Driver {
             assert_eq!(draft.request(client, name, *mode, if_available, steal, by_draft), by_rule);
         }
         match outcome {
-            Ok(id) => {
+            Ok(outcome) => {
                 assert_eq!(by_rule, Ok(serial));
                 self.next_serial += 1;
+                let (id, own) = match outcome {
+                    Outcome::Unavailable { data } => return Some(Some(Effect::Unavailable(data))),
+                    Outcome::Queued { request } => (request, Effect::Queued(serial)),
+                    Outcome::Granted { request, token } => {
+                        self.see_token(token);
+                        (request, Effect::Granted(serial))
+                    }
+                };
                 self.serials.insert(id, serial);
                 self.recent.push(id);
                 // Stale ids stay in reach for a while.
@@ -206,6 +241,7 @@ impl Driver {
                         "a request that would close a cycle was let in"
                     );
                 }
+                return Some(Some(own));
             }
             Err(RequestError::Deadlock(deadlock)) => {
                 assert!(refuse_deadlock);
@@ -235,7 +271,7 @@ impl Driver {
                 *seen.refusals.entry(why).or_default() += 1;
             }
         }
-        Some(())
+        Some(None)
     }
 
     fn pick(&mut self, bytes: &mut impl Iterator<Item = u8>) -> Option<(RequestId, Serial)> {
@@ -244,33 +280,26 @@ impl Driver {
         Some((id, self.serials[&id]))
     }
 
-    fn translate(&mut self, effects: Vec<engine::Effect<Serial>>, seen: &mut Seen) -> Vec<Effect> {
-        let translated: Vec<_> = effects
-            .into_iter()
-            .map(|effect| match effect {
-                engine::Effect::Queued { request } => ("queued", Effect::Queued(self.serials[&request])),
-                engine::Effect::Granted { request, token } => {
-                    assert!(Some(token) > self.last_token, "tokens grow");
-                    self.last_token = Some(token);
-                    ("granted", Effect::Granted(self.serials[&request]))
-                }
-                engine::Effect::Unavailable { data, .. } => ("unavailable", Effect::Unavailable(data)),
-                engine::Effect::Aborted { data, .. } => ("aborted", Effect::Aborted(data)),
-                engine::Effect::Broken { cause: engine::Cause::Stolen, data, .. } => {
-                    ("stolen", Effect::Broken(data, Cause::Stolen))
-                }
-                engine::Effect::Broken { cause: engine::Cause::Lost, data, .. } => {
-                    ("lost", Effect::Broken(data, Cause::Lost))
-                }
-            })
-            .collect();
-        translated
-            .into_iter()
-            .map(|(kind, effect)| {
-                *seen.effects.entry(kind).or_default() += 1;
-                effect
-            })
-            .collect()
+    fn translate(&mut self, effects: Vec<engine::Effect<Serial>>) -> Vec<Effect> {
+        let translate = |effect| match effect {
+            engine::Effect::Granted { request, token } => {
+                self.see_token(token);
+                Effect::Granted(self.serials[&request])
+            }
+            engine::Effect::Aborted { data, .. } => Effect::Aborted(data),
+            engine::Effect::Broken { cause: engine::Cause::Stolen, data, .. } => {
+                Effect::Broken(data, Cause::Stolen)
+            }
+            engine::Effect::Broken { cause: engine::Cause::Lost, data, .. } => {
+                Effect::Broken(data, Cause::Lost)
+            }
+        };
+        effects.into_iter().map(translate).collect()
+    }
+
+    fn see_token(&mut self, token: Token) {
+        assert!(Some(token) > self.last_token, "tokens grow");
+        self.last_token = Some(token);
     }
 
     fn snapshot(&self) -> Snapshot {

@@ -1,0 +1,210 @@
+//! The future that asks for a lock and waits for it.
+
+use crate::{
+    Error, IntoScope, Lock, Request,
+    agent::Agent,
+    request::Extras,
+    scope::Scope,
+    shared::{Note, Shared},
+    timer::Deadline,
+};
+use lockkeeper_core::{Mode, Options, Outcome, RequestId, Token, validate};
+use std::{
+    pin::Pin,
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+/// How long a nested request waits before it is looked at whether it waits in a cycle.
+const DEADLOCK_AFTER: Duration = Duration::from_secs(1);
+
+/// The future of [`Request::acquire`]. Asks when first polled; dropping it gives the request up.
+#[must_use = "futures do nothing unless awaited"]
+pub struct Acquire<'a, S>(State<'a, S>);
+
+enum State<'a, S> {
+    New(Request<'a, S>),
+    Waiting(Waiting<'a>),
+    Done,
+}
+
+/// A request that is queued. Dropping it gives the request up, whether it still waits or was granted meanwhile.
+struct Waiting<'a> {
+    agent: &'a Agent,
+    /// `None` once it has gone over to the lock, and there is nothing to give up.
+    scope: Option<Scope>,
+    request: RequestId,
+    /// What can end the waiting early.
+    limits: Option<Box<Patience>>,
+}
+
+struct Patience {
+    extras: Box<Extras>,
+    timeout: Option<Deadline>,
+    /// When to look, once, whether the request waits in a cycle.
+    suspicion: Option<Deadline>,
+}
+
+impl<'a, S: IntoScope> Acquire<'a, S> {
+    #[inline]
+    pub(crate) fn new(request: Request<'a, S>) -> Self {
+        Self(State::New(request))
+    }
+}
+
+impl<'a, S: IntoScope> Future for Acquire<'a, S> {
+    type Output = Result<Lock<'a>, Error>;
+
+    #[inline]
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        if let State::New(new) = &mut this.0 {
+            match make(new, cx) {
+                Ok(Outcome::Granted { request, token }) => {
+                    let lock = Lock::new(new.agent, request, token, new.scope.keep(new.mode));
+                    this.0 = State::Done;
+                    return Poll::Ready(Ok(lock));
+                }
+                Ok(Outcome::Queued { request }) => this.0 = State::Waiting(Waiting::new(new, request)),
+                Ok(Outcome::Unavailable { .. }) => unreachable!("only `now` asks not to wait"),
+                Err(error) => {
+                    this.0 = State::Done;
+                    return Poll::Ready(Err(error));
+                }
+            }
+        }
+        let poll = match &mut this.0 {
+            State::Waiting(waiting) => waiting.poll(cx),
+            _ => panic!("`Acquire` was polled after it was done"),
+        };
+        if poll.is_ready() {
+            this.0 = State::Done;
+        }
+        poll
+    }
+}
+
+impl<'a> Waiting<'a> {
+    fn new<S: IntoScope>(new: &mut Request<'a, S>, request: RequestId) -> Self {
+        let extras = new.extras.take();
+        let limits = extras.map(|extras| Box::new(Patience::new(extras, &new.agent.shared)));
+        Self { agent: new.agent, scope: Some(new.scope.keep(new.mode)), request, limits }
+    }
+
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Lock<'a>, Error>> {
+        // §4.4 step 2.14.1: a signal counts until the lock is delivered.
+        if let Some(Patience { extras, .. }) = self.limits.as_deref_mut()
+            && let Some(signal) = &mut extras.signal
+            && let Poll::Ready(reason) = signal.as_mut().poll(cx)
+        {
+            return Poll::Ready(Err(Error::Aborted(reason)));
+        }
+        if let Poll::Ready(granted) = self.poll_granted(cx.waker()) {
+            let scope = self.scope.take().expect("a request is granted once");
+            return Poll::Ready(granted.map(|token| Lock::new(self.agent, self.request, token, scope)));
+        }
+        self.poll_patience(cx)
+    }
+
+    fn poll_granted(&self, waker: &Waker) -> Poll<Result<Token, Error>> {
+        let (poll, _replaced) =
+            self.agent.shared.with(|state| match state.manager.get(self.request).map(|live| live.token()) {
+                None => (Poll::Ready(Err(state.take_cause(self.request).into())), None),
+                Some(Some(token)) => (Poll::Ready(Ok(token)), None),
+                Some(None) => (Poll::Pending, state.set_waker(self.request, waker)),
+            });
+        poll
+    }
+
+    fn poll_patience(&mut self, cx: &Context<'_>) -> Poll<Result<Lock<'a>, Error>> {
+        let Some(Patience { timeout, suspicion, .. }) = self.limits.as_deref_mut() else {
+            return Poll::Pending;
+        };
+        if timeout.as_mut().is_some_and(|timeout| timeout.poll(cx.waker())) {
+            return Poll::Ready(Err(Error::TimedOut));
+        }
+        if suspicion.as_mut().is_some_and(|suspicion| suspicion.poll(cx.waker())) {
+            *suspicion = None;
+            let deadlock = self.agent.shared.with(|state| state.manager.deadlock(self.request));
+            if let (Some(deadlock), Some(report)) = (deadlock, &self.agent.shared.on_deadlock) {
+                report(&deadlock);
+            }
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if self.scope.is_some() {
+            self.agent.shared.with(|state| state.cancel(self.request));
+        }
+    }
+}
+
+/// Makes a request that does not wait.
+#[inline]
+pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
+    match make(&mut new, &mut Context::from_waker(Waker::noop()))? {
+        Outcome::Granted { request, token } => {
+            Ok(Some(Lock::new(new.agent, request, token, new.scope.keep(new.mode))))
+        }
+        Outcome::Unavailable { .. } => Ok(None),
+        Outcome::Queued { .. } => unreachable!("the request asked not to wait"),
+    }
+}
+
+/// §3.2.1 steps 5 to 11. Takes the request by reference: moving what was just written is what costs here.
+#[inline]
+fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Result<Outcome<Note>, Error> {
+    let mut options = Options { steal: new.steal, if_available: new.if_available, ..Options::default() };
+    let mut note = Note::default();
+    if let Some(extras) = &mut new.extras {
+        check_signal(extras, &new.scope, new.mode, options, cx)?;
+        (options.nested_in, options.refuse_deadlock) = (extras.nested_in, extras.refuse_deadlock);
+        note = Note::labelled(extras.info.take());
+    }
+    let Agent { shared, client, .. } = new.agent;
+    let outcome = new.scope.ask(new.mode, |scope| {
+        shared.with(|state| {
+            let outcome = state.manager.request(*client, scope, options, note, &mut state.effects);
+            if let Ok(Outcome::Queued { request }) = outcome {
+                state.set_waker(request, cx.waker());
+                if let Some(note) = state.manager.data_mut(request) {
+                    note.queued_at = shared.now();
+                }
+            }
+            outcome
+        })
+    });
+    outcome.map_err(Error::from)
+}
+
+/// §3.2.1 steps 8 and 9, behind those that come before.
+fn check_signal<S: IntoScope>(
+    extras: &mut Extras,
+    scope: &S,
+    mode: Mode,
+    options: Options,
+    cx: &mut Context<'_>,
+) -> Result<(), Error> {
+    let Some(signal) = &mut extras.signal else { return Ok(()) };
+    scope.ask(mode, |scope| validate(scope, options))?;
+    if options.steal || options.if_available {
+        return Err(Error::Unsupported("a signal goes with neither 'steal' nor 'if available'"));
+    }
+    match signal.as_mut().poll(cx) {
+        Poll::Ready(reason) => Err(Error::Aborted(reason)),
+        Poll::Pending => Ok(()),
+    }
+}
+
+impl Patience {
+    fn new(extras: Box<Extras>, shared: &Shared) -> Self {
+        // A timeout too long to be told from none is none.
+        let timeout = extras.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let suspicious = extras.nested_in.is_some() && shared.on_deadlock.is_some();
+        let suspicion = suspicious.then(|| Deadline::at(Instant::now() + DEADLOCK_AFTER));
+        Self { extras, timeout: timeout.map(Deadline::at), suspicion }
+    }
+}

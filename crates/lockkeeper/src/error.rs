@@ -1,0 +1,97 @@
+//! Why a lock was not to be had, or is no longer held.
+
+use crate::signal::AbortReason;
+use lockkeeper_core::{Cause, Deadlock, Limit, RequestError};
+use std::fmt;
+
+/// Why a request failed, or why a lock is no longer held.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// The scope has no names.
+    EmptyScope,
+    /// A name starts with `-`: such names are reserved.
+    ReservedName,
+    /// Options that do not go together: `steal` with `shared`, `if_available` or a signal, for example.
+    Unsupported(&'static str),
+    /// The request was aborted by its signal before it was granted.
+    Aborted(AbortReason),
+    /// The request was not granted in time.
+    TimedOut,
+    /// The lock was stolen, or force-released.
+    Stolen,
+    /// The lock, or the request, ended with its client.
+    Lost,
+    /// The request would have waited for itself, and asked to be refused then.
+    Deadlock(Deadlock),
+    /// A limit of the manager stands against the request.
+    Limit(Limit),
+}
+
+impl Error {
+    /// What a browser would call this error: the `name` of the `DOMException`, or `TypeError`.
+    ///
+    /// ```
+    /// # use lockkeeper::Error;
+    /// assert_eq!(Error::Stolen.name(), "AbortError");
+    /// assert_eq!(Error::TimedOut.name(), "TimeoutError");
+    /// ```
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::EmptyScope => "TypeError",
+            Self::ReservedName | Self::Unsupported(_) => "NotSupportedError",
+            Self::Aborted(_) | Self::Stolen | Self::Lost => "AbortError",
+            Self::TimedOut => "TimeoutError",
+            Self::Deadlock(_) => "DeadlockError",
+            Self::Limit(_) => "QuotaExceededError",
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::EmptyScope => RequestError::EmptyScope.fmt(f),
+            Self::ReservedName => RequestError::ReservedName.fmt(f),
+            Self::Unsupported(why) => f.write_str(why),
+            Self::Aborted(reason) => write!(f, "the request was aborted: {reason}"),
+            Self::TimedOut => f.write_str("the lock was not granted in time"),
+            Self::Stolen => Cause::Stolen.fmt(f),
+            Self::Lost => Cause::Lost.fmt(f),
+            Self::Deadlock(deadlock) => deadlock.fmt(f),
+            Self::Limit(limit) => limit.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Self::Aborted(reason) => Some(reason.as_error()),
+            _ => None,
+        }
+    }
+}
+
+impl From<RequestError> for Error {
+    fn from(error: RequestError) -> Self {
+        match error {
+            RequestError::EmptyScope => Self::EmptyScope,
+            RequestError::ReservedName => Self::ReservedName,
+            RequestError::Unsupported(why) => Self::Unsupported(why),
+            RequestError::Limit(limit) => Self::Limit(limit),
+            RequestError::Deadlock(deadlock) => Self::Deadlock(deadlock),
+            // UnknownClient: the handle's client has ended. Nothing else is left.
+            _ => Self::Lost,
+        }
+    }
+}
+
+impl From<Cause> for Error {
+    fn from(cause: Cause) -> Self {
+        match cause {
+            Cause::Stolen => Self::Stolen,
+            Cause::Lost => Self::Lost,
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The state of a manager with all that `query()` may not show.
+
+use crate::shared::Shared;
+use lockkeeper_core::{ClientId, Deadlock, Live, Mode, Name, RequestId, Token};
+use std::time::Duration;
+
+/// The state of a manager at one instant, for people who look for what hangs.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Inspection {
+    /// The locks that are held, in the order of arrival of their requests.
+    pub held: Vec<RequestInfo>,
+    /// The requests that wait, in the order of arrival.
+    pub pending: Vec<RequestInfo>,
+    /// The cycles of requests that wait for each other.
+    pub deadlocks: Vec<Deadlock>,
+}
+
+/// One request or lock.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct RequestInfo {
+    /// The request.
+    pub id: RequestId,
+    /// Its names, sorted, each with its mode.
+    pub scope: Vec<(Name, Mode)>,
+    /// The agent that made it.
+    pub client_id: ClientId,
+    /// Its label, if it was given one.
+    pub info: Option<String>,
+    /// Its fencing token if it is held.
+    pub token: Option<Token>,
+    /// How long it has waited so far, if it still waits.
+    pub waited: Option<Duration>,
+    /// The request within which it was made.
+    pub nested_in: Option<RequestId>,
+    /// Whether it stole its names.
+    pub stole: bool,
+}
+
+pub(crate) fn inspect(shared: &Shared) -> Inspection {
+    let now = shared.now();
+    shared.with(|state| {
+        let mut inspection = Inspection { deadlocks: state.manager.deadlocks(), ..Inspection::default() };
+        for live in state.manager.requests() {
+            let list = match live.token() {
+                Some(_) => &mut inspection.held,
+                None => &mut inspection.pending,
+            };
+            list.push(describe(live, now));
+        }
+        inspection
+    })
+}
+
+fn describe(live: Live<'_, crate::shared::Note>, now: u64) -> RequestInfo {
+    let note = live.data();
+    let waited = Duration::from_nanos(now.saturating_sub(note.queued_at));
+    RequestInfo {
+        id: live.id(),
+        scope: live.scope().map(|(name, mode)| (name.clone(), mode)).collect(),
+        client_id: live.client(),
+        info: note.more.as_ref().and_then(|more| more.info.as_deref()).map(String::from),
+        token: live.token(),
+        waited: live.token().is_none().then_some(waited),
+        nested_in: live.nested_in(),
+        stole: live.stole(),
+    }
+}

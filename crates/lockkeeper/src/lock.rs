@@ -1,0 +1,209 @@
+//! A lock that is held, as a guard.
+
+use crate::{Error, IntoScope, Request, agent::Agent, scope::Scope};
+use event_listener::Event;
+use lockkeeper_core::{Cause, ClientId, Mode, Name, RequestId, Token};
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+/// A lock that is held. Dropping it releases it.
+///
+/// It borrows the handle it was asked for from; [`into_owned`](Self::into_owned) frees it from that.
+pub struct Lock<'a> {
+    agent: Keeper<'a>,
+    request: RequestId,
+    token: Token,
+    scope: Scope,
+}
+
+/// The agent that a lock belongs to. Borrowed where it can be: counting references costs as much as a lock.
+enum Keeper<'a> {
+    Borrowed(&'a Agent),
+    Owned(Box<Agent>),
+    /// The lock is released, or has gone over to another guard.
+    None,
+}
+
+impl<'a> Lock<'a> {
+    #[inline]
+    pub(crate) fn new(agent: &'a Agent, request: RequestId, token: Token, scope: Scope) -> Self {
+        Self { agent: Keeper::Borrowed(agent), request, token, scope }
+    }
+
+    #[inline]
+    fn agent(&self) -> &Agent {
+        match &self.agent {
+            Keeper::Borrowed(agent) => agent,
+            Keeper::Owned(agent) => agent,
+            Keeper::None => unreachable!("only ending a lock, which takes it by value, takes its agent out"),
+        }
+    }
+
+    /// The same lock, free to go where the handle does not: into a task, a struct, another thread.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Lock, Locks};
+    /// fn take(locks: &Locks) -> Result<Lock<'static>, Error> {
+    ///     Ok(locks.acquire_blocking("device")?.into_owned())
+    /// }
+    /// # take(&Locks::new()).unwrap();
+    /// ```
+    pub fn into_owned(mut self) -> Lock<'static> {
+        let agent = match std::mem::replace(&mut self.agent, Keeper::None) {
+            Keeper::Borrowed(agent) => Keeper::Owned(Box::new(agent.without_end())),
+            Keeper::Owned(agent) => Keeper::Owned(agent),
+            Keeper::None => Keeper::None,
+        };
+        let scope = std::mem::replace(&mut self.scope, Scope::Many(Box::default()));
+        Lock { agent, request: self.request, token: self.token, scope }
+    }
+
+    /// The name of the lock; of a scope of several names, the first.
+    pub fn name(&self) -> &Name {
+        &self.scope.as_slice()[0].0
+    }
+
+    /// The names of the lock, sorted and without duplicates, each with its mode.
+    pub fn scope(&self) -> impl Iterator<Item = (&Name, Mode)> {
+        self.scope.as_slice().iter().map(|(name, mode)| (name, *mode))
+    }
+
+    /// The mode of the lock: shared if it is shared on all its names.
+    pub fn mode(&self) -> Mode {
+        match self.scope().all(|(_, mode)| mode == Mode::Shared) {
+            true => Mode::Shared,
+            false => Mode::Exclusive,
+        }
+    }
+
+    /// The fencing token: greater than that of every lock granted before by the same manager.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let first = locks.acquire_blocking("disk")?.token();
+    /// let second = locks.acquire_blocking("disk")?.token();
+    /// assert!(second > first);
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn token(&self) -> Token {
+        self.token
+    }
+
+    /// The agent that holds the lock.
+    pub fn client_id(&self) -> ClientId {
+        self.agent().client
+    }
+
+    /// The request that the lock was granted to, as [`Locks::inspect`](crate::Locks::inspect) shows it.
+    pub fn id(&self) -> RequestId {
+        self.request
+    }
+
+    /// A request made while this lock is held, and awaited before it is released: declared so, a deadlock of
+    /// such requests is found.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let outer = locks.acquire("outer").await?;
+    /// let again = outer.request("outer").refuse_deadlock().acquire().await;
+    /// assert!(matches!(again, Err(Error::Deadlock(_))));
+    /// # Ok(()) }) }
+    /// ```
+    pub fn request<S: IntoScope>(&self, scope: S) -> Request<'_, S> {
+        Request::new(self.agent(), scope).nested_in(self.request)
+    }
+
+    /// Releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held.
+    #[inline]
+    pub fn release(mut self) -> Result<(), Error> {
+        self.end()
+    }
+
+    /// Waits until the lock is stolen or lost, and says which. Never done while the lock is held.
+    ///
+    /// ```
+    /// # use lockkeeper::{Cause, Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.acquire("leader").await?;
+    /// let _thief = locks.request("leader").steal().acquire().await?;
+    /// assert_eq!(lock.lost().await, Cause::Stolen);
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn lost(&self) -> Cause {
+        loop {
+            // Listening begins under the mutex: nobody can break the lock between the look and the listening.
+            let listener = self.agent().shared.with(|state| {
+                let note = state.manager.data_mut(self.request)?;
+                let event = note.more.get_or_insert_default().lost.get_or_insert_with(Arc::<Event>::default);
+                Some(event.listen())
+            });
+            match (listener, self.broken()) {
+                (Some(listener), None) => listener.await,
+                (_, Some(cause)) => return cause,
+                (None, None) => unreachable!("a lock that the engine does not know was broken"),
+            }
+        }
+    }
+
+    /// Why the lock is no longer held, if it is not.
+    pub(crate) fn broken(&self) -> Option<Cause> {
+        self.agent().shared.with(|state| match state.manager.get(self.request) {
+            Some(_) => None,
+            None => Some(state.ended.get(&self.request).copied().unwrap_or(Cause::Lost)),
+        })
+    }
+
+    /// As [`lost`](Self::lost), without an allocation, for the one task that runs under the lock.
+    pub(crate) fn poll_lost(&self, cx: &Context<'_>) -> Poll<Cause> {
+        let (poll, _replaced) = self.agent().shared.with(|state| match state.manager.get(self.request) {
+            Some(_) => (Poll::Pending, state.set_waker(self.request, cx.waker())),
+            None => {
+                let cause = state.ended.get(&self.request).copied().unwrap_or(Cause::Lost);
+                (Poll::Ready(cause), None)
+            }
+        });
+        poll
+    }
+
+    #[inline]
+    fn end(&mut self) -> Result<(), Error> {
+        let agent = std::mem::replace(&mut self.agent, Keeper::None);
+        let agent = match &agent {
+            Keeper::Borrowed(agent) => agent,
+            Keeper::Owned(agent) => &**agent,
+            Keeper::None => return Ok(()),
+        };
+        let released = agent.shared.with(|state| state.release(self.request));
+        // The note is dropped here, outside the mutex.
+        released.map(drop).map_err(Error::from)
+    }
+}
+
+impl Drop for Lock<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // A lock that was broken has told its holder in other ways.
+        let _ = self.end();
+    }
+}
+
+impl fmt::Debug for Lock<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lock")
+            .field("scope", &self.scope.as_slice())
+            .field("client", &self.agent().client)
+            .field("token", &self.token)
+            .finish_non_exhaustive()
+    }
+}

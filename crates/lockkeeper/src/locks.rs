@@ -1,0 +1,292 @@
+//! The handle through which locks are asked for: one agent of one lock manager.
+
+use crate::{
+    Acquire, AutoLock, Error, Inspection, IntoScope, Lock, Request,
+    agent::Agent,
+    inspect,
+    shared::{DeadlockHook, Shared},
+    sync::{self, Mutex},
+};
+use lockkeeper_core::{self as engine, ClientId, Deadlock, Limits, Manager, Mode, Name, Snapshot};
+use std::{
+    collections::HashMap,
+    fmt,
+    hash::{BuildHasher, RandomState},
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+/// A lock manager for the tasks and threads of this process.
+///
+/// A handle is cheap to clone, and all its clones are one agent: they share the manager and a
+/// [`client_id`](Self::client_id). [`client`](Self::client) makes another agent of the same manager.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// # fn main() -> Result<(), Error> { smol::block_on(async {
+/// let locks = Locks::new();
+/// locks.request("profile").run(async |_lock| {
+///     // Nobody else is here for "profile".
+/// }).await?;
+/// # Ok(()) }) }
+/// ```
+#[derive(Clone)]
+pub struct Locks {
+    agent: Arc<Agent>,
+}
+
+/// How a manager is set up; see [`Locks::with_config`].
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub struct Config {
+    /// What the manager takes on.
+    pub limits: Limits,
+    /// The largest fencing token that an earlier life of this manager gave out.
+    pub last_token: u64,
+    on_deadlock: Option<Arc<DeadlockHook>>,
+}
+
+impl Config {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets what the manager takes on.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Calls `report` when a nested request has waited for a second and turns out to wait in a cycle.
+    ///
+    /// It is called once for each such request, on the task that waits.
+    ///
+    /// ```
+    /// # use lockkeeper::{Config, Locks};
+    /// let locks = Locks::with_config(Config::new().on_deadlock(|deadlock| eprintln!("{deadlock}")));
+    /// ```
+    pub fn on_deadlock(mut self, report: impl Fn(&Deadlock) + Send + Sync + 'static) -> Self {
+        self.on_deadlock = Some(Arc::new(report));
+        self
+    }
+}
+
+impl Default for Locks {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Locks {
+    /// A lock manager of its own: it shares nothing with any other.
+    pub fn new() -> Self {
+        Self::with_config(Config::default())
+    }
+
+    /// A lock manager of its own, set up as `config` says.
+    pub fn with_config(config: Config) -> Self {
+        let hash_seed = RandomState::new().hash_one(0);
+        let Config { mut limits, last_token, on_deadlock } = config;
+        // The handle itself is a client.
+        limits.clients = limits.clients.max(1);
+        let mut manager = Manager::new(engine::Config { limits, last_token, hash_seed });
+        let client = manager.client().expect("a manager takes on at least one client");
+        Self::of(Arc::new(Shared::new(manager, client, on_deadlock)))
+    }
+
+    fn of(shared: Arc<Shared>) -> Self {
+        let client = shared.root;
+        Self { agent: Arc::new(Agent { shared, client, ends: false }) }
+    }
+
+    /// Another agent of the same manager, with its own [`client_id`](Self::client_id).
+    ///
+    /// When the last clone of the returned handle goes, the agent ends: its requests are aborted and its locks
+    /// released, even if guards of them still exist.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Limit`] if there are too many clients.
+    ///
+    /// ```
+    /// # use lockkeeper::{Cause, Locks};
+    /// let locks = Locks::new();
+    /// let worker = locks.client()?;
+    /// let lock = worker.acquire_blocking("job")?.into_owned();
+    /// drop(worker);
+    /// assert!(locks.try_acquire("job")?.is_some());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn client(&self) -> Result<Self, Error> {
+        let shared = self.agent.shared.clone();
+        let client = shared.with(|state| state.manager.client()).map_err(Error::Limit)?;
+        Ok(Self { agent: Arc::new(Agent { shared, client, ends: true }) })
+    }
+
+    /// The agent that this handle stands for: what [`query`](Self::query) shows as its client.
+    pub fn client_id(&self) -> ClientId {
+        self.agent.client
+    }
+
+    /// Begins a request for a name or for several names at once: see [`Request`] for its options and forms.
+    #[inline]
+    pub fn request<S: IntoScope>(&self, scope: S) -> Request<'_, S> {
+        Request::new(&self.agent, scope)
+    }
+
+    /// A guard of an exclusive lock: `request(scope).acquire()`.
+    #[inline]
+    pub fn acquire<S: IntoScope>(&self, scope: S) -> Acquire<'_, S> {
+        self.request(scope).acquire()
+    }
+
+    /// A guard of an exclusive lock if it is to be had at once: `request(scope).try_acquire()`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::try_acquire`].
+    pub fn try_acquire(&self, scope: impl IntoScope) -> Result<Option<Lock<'_>>, Error> {
+        self.request(scope).try_acquire()
+    }
+
+    /// A guard of an exclusive lock, for code that is not async: `request(scope).acquire_blocking()`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::acquire_blocking`].
+    pub fn acquire_blocking(&self, scope: impl IntoScope) -> Result<Lock<'_>, Error> {
+        self.request(scope).acquire_blocking()
+    }
+
+    /// The first sketch's `requestFlag`: an auto-releasing lock, waited for no longer than `timeout`, if any.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TimedOut`], the sketch's `TimeoutError`; otherwise as [`Request::acquire`].
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks, Mode};
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let flag = locks.request_flag(["a", "b"], Mode::Exclusive, None).await?;
+    /// let late = locks.request_flag("b", Mode::Shared, Duration::from_millis(1)).await;
+    /// assert!(matches!(late, Err(Error::TimedOut)));
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn request_flag(
+        &self,
+        scope: impl IntoScope,
+        mode: Mode,
+        timeout: impl Into<Option<Duration>>,
+    ) -> Result<AutoLock, Error> {
+        let mut request = self.request(scope).mode(mode);
+        if let Some(timeout) = timeout.into() {
+            request = request.timeout(timeout);
+        }
+        request.auto_release().await
+    }
+
+    /// Breaks every lock that is held on `name`, as a steal does, and lets in who waits. Returns how many.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// let locks = Locks::new();
+    /// let lock = locks.acquire_blocking("stuck")?;
+    /// assert_eq!(locks.force_release("stuck"), 1);
+    /// assert!(matches!(lock.release(), Err(Error::Stolen)));
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn force_release(&self, name: impl Into<Name>) -> usize {
+        let name = name.into();
+        self.agent.shared.with(|state| state.manager.force_release(name, &mut state.effects))
+    }
+
+    /// The held locks and the requests that wait (§4.5), of all agents of the manager.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let _lock = locks.acquire_blocking("a")?;
+    /// let snapshot = locks.query();
+    /// assert_eq!(snapshot.held[0].name, "a");
+    /// assert_eq!(snapshot.held[0].client, locks.client_id());
+    /// assert!(snapshot.pending.is_empty());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn query(&self) -> Snapshot {
+        self.agent.shared.with(|state| state.manager.query())
+    }
+
+    /// What [`query`](Self::query) shows and more: scopes, labels, tokens, waiting times, deadlocks.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let _lock = locks.request(["a", "b"]).info("nightly report").acquire_blocking()?;
+    /// let inspection = locks.inspect();
+    /// assert_eq!(inspection.held[0].info.as_deref(), Some("nightly report"));
+    /// assert_eq!(inspection.held[0].scope.len(), 2);
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn inspect(&self) -> Inspection {
+        inspect::inspect(&self.agent.shared)
+    }
+}
+
+impl fmt::Debug for Locks {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Locks").field("client_id", &self.agent.client).finish_non_exhaustive()
+    }
+}
+
+/// Lock managers by name, as a browser keeps one for each storage bucket. They share nothing: a lock of one is
+/// unknown to all others.
+///
+/// ```
+/// # use lockkeeper::Buckets;
+/// let buckets = Buckets::new();
+/// let ours = buckets.open("ours");
+/// let _lock = ours.acquire_blocking("a")?;
+/// assert!(buckets.open("ours").try_acquire("a")?.is_none());
+/// assert!(buckets.open("theirs").try_acquire("a")?.is_some());
+/// # Ok::<(), lockkeeper::Error>(())
+/// ```
+pub struct Buckets {
+    managers: Mutex<HashMap<Box<str>, Weak<Shared>>>,
+    config: Config,
+}
+
+impl Buckets {
+    /// No buckets yet.
+    pub fn new() -> Self {
+        Self::with_config(Config::default())
+    }
+
+    /// No buckets yet; each will be set up as `config` says.
+    pub fn with_config(config: Config) -> Self {
+        Self { managers: Mutex::new(HashMap::new()), config }
+    }
+
+    /// The manager called `name`, which lives while a handle or a lock of it does.
+    pub fn open(&self, name: &str) -> Locks {
+        let mut managers = sync::lock(&self.managers);
+        if let Some(shared) = managers.get(name).and_then(Weak::upgrade) {
+            return Locks::of(shared);
+        }
+        // Managers that are gone are swept out before the map would grow for them.
+        if managers.len() == managers.capacity() {
+            managers.retain(|_, manager| manager.strong_count() > 0);
+        }
+        let locks = Locks::with_config(self.config.clone());
+        managers.insert(name.into(), Arc::downgrade(&locks.agent.shared));
+        locks
+    }
+}
+
+impl Default for Buckets {
+    fn default() -> Self {
+        Self::new()
+    }
+}

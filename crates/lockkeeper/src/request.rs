@@ -1,0 +1,267 @@
+//! A request before it is made: what it asks for, and in which of the forms the lock is wanted.
+
+use crate::{
+    Acquire, AutoLock, Error, IntoScope, Lock, acquire, agent::Agent, blocking::block_on, signal::AbortReason,
+};
+use lockkeeper_core::{Mode, RequestId};
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+    task::Poll,
+    time::Duration,
+};
+
+/// A request for a lock, made by [`Locks::request`](crate::Locks::request) or [`Lock::request`].
+///
+/// Options first, then one of the forms: [`run`](Self::run) holds the lock while a closure runs,
+/// [`acquire`](Self::acquire) gives a guard, [`auto_release`](Self::auto_release) a lock that lives as long as
+/// the futures tied to it. Nothing is asked for before the form's future is first polled.
+#[must_use = "a request does nothing until it is given a form and awaited"]
+pub struct Request<'a, S> {
+    pub(crate) agent: &'a Agent,
+    pub(crate) scope: S,
+    pub(crate) mode: Mode,
+    pub(crate) steal: bool,
+    pub(crate) if_available: bool,
+    /// Kept apart: most requests have none of it, and a request is moved often.
+    pub(crate) extras: Option<Box<Extras>>,
+}
+
+/// What few requests ask for.
+#[derive(Default)]
+pub(crate) struct Extras {
+    pub(crate) info: Option<Box<str>>,
+    pub(crate) timeout: Option<Duration>,
+    pub(crate) signal: Option<Signal>,
+    pub(crate) nested_in: Option<RequestId>,
+    pub(crate) refuse_deadlock: bool,
+}
+
+pub(crate) type Signal = Pin<Box<dyn Future<Output = AbortReason> + Send>>;
+
+impl<'a, S: IntoScope> Request<'a, S> {
+    #[inline]
+    pub(crate) fn new(agent: &'a Agent, scope: S) -> Self {
+        Self { agent, scope, mode: Mode::Exclusive, steal: false, if_available: false, extras: None }
+    }
+
+    pub(crate) fn extras(&mut self) -> &mut Extras {
+        self.extras.get_or_insert_default()
+    }
+
+    /// Asks for the names shared: others may hold them at the same time, shared too.
+    pub fn shared(self) -> Self {
+        self.mode(Mode::Shared)
+    }
+
+    /// Asks for the names in this mode. The default is [`Mode::Exclusive`]. A name that came with its own mode
+    /// keeps it.
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// Breaks the locks that stand in the way, and goes before all who wait.
+    ///
+    /// Their holders learn of it ([`Error::Stolen`], [`Lock::lost`]), but until they do they go on as if they
+    /// held the lock: a last resort, for when a holder is known to hang. Goes with neither
+    /// [`shared`](Self::shared) nor a [`signal`](Self::signal) nor [`if_available`](Self::if_available).
+    pub fn steal(mut self) -> Self {
+        self.steal = true;
+        self
+    }
+
+    /// A label for people, shown by [`Locks::inspect`](crate::Locks::inspect).
+    pub fn info(mut self, info: impl Into<String>) -> Self {
+        self.extras().info = Some(info.into().into_boxed_str());
+        self
+    }
+
+    /// Gives up after this long, with [`Error::TimedOut`]. A lock that is to be had at once is granted even if
+    /// the time is zero.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.extras().timeout = Some(timeout);
+        self
+    }
+
+    /// Gives up when this signal, an [`AbortSignal`](crate::AbortSignal) or any other future, is done, with
+    /// [`Error::Aborted`] and the reason that it gives. Once the lock is granted, the signal is ignored.
+    pub fn signal<F>(mut self, signal: F) -> Self
+    where
+        F: IntoFuture<Output: Into<AbortReason>, IntoFuture: Send + 'static>,
+    {
+        let signal = signal.into_future();
+        self.extras().signal = Some(Box::pin(async move { signal.await.into() }));
+        self
+    }
+
+    /// If waiting would close a cycle of requests that wait for each other, fails with [`Error::Deadlock`]
+    /// instead. Only nested requests, made with [`Lock::request`], can close one.
+    pub fn refuse_deadlock(mut self) -> Self {
+        self.extras().refuse_deadlock = true;
+        self
+    }
+
+    pub(crate) fn nested_in(mut self, outer: RequestId) -> Self {
+        self.extras().nested_in = Some(outer);
+        self
+    }
+
+    /// Holds the lock while the closure runs, and gives the closure's value. The main form.
+    ///
+    /// The lock is released when the closure's future is done, whatever its value, when it panics, and when the
+    /// future returned here is dropped. The value comes after the release.
+    ///
+    /// # Errors
+    ///
+    /// Why the lock was not granted. If it is stolen while the closure runs: [`Error::Stolen`], at once, and
+    /// the closure's future is dropped where it stands.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let sum = locks.request("ledger").shared().run(async |lock| {
+    ///     assert_eq!(lock.name(), "ledger");
+    ///     2 + 2
+    /// }).await?;
+    /// assert_eq!(sum, 4);
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn run<F, T>(self, closure: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(&Lock<'_>) -> T,
+    {
+        let lock = self.acquire().await?;
+        let value = while_held(&lock, closure(&lock)).await?;
+        lock.release()?;
+        Ok(value)
+    }
+
+    /// Does not wait: the closure is handed the lock if it is to be had at once, and `None` otherwise.
+    pub fn if_available(mut self) -> IfAvailable<'a, S> {
+        self.if_available = true;
+        IfAvailable { request: self }
+    }
+
+    /// A guard: the lock is released when it is dropped.
+    ///
+    /// # Errors
+    ///
+    /// The future gives the [`Error`] for which the lock was not granted. Dropping it gives the request up.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request(["from", "to"]).info("transfer 42").acquire().await?;
+    /// lock.release()?;
+    /// # Ok(()) }) }
+    /// ```
+    #[inline]
+    pub fn acquire(self) -> Acquire<'a, S> {
+        Acquire::new(self)
+    }
+
+    /// A guard if the lock is to be had at once, `None` otherwise.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] with [`steal`](Self::steal) or a [`signal`](Self::signal); a reserved name, an
+    /// empty scope, a limit.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let lock = locks.request("cache").shared().try_acquire()?;
+    /// assert!(lock.is_some());
+    /// assert!(locks.request("cache").try_acquire()?.is_none());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn try_acquire(mut self) -> Result<Option<Lock<'a>>, Error> {
+        self.if_available = true;
+        acquire::now(self)
+    }
+
+    /// A guard, for code that is not async: blocks the thread until the lock is granted.
+    ///
+    /// Never call it from a task: it would block the executor.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # use std::time::Duration;
+    /// let locks = Locks::new();
+    /// let lock = locks.request("report").acquire_blocking()?;
+    /// let late = locks.request("report").timeout(Duration::from_millis(1)).acquire_blocking();
+    /// assert!(matches!(late, Err(Error::TimedOut)));
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn acquire_blocking(self) -> Result<Lock<'a>, Error> {
+        block_on(self.acquire())
+    }
+
+    /// A lock that releases itself when the futures that went through [`AutoLock::wait_until`] are done.
+    ///
+    /// # Errors
+    ///
+    /// As [`acquire`](Self::acquire).
+    pub async fn auto_release(self) -> Result<AutoLock, Error> {
+        self.acquire().await.map(|lock| AutoLock::new(lock.into_owned()))
+    }
+}
+
+/// A request that does not wait: see [`Request::if_available`].
+#[must_use = "a request does nothing until it is run"]
+pub struct IfAvailable<'a, S> {
+    request: Request<'a, S>,
+}
+
+impl<S: IntoScope> IfAvailable<'_, S> {
+    /// Runs the closure with the lock, or with `None` if it is not to be had at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::run`]. That the lock is not available is no error.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let _held = locks.acquire("printer").await?;
+    /// let printed = locks.request("printer").if_available().run(async |lock| lock.is_some()).await?;
+    /// assert!(!printed);
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn run<F, T>(self, closure: F) -> Result<T, Error>
+    where
+        F: AsyncFnOnce(Option<&Lock<'_>>) -> T,
+    {
+        let Some(lock) = acquire::now(self.request)? else { return Ok(closure(None).await) };
+        let value = while_held(&lock, closure(Some(&lock))).await?;
+        lock.release()?;
+        Ok(value)
+    }
+}
+
+/// Polls `body` as long as the lock is held.
+async fn while_held<T>(lock: &Lock<'_>, body: impl Future<Output = T>) -> Result<T, Error> {
+    let mut body = pin!(body);
+    let mut first = true;
+    poll_fn(|cx| {
+        // Nothing that was broken meanwhile may go on. Before the first poll there was no meanwhile.
+        if !std::mem::take(&mut first)
+            && let Some(cause) = lock.broken()
+        {
+            return Poll::Ready(Err(cause.into()));
+        }
+        match body.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Ok(value)),
+            Poll::Pending => lock.poll_lost(cx).map(|cause| Err(cause.into())),
+        }
+    })
+    .await
+}

@@ -1,0 +1,139 @@
+//! What a request asks for: one name, or several, each with its mode.
+
+use lockkeeper_core::{Mode, Name};
+use std::slice;
+
+/// The names of a lock, sorted and without duplicates, each with its mode.
+#[derive(Clone, Debug)]
+pub enum Scope {
+    /// The plain API's single name costs no allocation.
+    One((Name, Mode)),
+    Many(Box<[(Name, Mode)]>),
+}
+
+impl Scope {
+    #[inline]
+    pub(crate) fn as_slice(&self) -> &[(Name, Mode)] {
+        match self {
+            Self::One(one) => slice::from_ref(one),
+            Self::Many(many) => many,
+        }
+    }
+}
+
+/// What [`Locks::request`](crate::Locks::request) takes: a name, or an array, `Vec` or slice of names.
+///
+/// A name may come with its own mode, as in `[("accounts", Mode::Shared), ("orders", Mode::Exclusive)]`; one
+/// that comes alone has the mode of the request. A name that stands twice counts once, exclusive if either asks
+/// for that. A name is kept as it is given until the request is made, borrowed or not.
+///
+/// ```
+/// # use lockkeeper::{Locks, Mode};
+/// let locks = Locks::new();
+/// let lock = locks.try_acquire([("stock", Mode::Shared), ("orders", Mode::Exclusive)])?.unwrap();
+/// let names: Vec<_> = lock.scope().map(|(name, _)| name.to_string()).collect();
+/// assert_eq!(names, ["orders", "stock"]);
+/// # Ok::<(), lockkeeper::Error>(())
+/// ```
+pub trait IntoScope: sealed::Scoped + Unpin {}
+
+impl<T: sealed::Scoped + Unpin> IntoScope for T {}
+
+pub(crate) mod sealed {
+    use super::{Mode, Name, Scope};
+
+    pub trait Scoped {
+        /// Calls `ask` with the names, each with its own mode or else `mode`.
+        fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R;
+
+        /// The same names, to be kept.
+        fn keep(&self, mode: Mode) -> Scope;
+    }
+
+    /// One name, with its own mode or without.
+    pub trait Item {
+        fn bytes(&self) -> &[u8];
+
+        fn mode(&self) -> Option<Mode> {
+            None
+        }
+
+        #[inline]
+        fn pair(&self, mode: Mode) -> (&[u8], Mode) {
+            (self.bytes(), self.mode().unwrap_or(mode))
+        }
+    }
+
+    impl<I: Item> Scoped for I {
+        #[inline]
+        fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R {
+            ask(&[self.pair(mode)])
+        }
+
+        #[inline]
+        fn keep(&self, mode: Mode) -> Scope {
+            let (name, mode) = self.pair(mode);
+            Scope::One((name.into(), mode))
+        }
+    }
+
+    /// Sorts, and lets a name that stands twice count once, exclusive if either asks for that.
+    fn sorted<I: Item>(names: &[I], mode: Mode) -> Vec<(&[u8], Mode)> {
+        let mut names: Vec<_> = names.iter().map(|name| name.pair(mode)).collect();
+        names.sort_by(|a, b| a.0.cmp(b.0));
+        names.dedup_by(|again, kept| {
+            let same = again.0 == kept.0;
+            if same && again.1 == Mode::Exclusive {
+                kept.1 = Mode::Exclusive;
+            }
+            same
+        });
+        names
+    }
+
+    macro_rules! collections {
+        ($($collection:ty $(, $n:ident)?;)*) => {$(
+            impl<I: Item $(, const $n: usize)?> Scoped for $collection {
+                fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R {
+                    ask(&sorted(&self[..], mode))
+                }
+
+                fn keep(&self, mode: Mode) -> Scope {
+                    let names = sorted(&self[..], mode);
+                    Scope::Many(names.into_iter().map(|(name, mode)| (Name::from(name), mode)).collect())
+                }
+            }
+        )*};
+    }
+    collections! {
+        [I; N], N;
+        &[I; N], N;
+        &[I];
+        Vec<I>;
+        &Vec<I>;
+    }
+
+    macro_rules! names {
+        ($($name:ty),*) => {$(
+            impl Item for $name {
+                #[inline]
+                fn bytes(&self) -> &[u8] {
+                    self.as_bytes()
+                }
+            }
+        )*};
+    }
+    names!(&str, String, &String, Name, &Name);
+
+    impl<N: Item> Item for (N, Mode) {
+        #[inline]
+        fn bytes(&self) -> &[u8] {
+            self.0.bytes()
+        }
+
+        #[inline]
+        fn mode(&self) -> Option<Mode> {
+            Some(self.1)
+        }
+    }
+}

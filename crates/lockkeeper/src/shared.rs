@@ -1,0 +1,173 @@
+//! One lock manager behind one mutex, and the delivery of its effects.
+//!
+//! Whoever calls runs the engine, under the mutex; wakers that the call sets off are collected and woken after
+//! the mutex is let go. Each live request has one owner, a pending [`Acquire`](crate::Acquire) or a
+//! [`Lock`](crate::Lock), which asks the engine how its request stands: the engine is the one truth. Only of
+//! requests that ended behind their owner's back a note is kept, until the owner has read it or goes.
+
+use crate::sync::{self, Mutex, MutexGuard};
+use event_listener::Event;
+use lockkeeper_core::{Cause, ClientId, Deadlock, Effect, Manager, RequestId};
+use std::{collections::HashMap, sync::Arc, task::Waker, time::Instant};
+
+pub(crate) type DeadlockHook = dyn Fn(&Deadlock) + Send + Sync;
+
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    /// The agent that came with the manager.
+    pub(crate) root: ClientId,
+    /// Waiting times count from here.
+    began: Instant,
+    pub(crate) on_deadlock: Option<Arc<DeadlockHook>>,
+}
+
+pub(crate) struct State {
+    pub(crate) manager: Manager<Note>,
+    /// Empty between calls.
+    pub(crate) effects: Vec<Effect<Note>>,
+    /// Requests that ended behind their owner's back, with the reason, until the owner takes it.
+    pub(crate) ended: HashMap<RequestId, Cause>,
+}
+
+/// What the async layer keeps with each request. An uncontended one leaves it empty.
+#[derive(Default)]
+pub(crate) struct Note {
+    /// The task to wake when the request is granted, or, once it is held, when it is broken.
+    pub(crate) waker: Option<Waker>,
+    pub(crate) more: Option<Box<More>>,
+    /// When the request began to wait, in nanoseconds since the manager began.
+    pub(crate) queued_at: u64,
+}
+
+/// What few requests need.
+#[derive(Default)]
+pub(crate) struct More {
+    pub(crate) info: Option<Box<str>>,
+    /// Told when the lock is broken.
+    pub(crate) lost: Option<Arc<Event>>,
+}
+
+impl Note {
+    pub(crate) fn labelled(info: Option<Box<str>>) -> Self {
+        let more = info.map(|info| Box::new(More { info: Some(info), lost: None }));
+        Self { more, ..Self::default() }
+    }
+}
+
+impl Shared {
+    pub(crate) fn new(
+        manager: Manager<Note>,
+        root: ClientId,
+        on_deadlock: Option<Arc<DeadlockHook>>,
+    ) -> Self {
+        let state = State { manager, effects: Vec::new(), ended: HashMap::new() };
+        Self { state: Mutex::new(state), root, began: Instant::now(), on_deadlock }
+    }
+
+    /// Runs `command` under the mutex, then wakes whom its effects concern, outside.
+    #[inline]
+    pub(crate) fn with<R>(&self, command: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = sync::lock(&self.state);
+        let result = command(&mut state);
+        if !state.effects.is_empty() {
+            deliver(state);
+        }
+        result
+    }
+
+    /// Nanoseconds since the manager began.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl State {
+    /// Ends a request that its owner gives up, whether it waits or is held. What comes back is dropped by the
+    /// caller outside the mutex: a waker's drop may be anybody's code.
+    pub(crate) fn cancel(&mut self, request: RequestId) -> (Option<Waker>, Option<Note>) {
+        let waker = self.manager.data_mut(request).and_then(|note| note.waker.take());
+        if self.manager.abort(request, &mut self.effects) {
+            return (waker, None);
+        }
+        (waker, self.release(request).ok())
+    }
+
+    /// Releases a lock. If it had been broken: why.
+    #[inline]
+    pub(crate) fn release(&mut self, request: RequestId) -> Result<Note, Cause> {
+        match self.manager.release(request, &mut self.effects) {
+            Some(note) => Ok(note),
+            None => Err(self.take_cause(request)),
+        }
+    }
+
+    /// Sets whom to wake when a live request is granted or broken. Returns who it was before, for the caller to
+    /// drop outside the mutex.
+    pub(crate) fn set_waker(&mut self, request: RequestId, waker: &Waker) -> Option<Waker> {
+        let set = &mut self.manager.data_mut(request)?.waker;
+        match set {
+            Some(same) if same.will_wake(waker) => None,
+            _ => set.replace(waker.clone()),
+        }
+    }
+
+    /// Why a request that its owner still has is not live any more.
+    pub(crate) fn take_cause(&mut self, request: RequestId) -> Cause {
+        self.ended.remove(&request).unwrap_or(Cause::Lost)
+    }
+}
+
+fn deliver(mut state: MutexGuard<'_, State>) {
+    let mut wakes = Wakes::default();
+    let State { manager, effects, ended } = &mut *state;
+    for effect in effects.drain(..) {
+        match effect {
+            Effect::Granted { request, .. } => {
+                wakes.push(manager.data_mut(request).and_then(|note| note.waker.take()));
+            }
+            // Without a waker it is the owner itself that gave up.
+            Effect::Aborted { request, data } if data.waker.is_some() => {
+                ended.insert(request, Cause::Lost);
+                wakes.push(data.waker);
+            }
+            Effect::Broken { request, cause, data } => {
+                ended.insert(request, cause);
+                wakes.push(data.waker);
+                wakes.lost.extend(data.more.and_then(|more| more.lost));
+            }
+            Effect::Aborted { .. } => {}
+        }
+    }
+    drop(state);
+    wakes.wake();
+}
+
+/// Whom to wake once the mutex is let go. A hand-over to one waiter needs no allocation.
+#[derive(Default)]
+struct Wakes {
+    first: Option<Waker>,
+    rest: Vec<Waker>,
+    lost: Vec<Arc<Event>>,
+}
+
+impl Wakes {
+    #[inline]
+    fn push(&mut self, waker: Option<Waker>) {
+        match waker {
+            Some(waker) if self.first.is_none() => self.first = Some(waker),
+            Some(waker) => self.rest.push(waker),
+            None => {}
+        }
+    }
+
+    #[inline]
+    fn wake(self) {
+        if let Some(first) = self.first {
+            first.wake();
+            self.rest.into_iter().for_each(Waker::wake);
+        }
+        for lost in self.lost {
+            lost.notify(usize::MAX);
+        }
+    }
+}
