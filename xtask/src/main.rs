@@ -1,1 +1,149 @@
-fn main() {}
+//! The task runner. `cargo xtask` lists the jobs; CI runs `cargo xtask test` and nothing else.
+
+mod bench;
+mod setup;
+
+use std::{
+    env,
+    path::{Path, PathBuf},
+    process::{Command, ExitCode},
+    time::Instant,
+};
+
+type Result<T = ()> = std::result::Result<T, String>;
+
+const HELP: &str = "\
+Jobs of the Lockkeeper workspace:
+
+  cargo xtask test          all that CI runs: the jobs marked *, after installing what is missing
+  cargo xtask lint        * formatting, clippy, documentation without a warning
+  cargo xtask unit        * every test of the workspace, examples and doc examples included
+  cargo xtask loom        * the wake and cancel paths under every interleaving
+  cargo xtask miri        * the async crate's tests under Miri (nightly)
+  cargo xtask gate        * instruction counts against their limits (valgrind)
+  cargo xtask bench         Lockkeeper beside its peers; writes bench/RESULTS.md
+  cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
+  cargo xtask docs          builds the documentation and says where it is
+  cargo xtask setup         installs what the jobs need, and says what
+";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    let start = Instant::now();
+    let done = match args[..] {
+        ["test"] => test(),
+        ["lint"] => lint(),
+        ["unit"] => unit(),
+        ["loom"] => loom(),
+        ["miri"] => miri(),
+        ["gate"] => gate(),
+        ["bench"] => bench::write_results(),
+        ["fuzz"] => fuzz(None),
+        ["fuzz", seconds] => fuzz(Some(seconds)),
+        ["docs"] => docs(),
+        ["setup"] => setup::all(),
+        ["help" | "-h" | "--help"] => {
+            print!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        _ => {
+            eprint!("{HELP}");
+            return ExitCode::from(64);
+        }
+    };
+    match done {
+        Ok(()) => {
+            eprintln!("xtask: {} done in {} s", args[0], start.elapsed().as_secs());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test() -> Result {
+    setup::all()?;
+    lint()?;
+    unit()?;
+    loom()?;
+    miri()?;
+    gate()
+}
+
+fn lint() -> Result {
+    cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])?;
+    build_docs()
+}
+
+fn unit() -> Result {
+    cargo(&["test", "--workspace", "--all-features"])?;
+    for example in ["leader_election", "document_editor", "multi_store_transaction"] {
+        cargo(&["run", "--package", "lockkeeper", "--example", example])?;
+    }
+    Ok(())
+}
+
+fn loom() -> Result {
+    // A target directory of its own: the flag would have the whole workspace built anew each time.
+    let args =
+        ["test", "--package", "lockkeeper", "--test", "loom", "--release", "--target-dir", "target/loom"];
+    run(Command::new("cargo").args(args).env("RUSTFLAGS", "--cfg lockkeeper_loom"))
+}
+
+fn miri() -> Result {
+    if !setup::nightly_component("miri") {
+        eprintln!(
+            "xtask: SKIPPED miri: it needs a nightly toolchain with the component miri, and none can be had"
+        );
+        return Ok(());
+    }
+    let args = ["+nightly", "miri", "test", "--package", "lockkeeper", "--test", "spec", "--test", "forms"];
+    // Timeouts need the real clock; the timer's thread outlives the tests.
+    let flags = "-Zmiri-disable-isolation -Zmiri-ignore-leaks";
+    run(Command::new("cargo").args(args).args(["--target-dir", "target/miri"]).env("MIRIFLAGS", flags))
+}
+
+fn gate() -> Result {
+    setup::command("valgrind", "valgrind")?;
+    cargo(&["run", "--release", "--package", "lockkeeper-bench", "--", "gate"])
+}
+
+fn fuzz(seconds: Option<&str>) -> Result {
+    setup::cargo_fuzz()?;
+    let limit = seconds.map(|seconds| format!("-max_total_time={seconds}"));
+    let args = ["+nightly", "fuzz", "run", "equivalence", "--"];
+    run(Command::new("cargo").args(args).args(limit))
+}
+
+fn docs() -> Result {
+    build_docs()?;
+    eprintln!("xtask: open {}", root().join("target/doc/lockkeeper/index.html").display());
+    Ok(())
+}
+
+fn build_docs() -> Result {
+    let args = ["doc", "--workspace", "--no-deps", "--all-features", "--exclude", "xtask"];
+    run(Command::new("cargo").args(args).env("RUSTDOCFLAGS", "-D warnings"))
+}
+
+fn cargo(args: &[&str]) -> Result {
+    run(Command::new("cargo").args(args))
+}
+
+/// Shows a command, runs it at the root of the workspace, and fails as it fails.
+fn run(command: &mut Command) -> Result {
+    eprintln!("xtask: {command:?}");
+    let status = command.current_dir(root()).status();
+    match status.map_err(|error| format!("{command:?} did not start: {error}"))? {
+        status if status.success() => Ok(()),
+        status => Err(format!("{command:?} failed: {status}")),
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}

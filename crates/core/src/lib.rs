@@ -46,6 +46,8 @@
 //!
 //! [draft]: https://www.w3.org/TR/2023/WD-web-locks-20230105/
 #![no_std]
+#![forbid(unsafe_code)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 extern crate alloc;
 

@@ -156,9 +156,10 @@ impl<T> Manager<T> {
             false => Vec::new(),
         };
         let Joined { first_entry, blocked } = self.join(slot, scope, options.steal);
+        let token = if blocked == 0 { Some(self.next_token()) } else { None };
         self.requests.insert(Request {
             arrival,
-            token: None,
+            token,
             client: client.slot,
             prev,
             next: NIL,
@@ -172,8 +173,7 @@ impl<T> Manager<T> {
         for victim in victims {
             self.break_lock(victim, Cause::Stolen, effects);
         }
-        if blocked == 0 {
-            let token = self.grant(slot);
+        if let Some(token) = token {
             self.grant_ready(effects);
             return Ok(Outcome::Granted { request, token });
         }
@@ -330,7 +330,7 @@ impl<T> Manager<T> {
         Some(request.data)
     }
 
-    /// Grants the `ready` requests in the order of arrival, whichever of their names they waited for last.
+    /// §4.4: the `ready` requests become locks, in the order of arrival, whichever of their names they waited for last.
     #[inline]
     fn grant_ready(&mut self, effects: &mut Vec<Effect<T>>) {
         if !self.ready.is_empty() {
@@ -342,19 +342,17 @@ impl<T> Manager<T> {
         let mut ready = core::mem::take(&mut self.ready);
         ready.sort_unstable_by_key(|&slot| self.requests[slot].arrival);
         for slot in ready.drain(..) {
-            let token = self.grant(slot);
+            let token = self.next_token();
+            self.requests[slot].token = Some(token);
             effects.push(Effect::Granted { request: self.request_id(slot), token });
         }
         self.ready = ready;
     }
 
-    /// §4.4 steps 2.2 to 2.13: the request becomes a lock.
     #[inline]
-    fn grant(&mut self, slot: u32) -> Token {
+    fn next_token(&mut self) -> Token {
         self.last_token += 1;
-        let token = Token(NonZeroU64::new(self.last_token).expect("2⁶⁴ grants do not happen"));
-        self.requests[slot].token = Some(token);
-        token
+        Token(NonZeroU64::new(self.last_token).expect("2⁶⁴ grants do not happen"))
     }
 
     #[inline]

@@ -60,6 +60,13 @@ pub(crate) fn is_reserved(bytes: &[u8]) -> bool {
     bytes.first() == Some(&b'-')
 }
 
+impl Default for Name {
+    /// The empty name.
+    fn default() -> Self {
+        Self::from("")
+    }
+}
+
 impl From<&[u8]> for Name {
     #[inline]
     fn from(name: &[u8]) -> Self {

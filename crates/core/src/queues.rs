@@ -22,7 +22,6 @@ pub(crate) struct Queues {
 /// The queue of one name.
 pub(crate) struct Queue {
     pub(crate) name: Name,
-    pub(crate) hash: u32,
     pub(crate) head: u32,
     pub(crate) tail: u32,
     /// How many of the entries are exclusive: a shared request may join open if and only if none is.
@@ -45,8 +44,8 @@ pub(crate) struct Entry {
 }
 
 impl Queue {
-    pub(crate) fn new(name: Name, hash: u32) -> Self {
-        Self { name, hash, head: NIL, tail: NIL, exclusive: 0, noted_idle: false }
+    pub(crate) fn new(name: Name) -> Self {
+        Self { name, head: NIL, tail: NIL, exclusive: 0, noted_idle: false }
     }
 }
 
@@ -145,11 +144,11 @@ impl Queues {
             NIL => queue.tail = prev,
             next => self.entries[next].prev = prev,
         }
-        if prev == NIL && next == NIL {
-            self.table.idle(at);
-            return sibling;
+        if next != NIL {
+            self.open(next, &mut opened);
+        } else if prev == NIL && !queue.noted_idle {
+            self.table.note_idle(at);
         }
-        self.open(next, &mut opened);
         sibling
     }
 

@@ -17,11 +17,9 @@ use core::{
     ops::{Index, IndexMut},
 };
 use foldhash::fast::FixedState;
-use hashbrown::{HashTable, hash_table::Entry};
+use hashbrown::HashTable;
 
 const TABLES: usize = 64;
-/// The bits that choose the table: below the 7 that hashbrown tags entries with, above those it places by.
-const TABLE_SHIFT: u32 = 19;
 
 /// How many names that went idle are kept, at most.
 const IDLE: usize = 1024;
@@ -42,39 +40,28 @@ impl Table {
 
     /// Gets the lock request queue (§2.5), if the name has one.
     pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
-        let hash = self.hash(name);
-        let found =
-            self.places[table(hash)].find(spread(hash), |&at| self.queues[at].name.as_bytes() == name);
+        let hash = hashed(&self.seed, name);
+        let found = self.places[table(hash)].find(hash, |&at| self.queues[at].name.as_bytes() == name);
         found.copied()
     }
 
     /// Gets the lock request queue (§2.5), a new empty one if there is none.
     #[inline]
     pub(crate) fn find_or_insert(&mut self, name: &[u8]) -> u32 {
-        let hash = self.hash(name);
-        let queues = &mut self.queues;
-        let same = |&at: &u32| queues[at].name.as_bytes() == name;
-        let rehash = |&at: &u32| spread(queues[at].hash);
-        match self.places[table(hash)].entry(spread(hash), same, rehash) {
-            Entry::Occupied(found) => *found.get(),
-            Entry::Vacant(vacant) => {
-                let at = queues.insert(Queue::new(Name::from(name), hash));
-                vacant.insert(at);
-                at
-            }
+        let hash = hashed(&self.seed, name);
+        let Self { places, queues, seed, .. } = self;
+        let places = &mut places[table(hash)];
+        if let Some(&found) = places.find(hash, |&at| queues[at].name.as_bytes() == name) {
+            return found;
         }
+        let at = queues.insert(Queue::new(Name::from(name)));
+        places.insert_unique(hash, at, |&at| hashed(seed, queues[at].name.as_bytes()));
+        at
     }
 
     /// Takes note that the queue `at` is empty, and forgets the name that has been idle longest if there are too
     /// many.
-    #[inline]
-    pub(crate) fn idle(&mut self, at: u32) {
-        if !self.queues[at].noted_idle {
-            self.note_idle(at);
-        }
-    }
-
-    fn note_idle(&mut self, at: u32) {
+    pub(crate) fn note_idle(&mut self, at: u32) {
         self.queues[at].noted_idle = true;
         self.went_idle.push_back(at);
         if self.went_idle.len() > IDLE
@@ -88,8 +75,8 @@ impl Table {
     }
 
     fn remove(&mut self, at: u32) {
-        let hash = self.queues.remove(at).hash;
-        match self.places[table(hash)].find_entry(spread(hash), |&place| place == at) {
+        let hash = hashed(&self.seed, self.queues.remove(at).name.as_bytes());
+        match self.places[table(hash)].find_entry(hash, |&place| place == at) {
             Ok(place) => drop(place.remove()),
             Err(_) => unreachable!("a queue is in the table as long as it lives"),
         }
@@ -98,14 +85,6 @@ impl Table {
     #[cfg(feature = "audit")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Queue)> {
         self.queues.iter()
-    }
-
-    #[inline]
-    fn hash(&self, name: &[u8]) -> u32 {
-        let mut hasher = self.seed.build_hasher();
-        hasher.write(name);
-        let hash = hasher.finish();
-        u32::try_from((hash ^ (hash << 32)) >> 32).expect("half of the bits are left")
     }
 }
 
@@ -126,12 +105,14 @@ impl IndexMut<u32> for Table {
 }
 
 #[inline]
-fn table(hash: u32) -> usize {
-    (hash >> TABLE_SHIFT) as usize % TABLES
+fn hashed(seed: &FixedState, name: &[u8]) -> u64 {
+    let mut hasher = seed.build_hasher();
+    hasher.write(name);
+    hasher.finish()
 }
 
-/// hashbrown places by the low bits and tags by the topmost 7: both come from the 32 that a queue keeps.
+/// Which table a name is in: by bits below the 7 that hashbrown tags entries with and above those it places by.
 #[inline]
-fn spread(hash: u32) -> u64 {
-    u64::from(hash) << 32 | u64::from(hash)
+fn table(hash: u64) -> usize {
+    (hash >> 51) as usize % TABLES
 }

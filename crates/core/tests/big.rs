@@ -6,7 +6,7 @@
 use lockkeeper_core::{
     Cause, ClientId, Effect, Manager, Mode,
     Mode::{Exclusive, Shared},
-    Options, RequestId, Snapshot,
+    Options, Outcome, RequestId, Snapshot,
 };
 
 /// A manager and what its commands did, without the clerk's books: an audit of a million requests after each
@@ -22,11 +22,19 @@ impl Crowd {
     }
 
     fn client(&mut self) -> ClientId {
-        self.manager.client().unwrap()
+        self.manager.client().expect("within limits")
     }
 
     fn request(&mut self, client: ClientId, name: &str, mode: Mode) -> RequestId {
-        self.manager.request(client, &[(name, mode)], Options::default(), (), &mut self.effects).unwrap()
+        self.ask(client, name, mode, Options::default())
+    }
+
+    fn ask(&mut self, client: ClientId, name: &str, mode: Mode, options: Options) -> RequestId {
+        match self.manager.request(client, &[(name, mode)], options, (), &mut self.effects).expect("accepted")
+        {
+            Outcome::Granted { request, .. } | Outcome::Queued { request } => request,
+            Outcome::Unavailable { .. } => panic!("nobody asked not to wait"),
+        }
     }
 
     /// What the commands since the last call did.
@@ -168,15 +176,13 @@ fn a_steal_breaks_a_hundred_thousand_holders_in_order() {
     let client = crowd.client();
     let holders: Vec<_> = (0..100_000).map(|_| crowd.request(client, "a", Shared)).collect();
     crowd.effects();
-    let options = Options { steal: true, ..Options::default() };
-    let thief = crowd.manager.request(client, &[("a", Exclusive)], options, (), &mut crowd.effects).unwrap();
-    let effects = crowd.effects();
-    let (grant, broken) = effects.split_last().unwrap();
-    assert!(matches!(grant, Effect::Granted { request, .. } if *request == thief));
+    let thief = crowd.ask(client, "a", Exclusive, Options { steal: true, ..Options::default() });
+    let broken = crowd.effects();
     let stolen = |(effect, holder): (&Effect, &RequestId)| {
         *effect == Effect::Broken { request: *holder, cause: Cause::Stolen, data: () }
     };
     assert_eq!(broken.len(), holders.len());
     assert!(broken.iter().zip(&holders).all(stolen));
+    assert!(crowd.manager.get(thief).unwrap().token().is_some());
     crowd.manager.audit();
 }

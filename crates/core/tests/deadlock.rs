@@ -13,7 +13,7 @@ use clerk::Did::*;
 use lockkeeper_core::{
     Deadlock, Effect, Manager,
     Mode::{Exclusive, Shared},
-    Options, RequestError, RequestId, Step, WaitsFor,
+    Options, Outcome, RequestError, RequestId, Step, WaitsFor,
 };
 
 mod a_cycle {
@@ -39,10 +39,7 @@ mod a_cycle {
     #[test]
     fn tells_of_each_request_whose_it_is_and_how_it_waits_for_the_next() {
         let mut locks = example_3();
-        let [one, two] = [1, 2].map(|number| {
-            let id = locks.id(number);
-            locks.manager().get(id).unwrap().client()
-        });
+        let [one, two] = [1, 2].map(|number| locks.get(number).client());
         let step = |number, client, waits_for| Step { request: locks.id(number), client, waits_for };
         let cycle = vec![
             step(3, one, WaitsFor::Name("B".into())),
@@ -87,8 +84,7 @@ mod a_cycle {
         locks.request_within(2, two, "a", Exclusive);
         assert_eq!(locks.deadlocks().len(), 1, "of cycles that share a request, one");
         for number in 1..=4 {
-            let id = locks.id(number);
-            assert!(locks.manager().deadlock(id).is_some(), "#{number} is in a cycle");
+            assert!(locks.deadlock(number).is_some(), "#{number} is in a cycle");
         }
     }
 
@@ -140,6 +136,30 @@ mod a_cycle {
         assert_eq!(locks.deadlocks(), [[2, 3, 1]]);
     }
 
+    /// Each nesting is a step of its own: #4 is not nested in #2.
+    #[test]
+    fn through_requests_nested_in_each_other() {
+        let mut locks = Clerk::new();
+        let [tab] = locks.clients();
+        locks.request(tab, "a", Exclusive);
+        locks.request_within(1, tab, "b", Exclusive);
+        locks.request_within(2, tab, "c", Exclusive);
+        locks.request_within(3, tab, "a", Exclusive);
+        assert_eq!(locks.deadlocks(), [[2, 3, 4, 1]]);
+    }
+
+    /// #3 and #4 stand side by side behind #1: neither waits for the other, whichever is looked at first.
+    #[test]
+    fn leaves_out_a_shared_request_beside_which_another_waits() {
+        let mut locks = Clerk::new();
+        let [tab] = locks.clients();
+        locks.request(tab, "a", Exclusive);
+        locks.request(tab, "b", Exclusive);
+        locks.request_within(2, tab, "a", Shared);
+        locks.request_within(1, tab, "a", Shared);
+        assert_eq!(locks.deadlocks(), [[4, 1]]);
+    }
+
     /// Not only the holder: everybody who stands before.
     #[test]
     fn through_a_request_that_waits_in_between() {
@@ -172,8 +192,7 @@ mod a_cycle {
         assert_eq!(locks.manager().deadlocks(), locks.manager().deadlocks());
         let reported = locks.manager().deadlocks();
         for number in [1, 2, 3, 4] {
-            let id = locks.id(number);
-            assert_eq!(locks.manager().deadlock(id).as_ref(), Some(&reported[0]), "asked of #{number}");
+            assert_eq!(locks.deadlock(number).as_ref(), Some(&reported[0]), "asked of #{number}");
         }
     }
 }
@@ -241,8 +260,7 @@ mod without_a_cycle_nothing_is_reported {
         locks.request_all(tab, [("a", Exclusive), ("b", Shared)]);
         locks.request_all(tab, [("b", Shared), ("a", Shared)]);
         assert_eq!(locks.deadlocks(), [[]; 0]);
-        let waiting = locks.id(6);
-        assert_eq!(locks.manager().deadlock(waiting), None);
+        assert_eq!(locks.deadlock(6), None);
     }
 
     #[test]
@@ -274,9 +292,8 @@ mod without_a_cycle_nothing_is_reported {
         locks.request(tab, "a", Exclusive);
         locks.request_within(1, tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
-        let [behind, inside] = [3, 2].map(|number| locks.id(number));
-        assert_eq!(locks.manager().deadlock(behind), None);
-        assert!(locks.manager().deadlock(inside).is_some());
+        assert_eq!(locks.deadlock(3), None);
+        assert!(locks.deadlock(2).is_some());
         assert_eq!(locks.deadlocks(), [[2, 1]]);
     }
 
@@ -289,8 +306,7 @@ mod without_a_cycle_nothing_is_reported {
         locks.steal(tab, "a");
         assert_eq!(locks.request_within(1, tab, "a", Exclusive), [Queued(3)]);
         assert_eq!(locks.deadlocks(), [[]; 0]);
-        let inner = locks.id(3);
-        assert_eq!(locks.manager().get(inner).unwrap().nested_in(), None);
+        assert_eq!(locks.get(3).nested_in(), None);
     }
 
     /// The place of the ended request is another's now, with whom the nesting has nothing to do.
@@ -334,8 +350,7 @@ mod a_cycle_is_gone {
         let mut locks = deadlocked();
         assert_eq!(locks.release(1), [Granted(4)]);
         assert_eq!(locks.deadlocks(), [[]; 0]);
-        let orphan = locks.id(3);
-        assert_eq!(locks.manager().get(orphan).unwrap().nested_in(), None);
+        assert_eq!(locks.get(3).nested_in(), None);
     }
 
     #[test]
@@ -358,8 +373,7 @@ mod a_cycle_is_gone {
     #[test]
     fn after_one_of_its_clients_is_gone() {
         let mut locks = deadlocked();
-        let lock = locks.id(2);
-        let two = locks.manager().get(lock).unwrap().client();
+        let two = locks.get(2).client();
         assert_eq!(locks.gone(two), [Aborted(4), Lost(2), Granted(3)]);
         assert_eq!(locks.deadlocks(), [[]; 0]);
     }
@@ -375,8 +389,7 @@ mod a_cycle_is_gone {
                 locks.request_within(1, tab, "a", Exclusive);
             }
             for number in order {
-                let id = locks.id(number);
-                assert!(locks.manager().deadlock(id).is_some(), "#{number} is in a cycle");
+                assert!(locks.deadlock(number).is_some(), "#{number} is in a cycle");
                 assert_eq!(locks.deadlocks().len(), 1);
                 locks.abort(number);
             }
@@ -469,10 +482,8 @@ mod a_request_that_wants_to_be_refused {
 mod nesting {
     use super::*;
 
-    fn outer(locks: &mut Clerk, number: usize) -> Option<usize> {
-        let id = locks.id(number);
-        let outer = locks.manager().get(id).unwrap().nested_in();
-        outer.map(|id| locks.number(id))
+    fn outer(locks: &Clerk, number: usize) -> Option<usize> {
+        locks.get(number).nested_in().map(|id| locks.number(id))
     }
 
     #[test]
@@ -483,7 +494,7 @@ mod nesting {
         locks.request(tab, "b", Exclusive);
         locks.request_within(1, tab, "c", Exclusive);
         locks.request_within(3, tab, "b", Exclusive);
-        assert_eq!([1, 2, 3, 4].map(|number| outer(&mut locks, number)), [None, None, Some(1), Some(3)]);
+        assert_eq!([1, 2, 3, 4].map(|number| outer(&locks, number)), [None, None, Some(1), Some(3)]);
     }
 
     /// A worker may do part of a tab's work.
@@ -495,7 +506,7 @@ mod nesting {
         locks.request_within(1, worker, "a", Exclusive);
         assert_eq!(locks.deadlocks(), [[2, 1]]);
         assert_eq!(locks.gone(tab), [Lost(1), Granted(2)]);
-        assert_eq!(outer(&mut locks, 2), None);
+        assert_eq!(outer(&locks, 2), None);
     }
 
     /// The middle of three ends: the innermost is nested in nothing then, not in the outermost.
@@ -508,8 +519,14 @@ mod nesting {
         locks.request_within(2, tab, "a", Exclusive);
         assert_eq!(locks.deadlocks(), [[2, 3, 1]]);
         locks.release(2);
-        assert_eq!(outer(&mut locks, 3), None);
+        assert_eq!(outer(&locks, 3), None);
         assert_eq!(locks.deadlocks(), [[]; 0]);
+        // Others who nest take the places that #2 left, and have nothing to do with #3.
+        locks.request(tab, "c", Exclusive);
+        locks.request_within(4, tab, "d", Exclusive);
+        assert_eq!([3, 5].map(|number| outer(&locks, number)), [None, Some(4)]);
+        assert_eq!(locks.release(1), [Granted(3)]);
+        assert_eq!(outer(&locks, 5), Some(4));
     }
 }
 
@@ -529,7 +546,7 @@ mod a_search_among_many {
     impl Crowd {
         fn new() -> Self {
             let mut manager: Manager = Manager::default();
-            let client = manager.client().unwrap();
+            let client = manager.client().expect("within limits");
             Self { manager, client, effects: Vec::new() }
         }
 
@@ -539,7 +556,11 @@ mod a_search_among_many {
             nested_in: Option<RequestId>,
         ) -> RequestId {
             let options = Options { nested_in, ..Options::default() };
-            self.manager.request(self.client, scope, options, (), &mut self.effects).unwrap()
+            match self.manager.request(self.client, scope, options, (), &mut self.effects).expect("accepted")
+            {
+                Outcome::Granted { request, .. } | Outcome::Queued { request } => request,
+                Outcome::Unavailable { .. } => panic!("nobody asked not to wait"),
+            }
         }
 
         fn cycles(&self) -> Vec<Vec<RequestId>> {

@@ -13,6 +13,16 @@ use lockkeeper_core::{
     Mode::{Exclusive, Shared},
     Name, Options, RequestError, Snapshot,
 };
+use std::collections::VecDeque;
+
+/// The same row of numbers below a bound for the same seed.
+fn random(seed: u64) -> impl FnMut(usize) -> usize {
+    let mut state = seed;
+    move |below| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        usize::try_from(state >> 33).expect("31 bits") % below
+    }
+}
 
 mod the_explainers_example {
     use super::*;
@@ -171,10 +181,8 @@ mod a_scope {
 mod a_name_that_stands_twice_in_a_scope {
     use super::*;
 
-    fn modes_of(locks: &mut Clerk, number: usize) -> Vec<(String, Mode)> {
-        let id = locks.id(number);
-        let live = locks.manager().get(id).unwrap();
-        live.scope().map(|(name, mode)| (name.to_string(), mode)).collect()
+    fn modes_of(locks: &Clerk, number: usize) -> Vec<(String, Mode)> {
+        locks.get(number).scope().map(|(name, mode)| (name.to_string(), mode)).collect()
     }
 
     #[test]
@@ -183,7 +191,7 @@ mod a_name_that_stands_twice_in_a_scope {
         let [tab] = locks.clients();
         let scope = [("a", Exclusive), ("b", Shared), ("a", Exclusive), ("b", Shared)];
         assert_eq!(locks.request_all(tab, scope), [Granted(1)]);
-        assert_eq!(modes_of(&mut locks, 1), [("a".to_string(), Exclusive), ("b".to_string(), Shared)]);
+        assert_eq!(modes_of(&locks, 1), [("a".to_string(), Exclusive), ("b".to_string(), Shared)]);
         assert_eq!(locks.request(tab, "a", Exclusive), [Queued(2)]);
         assert_eq!(locks.release(1), [Granted(2)]);
     }
@@ -194,7 +202,7 @@ mod a_name_that_stands_twice_in_a_scope {
             let mut locks = Clerk::new();
             let [tab] = locks.clients();
             assert_eq!(locks.request_all(tab, scope), [Granted(1)]);
-            assert_eq!(modes_of(&mut locks, 1), [("a".to_string(), Exclusive)]);
+            assert_eq!(modes_of(&locks, 1), [("a".to_string(), Exclusive)]);
             assert_eq!(locks.request(tab, "a", Shared), [Queued(2)]);
             assert_eq!(locks.release(1), [Granted(2)]);
         }
@@ -364,9 +372,8 @@ mod a_steal_of_a_scope {
         locks.steal_all(tab, [("a", Exclusive), ("b", Exclusive)]);
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.steal(worker, "b"), [Stolen(1), Granted(3), Granted(2)]);
-        let (waiting, thief) = (locks.id(2), locks.id(3));
-        assert!(locks.manager().get(thief).unwrap().stole());
-        assert!(!locks.manager().get(waiting).unwrap().stole());
+        assert!(locks.get(3).stole());
+        assert!(!locks.get(2).stole());
     }
 
     #[test]
@@ -467,7 +474,7 @@ mod a_stale_id {
         let stale = locks.id(1);
         assert!(locks.manager().get(stale).is_none());
         assert!(locks.manager().data_mut(stale).is_none());
-        assert_eq!(locks.manager().deadlock(stale), None);
+        assert_eq!(locks.deadlock(1), None);
     }
 }
 
@@ -506,8 +513,7 @@ mod fencing_tokens {
         locks.request(tab, "a", Exclusive);
         locks.if_available(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
-        let waiting = locks.id(3);
-        assert_eq!(locks.manager().get(waiting).unwrap().token(), None);
+        assert_eq!(locks.get(3).token(), None);
         locks.release(1);
         assert_eq!(locks.token(3).get(), 2);
     }
@@ -643,27 +649,24 @@ mod names {
     fn come_back_as_if_for_the_first_time_after_thousands_of_others() {
         let mut locks = Clerk::new();
         let [tab] = locks.clients();
-        let mut held = std::collections::VecDeque::new();
-        let mut number = 0;
-        // Names follow each other in rounds that overlap: some come back soon, some late, some while the others
-        // of their round are still held.
-        for round in 0..3 {
-            for i in (0..1_500).chain(0..200).chain(0..1_500) {
-                let name = format!("name {}", i + 400 * round);
-                let did = locks.request(tab, &name, Exclusive);
-                number += 1;
-                let waits = held.iter().any(|(other, _)| *other == name);
-                assert_eq!(did, [if waits { Queued(number) } else { Granted(number) }]);
-                held.push_back((name, number));
-                if held.len() > 50 {
-                    let (name, oldest) = held.pop_front().expect("fifty are held");
-                    let next = held.iter().find(|(other, _)| *other == name);
-                    let lets_in: Vec<_> = next.map(|(_, next)| Granted(*next)).into_iter().collect();
-                    assert_eq!(locks.release(oldest), lets_in);
-                }
+        let mut live = VecDeque::new();
+        let mut random = random(7);
+        // Of 1,500 names fifty or so are in use at a time: some come back soon, some late, some while they are
+        // still held.
+        for number in 1..=10_000 {
+            let name = format!("name {}", random(1_500));
+            let waits = live.iter().any(|(other, _)| *other == name);
+            let did = locks.request(tab, &name, Exclusive);
+            assert_eq!(did, [if waits { Queued(number) } else { Granted(number) }]);
+            live.push_back((name, number));
+            if live.len() > 50 {
+                let (name, oldest) = live.pop_front().expect("fifty are live");
+                let next = live.iter().find(|(other, _)| *other == name);
+                let lets_in: Vec<_> = next.map(|(_, next)| Granted(*next)).into_iter().collect();
+                assert_eq!(locks.release(oldest), lets_in);
             }
         }
-        assert_eq!(locks.gone(tab).len(), 50);
+        locks.gone(tab);
         assert_eq!(locks.query(), Snapshot::default());
     }
 }
@@ -676,11 +679,7 @@ mod determinism {
         let mut locks = Clerk::with(Config { hash_seed, ..Config::default() });
         let mut clients: [ClientId; 3] = locks.clients();
         let mut told = Vec::new();
-        let mut state = 42_u64;
-        let mut random = |below: usize| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            usize::try_from(state >> 33).expect("31 bits") % below
-        };
+        let mut random = random(42);
         for _ in 0..3_000 {
             let client = clients[random(3)];
             let live: Vec<usize> = locks.held().into_iter().chain(locks.pending()).collect();
@@ -725,14 +724,14 @@ mod determinism {
         let run = |hash_seed| {
             let mut manager = Manager::new(Config { hash_seed, ..Config::default() });
             let client = manager.client().unwrap();
-            let mut effects = Vec::new();
+            let (mut outcomes, mut effects) = (Vec::new(), Vec::new());
             for i in 0..1_000_u32 {
                 let name = (i * 7 % 13).to_string();
                 let options = Options { steal: i % 11 == 0, ..Options::default() };
-                manager.request(client, &[(name, Exclusive)], options, i, &mut effects).unwrap();
+                outcomes.push(manager.request(client, &[(name, Exclusive)], options, i, &mut effects));
             }
             manager.client_gone(client, &mut effects);
-            effects
+            (outcomes, effects)
         };
         assert!(run(1) == run(2));
     }

@@ -13,9 +13,9 @@
 //! * "these steps are running on the lock task queue" (§4.2 to §4.5, step 1): the manager is `&mut`, so that one
 //!   command ends before the next begins.
 //!
-//! Where the draft rejects a promise or resolves it, the engine has an effect to be delivered: `Stolen` for the
-//! "AbortError" of §4.1 step 3.4.1.1.2, `Unavailable` for the null of step 3.5.1.1.1, `Granted` for §4.4 step
-//! 2.14.
+//! Where the draft rejects a promise or invokes a callback, the engine says so to be passed on: `Stolen` for the
+//! "AbortError" of §4.1 step 3.4.1.1.2, `Unavailable` for the null of step 3.5.1.1.1, `Granted` for the lock of
+//! §4.4 step 2.14.
 
 mod clerk;
 
@@ -23,7 +23,7 @@ use clerk::{Clerk, Did::*};
 use lockkeeper_core::{
     LockInfo,
     Mode::{Exclusive, Shared},
-    Name, Options, RequestError, Snapshot,
+    Name, Options, RequestError, Snapshot, validate,
 };
 
 mod s2_1_resource_names {
@@ -116,8 +116,7 @@ mod s2_4_locks {
         let mut locks = Clerk::new();
         let [_, worker] = locks.clients();
         locks.request(worker, "a", Shared);
-        let id = locks.id(1);
-        let lock = locks.manager().get(id).unwrap();
+        let lock = locks.get(1);
         assert_eq!(lock.client(), worker);
         assert_eq!(lock.scope().collect::<Vec<_>>(), [(&Name::from("a"), Shared)]);
     }
@@ -466,6 +465,24 @@ mod s3_2_1_the_request_method {
         assert!(unsupported(refused).contains("if available"));
     }
 
+    /// Steps 5 to 7 can be had alone, by a host that has steps of its own between these and the request.
+    #[test]
+    fn what_a_request_would_be_refused_for_can_be_asked_before() {
+        let mut locks = Clerk::new();
+        let [tab] = locks.clients();
+        let cases = [
+            ("-a", Exclusive, Options::default()),
+            ("a", Exclusive, STEAL_IF_AVAILABLE),
+            ("a", Shared, STEAL),
+            ("-a", Shared, STEAL_IF_AVAILABLE),
+        ];
+        for (name, mode, options) in cases {
+            assert_eq!(validate(&[(name, mode)], options), Err(locks.refused(tab, (name, mode), options)));
+        }
+        assert_eq!(validate(&[("a", Exclusive)], STEAL), Ok(()));
+        assert_eq!(validate(&[("a", Shared)], Options { if_available: true, ..Options::default() }), Ok(()));
+    }
+
     /// Steps 5 to 7 return before step 11 requests a lock.
     #[test]
     fn a_refused_request_leaves_no_trace() {
@@ -625,8 +642,7 @@ mod s4_1_request_a_lock {
         assert_eq!(locks.if_available(worker, "a", Exclusive), [Unavailable(2)]);
         assert_eq!(locks.query(), before);
         assert_eq!(locks.release(1), []);
-        locks.release_in_vain(2);
-        locks.abort_in_vain(2);
+        assert_eq!(locks.query(), Snapshot::default());
     }
 
     /// Steps 3.5.1 and 3.5.2.
@@ -680,9 +696,8 @@ mod s4_1_request_a_lock {
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Shared);
-        let id = locks.id(2);
-        let request = locks.manager().get(id).unwrap();
-        assert_eq!((request.id(), request.client(), request.token()), (id, worker, None));
+        let request = locks.get(2);
+        assert_eq!((request.id(), request.client(), request.token()), (locks.id(2), worker, None));
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     agent::Agent,
     request::Extras,
     scope::Scope,
-    shared::{Note, Shared},
+    shared::{Note, Notes, Shared},
     timer::Deadline,
 };
 use lockkeeper_core::{Mode, Options, Outcome, RequestId, Token, validate};
@@ -60,14 +60,16 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
         let this = self.get_mut();
         if let State::New(new) = &mut this.0 {
             match make(new, cx) {
-                Ok(Outcome::Granted { request, token }) => {
+                Made::Granted(request, token) => {
                     let lock = Lock::new(new.agent, request, token, new.scope.keep(new.mode));
                     this.0 = State::Done;
                     return Poll::Ready(Ok(lock));
                 }
-                Ok(Outcome::Queued { request }) => this.0 = State::Waiting(Waiting::new(new, request)),
-                Ok(Outcome::Unavailable { .. }) => unreachable!("only `now` asks not to wait"),
-                Err(error) => {
+                Made::Otherwise(Ok(Outcome::Queued { request })) => {
+                    this.0 = State::Waiting(Waiting::new(new, request));
+                }
+                Made::Otherwise(Ok(_)) => unreachable!("only `now` asks not to wait"),
+                Made::Otherwise(Err(error)) => {
                     this.0 = State::Done;
                     return Poll::Ready(Err(error));
                 }
@@ -145,39 +147,54 @@ impl Drop for Waiting<'_> {
 /// Makes a request that does not wait.
 #[inline]
 pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
-    match make(&mut new, &mut Context::from_waker(Waker::noop()))? {
-        Outcome::Granted { request, token } => {
+    match make(&mut new, &mut Context::from_waker(Waker::noop())) {
+        Made::Granted(request, token) => {
             Ok(Some(Lock::new(new.agent, request, token, new.scope.keep(new.mode))))
         }
-        Outcome::Unavailable { .. } => Ok(None),
-        Outcome::Queued { .. } => unreachable!("the request asked not to wait"),
+        Made::Otherwise(outcome) => outcome.map(|_| None),
     }
+}
+
+/// What came of making a request.
+enum Made {
+    Granted(RequestId, Token),
+    Otherwise(Result<Outcome<Note>, Error>),
 }
 
 /// §3.2.1 steps 5 to 11. Takes the request by reference: moving what was just written is what costs here.
 #[inline]
-fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Result<Outcome<Note>, Error> {
+fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Made {
     let mut options = Options { steal: new.steal, if_available: new.if_available, ..Options::default() };
-    let mut note = Note::default();
+    let mut note = None;
     if let Some(extras) = &mut new.extras {
-        check_signal(extras, &new.scope, new.mode, options, cx)?;
+        if let Err(error) = check_signal(extras, &new.scope, new.mode, options, cx) {
+            return Made::Otherwise(Err(error));
+        }
         (options.nested_in, options.refuse_deadlock) = (extras.nested_in, extras.refuse_deadlock);
-        note = Note::labelled(extras.info.take());
+        note = extras.info.take().map(|info| Box::new(Notes { info: Some(info), ..Notes::default() }));
     }
     let Agent { shared, client, .. } = new.agent;
-    let outcome = new.scope.ask(new.mode, |scope| {
+    let mut otherwise = None;
+    let granted = new.scope.ask(new.mode, |scope| {
         shared.with(|state| {
-            let outcome = state.manager.request(*client, scope, options, note, &mut state.effects);
-            if let Ok(Outcome::Queued { request }) = outcome {
+            match state.manager.request(*client, scope, options, note, &mut state.effects) {
+                Ok(Outcome::Granted { request, token }) => return Some((request, token)),
+                outcome => otherwise = Some(outcome),
+            }
+            if let Some(Ok(Outcome::Queued { request })) = otherwise {
                 state.set_waker(request, cx.waker());
-                if let Some(note) = state.manager.data_mut(request) {
-                    note.queued_at = shared.now();
+                if let Some(notes) = state.notes(request) {
+                    notes.queued_at = shared.now();
                 }
             }
-            outcome
+            None
         })
     });
-    outcome.map_err(Error::from)
+    match (granted, otherwise) {
+        (Some((request, token)), _) => Made::Granted(request, token),
+        (None, Some(outcome)) => Made::Otherwise(outcome.map_err(Error::from)),
+        (None, None) => unreachable!("a request is granted or not"),
+    }
 }
 
 /// §3.2.1 steps 8 and 9, behind those that come before.

@@ -54,15 +54,15 @@ pub(crate) fn inspect(shared: &Shared) -> Inspection {
 }
 
 fn describe(live: Live<'_, crate::shared::Note>, now: u64) -> RequestInfo {
-    let note = live.data();
-    let waited = Duration::from_nanos(now.saturating_sub(note.queued_at));
+    let notes = live.data().as_deref();
+    let waited = notes.map(|notes| Duration::from_nanos(now.saturating_sub(notes.queued_at)));
     RequestInfo {
         id: live.id(),
         scope: live.scope().map(|(name, mode)| (name.clone(), mode)).collect(),
         client_id: live.client(),
-        info: note.more.as_ref().and_then(|more| more.info.as_deref()).map(String::from),
+        info: notes.and_then(|notes| notes.info.as_deref()).map(String::from),
         token: live.token(),
-        waited: live.token().is_none().then_some(waited),
+        waited: waited.filter(|_| live.token().is_none()),
         nested_in: live.nested_in(),
         stole: live.stole(),
     }

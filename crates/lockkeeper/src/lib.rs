@@ -29,6 +29,8 @@
 //!
 //! For one value in memory, a `Mutex` or `RwLock` around that value is faster and keeps the two together. A
 //! named lock is for what has a name and no owner: a file, an account, a row, a job.
+#![forbid(unsafe_code)]
+#![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod acquire;
 mod agent;
@@ -58,3 +60,8 @@ pub use locks::{Buckets, Config, Locks};
 pub use request::{IfAvailable, Request};
 pub use scope::IntoScope;
 pub use signal::{AbortController, AbortReason, AbortSignal};
+
+/// The README's examples are tests.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

@@ -1,11 +1,9 @@
 //! A lock that is held, as a guard.
 
 use crate::{Error, IntoScope, Request, agent::Agent, scope::Scope};
-use event_listener::Event;
 use lockkeeper_core::{Cause, ClientId, Mode, Name, RequestId, Token};
 use std::{
     fmt,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -20,26 +18,35 @@ pub struct Lock<'a> {
 }
 
 /// The agent that a lock belongs to. Borrowed where it can be: counting references costs as much as a lock.
-enum Keeper<'a> {
-    Borrowed(&'a Agent),
-    Owned(Box<Agent>),
-    /// The lock is released, or has gone over to another guard.
-    None,
+///
+/// Two pointers, one of them or, once the lock is released or has gone over to another guard, none. An enum would
+/// put its tag before the pointer, and the guard, moved as soon as it is made, would be moved byte-shifted.
+struct Keeper<'a> {
+    borrowed: Option<&'a Agent>,
+    owned: Option<Box<Agent>>,
+}
+
+impl Keeper<'_> {
+    #[inline]
+    fn take(&mut self) -> Self {
+        Self { borrowed: self.borrowed.take(), owned: self.owned.take() }
+    }
+
+    #[inline]
+    fn get(&self) -> Option<&Agent> {
+        self.borrowed.or(self.owned.as_deref())
+    }
 }
 
 impl<'a> Lock<'a> {
     #[inline]
     pub(crate) fn new(agent: &'a Agent, request: RequestId, token: Token, scope: Scope) -> Self {
-        Self { agent: Keeper::Borrowed(agent), request, token, scope }
+        Self { agent: Keeper { borrowed: Some(agent), owned: None }, request, token, scope }
     }
 
     #[inline]
     fn agent(&self) -> &Agent {
-        match &self.agent {
-            Keeper::Borrowed(agent) => agent,
-            Keeper::Owned(agent) => agent,
-            Keeper::None => unreachable!("only ending a lock, which takes it by value, takes its agent out"),
-        }
+        self.agent.get().expect("only what takes the lock by value takes its agent out")
     }
 
     /// The same lock, free to go where the handle does not: into a task, a struct, another thread.
@@ -52,23 +59,20 @@ impl<'a> Lock<'a> {
     /// # take(&Locks::new()).unwrap();
     /// ```
     pub fn into_owned(mut self) -> Lock<'static> {
-        let agent = match std::mem::replace(&mut self.agent, Keeper::None) {
-            Keeper::Borrowed(agent) => Keeper::Owned(Box::new(agent.without_end())),
-            Keeper::Owned(agent) => Keeper::Owned(agent),
-            Keeper::None => Keeper::None,
-        };
-        let scope = std::mem::replace(&mut self.scope, Scope::Many(Box::default()));
-        Lock { agent, request: self.request, token: self.token, scope }
+        let Keeper { borrowed, owned } = self.agent.take();
+        let owned = owned.or_else(|| Some(Box::new(borrowed?.without_end())));
+        let scope = std::mem::take(&mut self.scope);
+        Lock { agent: Keeper { borrowed: None, owned }, request: self.request, token: self.token, scope }
     }
 
     /// The name of the lock; of a scope of several names, the first.
     pub fn name(&self) -> &Name {
-        &self.scope.as_slice()[0].0
+        &self.scope.first.0
     }
 
     /// The names of the lock, sorted and without duplicates, each with its mode.
     pub fn scope(&self) -> impl Iterator<Item = (&Name, Mode)> {
-        self.scope.as_slice().iter().map(|(name, mode)| (name, *mode))
+        self.scope.iter()
     }
 
     /// The mode of the lock: shared if it is shared on all its names.
@@ -144,8 +148,7 @@ impl<'a> Lock<'a> {
         loop {
             // Listening begins under the mutex: nobody can break the lock between the look and the listening.
             let listener = self.agent().shared.with(|state| {
-                let note = state.manager.data_mut(self.request)?;
-                let event = note.more.get_or_insert_default().lost.get_or_insert_with(Arc::<Event>::default);
+                let event = state.notes(self.request)?.lost.get_or_insert_default();
                 Some(event.listen())
             });
             match (listener, self.broken()) {
@@ -178,12 +181,8 @@ impl<'a> Lock<'a> {
 
     #[inline]
     fn end(&mut self) -> Result<(), Error> {
-        let agent = std::mem::replace(&mut self.agent, Keeper::None);
-        let agent = match &agent {
-            Keeper::Borrowed(agent) => agent,
-            Keeper::Owned(agent) => &**agent,
-            Keeper::None => return Ok(()),
-        };
+        let agent = self.agent.take();
+        let Some(agent) = agent.get() else { return Ok(()) };
         let released = agent.shared.with(|state| state.release(self.request));
         // The note is dropped here, outside the mutex.
         released.map(drop).map_err(Error::from)
@@ -201,7 +200,7 @@ impl Drop for Lock<'_> {
 impl fmt::Debug for Lock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("scope", &self.scope.as_slice())
+            .field("scope", &self.scope.iter().collect::<Vec<_>>())
             .field("client", &self.agent().client)
             .field("token", &self.token)
             .finish_non_exhaustive()

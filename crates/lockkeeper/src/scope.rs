@@ -1,23 +1,19 @@
 //! What a request asks for: one name, or several, each with its mode.
 
 use lockkeeper_core::{Mode, Name};
-use std::slice;
+use std::iter;
 
-/// The names of a lock, sorted and without duplicates, each with its mode.
-#[derive(Clone, Debug)]
-pub enum Scope {
-    /// The plain API's single name costs no allocation.
-    One((Name, Mode)),
-    Many(Box<[(Name, Mode)]>),
+/// The names of a lock, sorted and without duplicates, each with its mode. The plain API's single name costs no
+/// allocation.
+#[derive(Clone, Debug, Default)]
+pub struct Scope {
+    pub(crate) first: (Name, Mode),
+    pub(crate) rest: Vec<(Name, Mode)>,
 }
 
 impl Scope {
-    #[inline]
-    pub(crate) fn as_slice(&self) -> &[(Name, Mode)] {
-        match self {
-            Self::One(one) => slice::from_ref(one),
-            Self::Many(many) => many,
-        }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, Mode)> {
+        iter::once(&self.first).chain(&self.rest).map(|(name, mode)| (name, *mode))
     }
 }
 
@@ -73,7 +69,7 @@ pub(crate) mod sealed {
         #[inline]
         fn keep(&self, mode: Mode) -> Scope {
             let (name, mode) = self.pair(mode);
-            Scope::One((name.into(), mode))
+            Scope { first: (name.into(), mode), rest: Vec::new() }
         }
     }
 
@@ -100,7 +96,9 @@ pub(crate) mod sealed {
 
                 fn keep(&self, mode: Mode) -> Scope {
                     let names = sorted(&self[..], mode);
-                    Scope::Many(names.into_iter().map(|(name, mode)| (Name::from(name), mode)).collect())
+                    let mut names = names.into_iter().map(|(name, mode)| (Name::from(name), mode));
+                    // Only a scope that was granted or queued is kept, and an empty one is refused.
+                    Scope { first: names.next().unwrap_or_default(), rest: names.collect() }
                 }
             }
         )*};

@@ -29,29 +29,19 @@ pub(crate) struct State {
     pub(crate) ended: HashMap<RequestId, Cause>,
 }
 
-/// What the async layer keeps with each request. An uncontended one leaves it empty.
+/// What the async layer keeps with a request. An uncontended one needs none, and pays for none.
+pub(crate) type Note = Option<Box<Notes>>;
+
 #[derive(Default)]
-pub(crate) struct Note {
+pub(crate) struct Notes {
     /// The task to wake when the request is granted, or, once it is held, when it is broken.
     pub(crate) waker: Option<Waker>,
-    pub(crate) more: Option<Box<More>>,
     /// When the request began to wait, in nanoseconds since the manager began.
     pub(crate) queued_at: u64,
-}
-
-/// What few requests need.
-#[derive(Default)]
-pub(crate) struct More {
+    /// The label.
     pub(crate) info: Option<Box<str>>,
     /// Told when the lock is broken.
     pub(crate) lost: Option<Arc<Event>>,
-}
-
-impl Note {
-    pub(crate) fn labelled(info: Option<Box<str>>) -> Self {
-        let more = info.map(|info| Box::new(More { info: Some(info), lost: None }));
-        Self { more, ..Self::default() }
-    }
 }
 
 impl Shared {
@@ -85,7 +75,7 @@ impl State {
     /// Ends a request that its owner gives up, whether it waits or is held. What comes back is dropped by the
     /// caller outside the mutex: a waker's drop may be anybody's code.
     pub(crate) fn cancel(&mut self, request: RequestId) -> (Option<Waker>, Option<Note>) {
-        let waker = self.manager.data_mut(request).and_then(|note| note.waker.take());
+        let waker = self.take_waker(request);
         if self.manager.abort(request, &mut self.effects) {
             return (waker, None);
         }
@@ -101,10 +91,19 @@ impl State {
         }
     }
 
+    /// The notes of a live request.
+    pub(crate) fn notes(&mut self, request: RequestId) -> Option<&mut Notes> {
+        Some(self.manager.data_mut(request)?.get_or_insert_default())
+    }
+
+    fn take_waker(&mut self, request: RequestId) -> Option<Waker> {
+        self.manager.data_mut(request)?.as_mut()?.waker.take()
+    }
+
     /// Sets whom to wake when a live request is granted or broken. Returns who it was before, for the caller to
     /// drop outside the mutex.
     pub(crate) fn set_waker(&mut self, request: RequestId, waker: &Waker) -> Option<Waker> {
-        let set = &mut self.manager.data_mut(request)?.waker;
+        let set = &mut self.notes(request)?.waker;
         match set {
             Some(same) if same.will_wake(waker) => None,
             _ => set.replace(waker.clone()),
@@ -119,25 +118,27 @@ impl State {
 
 fn deliver(mut state: MutexGuard<'_, State>) {
     let mut wakes = Wakes::default();
-    let State { manager, effects, ended } = &mut *state;
+    let mut effects = std::mem::take(&mut state.effects);
     for effect in effects.drain(..) {
         match effect {
-            Effect::Granted { request, .. } => {
-                wakes.push(manager.data_mut(request).and_then(|note| note.waker.take()));
-            }
-            // Without a waker it is the owner itself that gave up.
-            Effect::Aborted { request, data } if data.waker.is_some() => {
-                ended.insert(request, Cause::Lost);
-                wakes.push(data.waker);
+            Effect::Granted { request, .. } => wakes.push(state.take_waker(request)),
+            Effect::Aborted { request, data } => {
+                // Without a waker it is the owner itself that gave up.
+                let waker = data.and_then(|notes| notes.waker);
+                if waker.is_some() {
+                    state.ended.insert(request, Cause::Lost);
+                }
+                wakes.push(waker);
             }
             Effect::Broken { request, cause, data } => {
-                ended.insert(request, cause);
-                wakes.push(data.waker);
-                wakes.lost.extend(data.more.and_then(|more| more.lost));
+                state.ended.insert(request, cause);
+                let (waker, lost) = data.map_or((None, None), |notes| (notes.waker, notes.lost));
+                wakes.push(waker);
+                wakes.lost.extend(lost);
             }
-            Effect::Aborted { .. } => {}
         }
     }
+    state.effects = effects;
     drop(state);
     wakes.wake();
 }

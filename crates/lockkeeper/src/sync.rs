@@ -1,9 +1,9 @@
 //! The mutex, which loom replaces when it checks the wake and cancel paths.
 
-#[cfg(loom)]
+#[cfg(lockkeeper_loom)]
 pub(crate) use loom::sync::{Mutex, MutexGuard};
 use std::sync::PoisonError;
-#[cfg(not(loom))]
+#[cfg(not(lockkeeper_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
 /// Locks; a panic elsewhere is no reason to give up everybody's locks.

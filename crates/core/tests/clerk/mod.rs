@@ -9,8 +9,8 @@
 #![allow(dead_code)]
 
 use lockkeeper_core::{
-    Cause, ClientId, Config, Deadlock, Effect, Limits, Manager, Mode, Options, RequestError, RequestId,
-    Snapshot, Token,
+    Cause, ClientId, Config, Deadlock, Effect, Limits, Live, Manager, Mode, Options, Outcome, RequestError,
+    RequestId, Snapshot, Token,
 };
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ impl Scope for Vec<(String, Mode)> {
 
 pub(crate) struct Clerk {
     manager: Manager<usize>,
-    /// By number; #0 is nobody.
+    /// By number; #0 is nobody, and a request that was unavailable never got an id.
     ids: Vec<Option<RequestId>>,
     numbers: BTreeMap<RequestId, usize>,
     /// Of each grant so far, in the order of grants.
@@ -149,18 +149,47 @@ impl Clerk {
     ) -> Result<Vec<Did>, RequestError> {
         let number = self.ids.len();
         let mut effects = Vec::new();
-        let id = match self.manager.request(client, &scope.names(), options, number, &mut effects) {
-            Ok(id) => id,
+        let outcome = match self.manager.request(client, &scope.names(), options, number, &mut effects) {
+            Ok(outcome) => outcome,
             Err(error) => {
                 assert_eq!(effects, [], "a refused request has no effect");
                 self.manager.audit();
                 return Err(error);
             }
         };
-        assert!(self.ids.last() < Some(&Some(id)), "ids order by arrival");
-        self.ids.push(Some(id));
-        self.numbers.insert(id, number);
-        Ok(self.note(effects))
+        // What a steal breaks comes before its own grant, what that lets in after it.
+        let broken = effects.iter().take_while(|effect| matches!(effect, Effect::Broken { .. })).count();
+        let let_in = effects.split_off(broken);
+        let mut did = self.note(effects);
+        did.push(self.enter(number, outcome));
+        did.extend(self.note(let_in));
+        Ok(did)
+    }
+
+    /// Enters a new request into the books.
+    fn enter(&mut self, number: usize, outcome: Outcome<usize>) -> Did {
+        let (id, did) = match outcome {
+            Outcome::Granted { request, token } => {
+                self.note_grant(number, request, token);
+                (Some(request), Did::Granted(number))
+            }
+            Outcome::Queued { request } => {
+                let waiting = self.manager.get(request).expect("who is queued lives");
+                assert_eq!(waiting.token(), None, "who is queued holds nothing");
+                (Some(request), Did::Queued(number))
+            }
+            Outcome::Unavailable { data } => {
+                assert_eq!(data, number, "the host's data comes back");
+                (None, Did::Unavailable(number))
+            }
+        };
+        if let Some(id) = id {
+            let latest = self.numbers.last_key_value();
+            assert!(latest.is_none_or(|(latest, _)| *latest < id), "ids order by arrival");
+            self.numbers.insert(id, number);
+        }
+        self.ids.push(id);
+        did
     }
 
     /// Releases the request, which is held.
@@ -235,6 +264,11 @@ impl Clerk {
         self.manager.queue(name).map(|(live, _)| *live.data()).collect()
     }
 
+    /// The request, which lives.
+    pub(crate) fn get(&self, number: usize) -> Live<'_, usize> {
+        self.manager.get(self.id(number)).expect("the request lives")
+    }
+
     /// The token with which a request was granted, be it live or not.
     pub(crate) fn token(&self, number: usize) -> Token {
         let grant = self.tokens.iter().find(|(granted, _)| *granted == number);
@@ -242,11 +276,16 @@ impl Clerk {
     }
 
     pub(crate) fn id(&self, number: usize) -> RequestId {
-        self.ids[number].expect("numbers start at 1")
+        self.ids[number].expect("the request was granted or queued")
     }
 
     pub(crate) fn number(&self, id: RequestId) -> usize {
         self.numbers[&id]
+    }
+
+    /// A cycle that the request is part of.
+    pub(crate) fn deadlock(&self, number: usize) -> Option<Deadlock> {
+        self.manager.deadlock(self.id(number))
     }
 
     /// The numbers in each reported cycle.
@@ -263,23 +302,11 @@ impl Clerk {
         let mut did = Vec::new();
         for effect in effects {
             did.push(match effect {
-                Effect::Queued { request } => {
-                    let waiting = self.manager.get(request).expect("who is queued lives");
-                    assert_eq!(waiting.token(), None, "who is queued holds nothing");
-                    Did::Queued(self.number(request))
-                }
                 Effect::Granted { request, token } => {
-                    if let Some(&(_, last)) = self.tokens.last() {
-                        assert!(token > last, "tokens grow");
-                    }
-                    // Who is granted and lost in one command, with its client, is no longer there to be asked.
-                    if let Some(lock) = self.manager.get(request) {
-                        assert_eq!(lock.token(), Some(token), "a lock keeps the token of its grant");
-                    }
-                    self.tokens.push((self.number(request), token));
-                    Did::Granted(self.number(request))
+                    let number = self.number(request);
+                    self.note_grant(number, request, token);
+                    Did::Granted(number)
                 }
-                Effect::Unavailable { request, data } => Did::Unavailable(self.ended(request, data)),
                 Effect::Aborted { request, data } => Did::Aborted(self.ended(request, data)),
                 Effect::Broken { request, cause, data } => match cause {
                     Cause::Stolen => Did::Stolen(self.ended(request, data)),
@@ -289,6 +316,15 @@ impl Clerk {
         }
         self.manager.audit();
         did
+    }
+
+    fn note_grant(&mut self, number: usize, request: RequestId, token: Token) {
+        assert!(self.tokens.last().is_none_or(|(_, last)| *last < token), "tokens grow");
+        // Who is granted and lost in one command, with its client, is no longer there to be asked.
+        if let Some(lock) = self.manager.get(request) {
+            assert_eq!(lock.token(), Some(token), "a lock keeps the token of its grant");
+        }
+        self.tokens.push((number, token));
     }
 
     fn ended(&self, request: RequestId, data: usize) -> usize {

@@ -1,0 +1,45 @@
+//! Writes `bench/RESULTS.md`: the machine, the command, and the tables that it printed.
+
+use crate::{Result, root, run, setup};
+use std::{fs, process::Command};
+
+pub(crate) fn write_results() -> Result {
+    setup::command("valgrind", "valgrind")?;
+    run(Command::new("cargo").args(["build", "--release", "--package", "lockkeeper-bench"]))?;
+    eprintln!("xtask: measuring, a minute or so");
+    let output = Command::new(root().join("target/release/lockkeeper-bench")).arg("table").output();
+    let output = output.map_err(|error| format!("the benchmark did not start: {error}"))?;
+    if !output.status.success() {
+        return Err(format!("the benchmark failed: {}", String::from_utf8_lossy(&output.stderr)));
+    }
+    let tables = String::from_utf8_lossy(&output.stdout);
+    let results = format!(
+        "# Results\n\nWritten by `cargo xtask bench` on {}, {}.\nCompare within a table: all that stands in it was \
+         measured in turns, in one run.\n\n{}\n",
+        machine(),
+        said("rustc", &["--version"]),
+        tables.trim_end()
+    );
+    let path = root().join("bench/RESULTS.md");
+    fs::create_dir_all(root().join("bench")).map_err(|error| error.to_string())?;
+    fs::write(&path, &results).map_err(|error| format!("{}: {error}", path.display()))?;
+    print!("{results}");
+    Ok(())
+}
+
+/// Cores and model of the processor.
+fn machine() -> String {
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model =
+        info.lines().find(|line| line.starts_with("model name")).and_then(|line| line.split(": ").nth(1));
+    format!("{cores} cores of {}", model.unwrap_or("an unknown processor"))
+}
+
+fn said(command: &str, args: &[&str]) -> String {
+    let output = Command::new(command).args(args).output();
+    output.map_or_else(
+        |_| "unknown".into(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_string(),
+    )
+}

@@ -1,0 +1,59 @@
+//! Installs what the jobs need and a fresh machine does not have. Says what it installs.
+
+use crate::{Result, run};
+use std::process::{Command, Stdio};
+
+/// What `cargo xtask test` needs.
+pub(crate) fn all() -> Result {
+    command("valgrind", "valgrind")?;
+    component("rustfmt", &["fmt", "--version"])?;
+    component("clippy", &["clippy", "--version"])
+}
+
+/// A command of a Debian package.
+pub(crate) fn command(name: &str, package: &str) -> Result {
+    if answers(Command::new(name).arg("--version")) {
+        return Ok(());
+    }
+    eprintln!("xtask: installing {package} (apt-get)");
+    let install =
+        || run(Command::new("apt-get").args(["install", "--yes", "--no-install-recommends", package]));
+    // The list of packages may be missing or old.
+    install()
+        .or_else(|_| run(Command::new("apt-get").arg("update")).and_then(|()| install()))
+        .map_err(|error| format!("{error}. Install {package} by hand and try again"))
+}
+
+/// A component of the toolchain in use.
+fn component(name: &str, probe: &[&str]) -> Result {
+    if answers(Command::new("cargo").args(probe)) {
+        return Ok(());
+    }
+    eprintln!("xtask: installing {name} (rustup)");
+    run(Command::new("rustup").args(["component", "add", name]))
+}
+
+/// Whether the nightly toolchain has a component, after trying to install it.
+pub(crate) fn nightly_component(name: &str) -> bool {
+    let present = || answers(Command::new("cargo").args(["+nightly", name, "--version"]));
+    if !present() {
+        eprintln!("xtask: installing {name} and rust-src for nightly (rustup)");
+        let add = ["component", "add", "--toolchain", "nightly", name, "rust-src"];
+        if let Err(error) = run(Command::new("rustup").args(add)) {
+            eprintln!("xtask: {error}");
+        }
+    }
+    present()
+}
+
+pub(crate) fn cargo_fuzz() -> Result {
+    if answers(Command::new("cargo").args(["fuzz", "--version"])) {
+        return Ok(());
+    }
+    eprintln!("xtask: installing cargo-fuzz (cargo)");
+    run(Command::new("cargo").args(["install", "--locked", "cargo-fuzz"]))
+}
+
+fn answers(command: &mut Command) -> bool {
+    command.stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|status| status.success())
+}
