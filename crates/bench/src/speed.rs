@@ -29,6 +29,12 @@ async fn pairs(contender: &impl Contender, names: &[&'static str], pairs: usize)
     }
 }
 
+/// Looks at a guard, so that it has to be there, and lets it go.
+#[inline(always)]
+fn use_up<G>(guard: G) {
+    black_box(&guard);
+}
+
 macro_rules! contenders {
     ($($contender:ident($inner:ty) = $label:literal, $construct:expr, |$this:ident, $key:ident| $pair:expr;)*) => {$(
         struct $contender($inner);
@@ -51,7 +57,7 @@ macro_rules! contenders {
 
 contenders! {
     Guard(Locks) = "lockkeeper, `acquire`", Locks::new(),
-        |locks, name| drop(black_box(locks.acquire(name).await.expect("a free name")));
+        |locks, name| use_up(locks.acquire(name).await.expect("a free name"));
     Run(Locks) = "lockkeeper, `run`", Locks::new(),
         |locks, name| locks.request(name).run(async |lock| _ = black_box(lock)).await.expect("a free name");
     DashTokio(DashMap<&'static str, Arc<tokio::sync::RwLock<()>>>) =
@@ -59,13 +65,13 @@ contenders! {
         |map, name| {
             let lock = map.get(name).map(|lock| lock.clone());
             let lock = lock.unwrap_or_else(|| map.entry(name).or_default().clone());
-            drop(black_box(lock.write_owned().await));
+            use_up(lock.write_owned().await);
         };
     DashTokioRemoved(DashMap<&'static str, Arc<tokio::sync::RwLock<()>>>) =
         "DashMap + tokio `RwLock`, removed on release", DashMap::new(),
         |map, name| {
             let lock = map.entry(name).or_default().clone();
-            drop(black_box(lock.write_owned().await));
+            use_up(lock.write_owned().await);
             map.remove_if(name, |_, lock| Arc::strong_count(lock) == 1);
         };
     DashAsyncLock(DashMap<&'static str, Arc<async_lock::RwLock<()>>>) =
@@ -73,14 +79,14 @@ contenders! {
         |map, name| {
             let lock = map.get(name).map(|lock| lock.clone());
             let lock = lock.unwrap_or_else(|| map.entry(name).or_default().clone());
-            drop(black_box(lock.write_arc().await));
+            use_up(lock.write_arc().await);
         };
     Lockable(lockable::LockPool<&'static str>) = "lockable `LockPool`", lockable::LockPool::new(),
-        |pool, name| drop(black_box(pool.async_lock(name).await));
+        |pool, name| use_up(pool.async_lock(name).await);
     KeyedLock(keyed_lock::r#async::KeyedLock<&'static str>) = "keyed-lock", keyed_lock::r#async::KeyedLock::new(),
-        |lock, name| drop(black_box(lock.lock(name).await));
+        |lock, name| use_up(lock.lock(name).await);
     BareTokio(tokio::sync::RwLock<()>) = "bare tokio `RwLock`, no names", tokio::sync::RwLock::new(()),
-        |lock, _name| drop(black_box(lock.write().await));
+        |lock, _name| use_up(lock.write().await);
 }
 
 /// The best nanoseconds per pair over all rounds.

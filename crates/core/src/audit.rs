@@ -9,6 +9,15 @@ impl<T> Manager<T> {
     /// # Panics
     ///
     /// If one does not hold: the engine has a bug.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// let mut manager: Manager = Manager::default();
+    /// let tab = manager.client()?;
+    /// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut Vec::new())?;
+    /// manager.audit();
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn audit(&self) {
         let mut entries = 0;
         let mut blocked: BTreeMap<u32, u16> = BTreeMap::new();

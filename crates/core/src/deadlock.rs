@@ -14,13 +14,26 @@ use crate::{
     slab::NIL,
     vocabulary::{ClientId, Mode, RequestId},
 };
-use alloc::{
-    collections::{BTreeMap, BTreeSet},
-    vec::Vec,
-};
+use alloc::{collections::BTreeMap, vec::Vec};
 use core::{fmt, ops::ControlFlow};
 
 /// A cycle: these requests wait for each other if each awaits its nested request.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// # manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// # let nested_in = manager.requests().next().map(|outer| outer.id());
+/// # manager.request(tab, &scope, Options { nested_in, ..Options::default() }, (), &mut effects)?;
+/// // A request for "a", made within a held request for "a", and not refused.
+/// assert_eq!(
+///     manager.deadlocks()[0].to_string(),
+///     "deadlock, if each awaits its nested request: \
+///      request 1 of client-0 waits for \"a\" behind request 0 of client-0; request 1 is nested in request 0"
+/// );
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// Each waits for the next, the last for the first.
@@ -28,6 +41,21 @@ pub struct Deadlock {
 }
 
 /// One request of a cycle.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options, Step};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// # manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// # let nested_in = manager.requests().next().map(|outer| outer.id());
+/// # manager.request(tab, &scope, Options { nested_in, ..Options::default() }, (), &mut effects)?;
+/// // A request for "a", made within a held request for "a".
+/// let cycle: Vec<Step> = manager.deadlocks().remove(0).cycle;
+/// let arrivals: Vec<_> = cycle.iter().map(|step| step.request.arrival()).collect();
+/// assert_eq!(arrivals, [1, 0]);
+/// assert!(cycle.iter().all(|step| step.client == tab));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The request.
@@ -39,6 +67,20 @@ pub struct Step {
 }
 
 /// How a request of a cycle waits for the next one.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options, WaitsFor};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// # manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// # let nested_in = manager.requests().next().map(|outer| outer.id());
+/// # manager.request(tab, &scope, Options { nested_in, ..Options::default() }, (), &mut effects)?;
+/// // A request for "a", made within a held request for "a".
+/// let cycle = &manager.deadlocks()[0].cycle;
+/// assert_eq!(cycle[0].waits_for, WaitsFor::Name("a".into()));
+/// assert_eq!(cycle[1].waits_for, WaitsFor::Nested);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WaitsFor {
     /// In the queue of this name, where the next request comes before it.
@@ -69,31 +111,56 @@ impl fmt::Display for Deadlock {
 
 impl<T> Manager<T> {
     /// The cycles among live requests; of cycles that share a request, one.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+    /// assert!(manager.deadlocks().is_empty());
+    /// let nested_in = manager.requests().next().map(|outer| outer.id());
+    /// manager.request(tab, &scope, Options { nested_in, ..Options::default() }, (), &mut effects)?;
+    /// assert_eq!(manager.deadlocks().len(), 1);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn deadlocks(&self) -> Vec<Deadlock> {
         let mut nested: Vec<_> = self.nesting.nested().collect();
         nested.sort_unstable_by_key(|&slot| self.requests[slot].arrival);
         let mut search = Search::new(self);
         let mut found = Vec::new();
-        let mut reported = BTreeSet::new();
         for root in nested {
             let _: ControlFlow<()> = search.from(root, |cycle| {
-                if !cycle.iter().any(|edge| reported.contains(&edge.from)) {
-                    reported.extend(cycle.iter().map(|edge| edge.from));
-                    found.push(self.report(cycle));
-                }
-                ControlFlow::Continue(())
+                found.push(self.report(cycle));
+                ControlFlow::Continue(Told::Yes)
             });
         }
         found
     }
 
-    /// A cycle that the live request `id` is part of, if there is one.
+    /// A cycle that the live request `id` is part of, if there is one. As in every report, who only stands between two
+    /// others in one queue is left out, even if it is `id`.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+    /// let outer = manager.query().held[0].request;
+    /// assert_eq!(manager.deadlock(outer), None);
+    /// let nested = Options { nested_in: Some(outer), ..Options::default() };
+    /// manager.request(tab, &scope, nested, (), &mut effects)?;
+    /// let found = manager.deadlock(outer).unwrap();
+    /// assert!(found.cycle.iter().any(|step| step.request == outer));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn deadlock(&self, id: RequestId) -> Option<Deadlock> {
         self.live(id)?;
-        self.nesting.nested().next()?;
+        if self.nesting.is_empty() {
+            return None;
+        }
         let found = Search::new(self).from(id.slot, |cycle| match cycle[0].from == id.slot {
             true => ControlFlow::Break(self.report(cycle)),
-            false => ControlFlow::Continue(()),
+            false => ControlFlow::Continue(Told::No),
         });
         found.break_value()
     }
@@ -153,6 +220,12 @@ struct Search<'a, T> {
     exclusive_before: BTreeMap<u32, u32>,
 }
 
+/// Whether a cycle was reported.
+enum Told {
+    Yes,
+    No,
+}
+
 const DONE: usize = usize::MAX;
 
 impl<'a, T> Search<'a, T> {
@@ -160,27 +233,41 @@ impl<'a, T> Search<'a, T> {
         Self { manager, met: BTreeMap::new(), exclusive_before: BTreeMap::new() }
     }
 
-    /// Searches all that `root` reaches and was not met before; passes every cycle it closes to `closed`.
-    fn from<B>(&mut self, root: u32, mut closed: impl FnMut(&[Edge]) -> ControlFlow<B>) -> ControlFlow<B> {
+    /// Searches all that `root` reaches and was not met before; passes every cycle it closes to `closed`, but for
+    /// those that share a request with one that was told.
+    fn from<B>(
+        &mut self,
+        root: u32,
+        mut closed: impl FnMut(&[Edge]) -> ControlFlow<B, Told>,
+    ) -> ControlFlow<B> {
         if self.met.contains_key(&root) {
             return ControlFlow::Continue(());
         }
         // `path[i]` leads to `path[i + 1].from`; `ahead[i]` are the edges of `path[i].from` not yet tried.
         let mut path = Vec::from([Edge { from: root, queue: NIL }]);
         let mut ahead = Vec::from([self.waits_for(root)]);
+        // `told[i]` is the end of the last told cycle in `path[..=i]`. Who is told and off the path is done with.
+        let mut told = Vec::from([0]);
         self.met.insert(root, 0);
         while let (Some(here), Some(edges)) = (path.last_mut(), ahead.last_mut()) {
             let Some((to, queue)) = edges.pop() else {
                 self.met.insert(here.from, DONE);
                 path.pop();
                 ahead.pop();
+                told.pop();
                 continue;
             };
             here.queue = queue;
             match self.met.get(&to) {
                 Some(&DONE) => {}
-                Some(&at) => closed(&path[at..])?,
+                Some(&at) if told.last() > Some(&at) => {}
+                Some(&at) => {
+                    if let Told::Yes = closed(&path[at..])? {
+                        (at..path.len()).for_each(|i| told[i] = i + 1);
+                    }
+                }
                 None => {
+                    told.extend_from_within(told.len() - 1..);
                     self.met.insert(to, path.len());
                     path.push(Edge { from: to, queue: NIL });
                     ahead.push(self.waits_for(to));

@@ -16,6 +16,19 @@ use core::num::NonZeroU64;
 ///
 /// `T` is data of the host's that rides with each request: a waker, a reply address, a label.
 ///
+/// ```
+/// # use lockkeeper_core::{Effect, Manager, Mode, Options};
+/// let mut manager: Manager<&str> = Manager::default();
+/// let mut effects = Vec::new();
+/// let (tab, scope) = (manager.client()?, [("cart", Mode::Exclusive)]);
+/// manager.request(tab, &scope, Options::default(), "first", &mut effects)?;
+/// manager.request(tab, &scope, Options::default(), "second", &mut effects)?;
+/// manager.client_gone(tab, &mut effects);
+/// assert!(matches!(effects[0], Effect::Aborted { data: "second", .. }));
+/// assert!(matches!(effects[1], Effect::Broken { data: "first", .. }));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
+///
 /// # Invariants
 ///
 /// * A request is held if and only if none of its entries is blocked; `blocked` counts those that are.
@@ -38,6 +51,16 @@ pub struct Manager<T = ()> {
 }
 
 /// How a manager starts.
+///
+/// ```
+/// # use lockkeeper_core::{Config, Manager, Mode, Options, Outcome};
+/// // A manager that starts again gives out greater tokens than it did before.
+/// let mut manager: Manager = Manager::new(Config { last_token: 41, ..Config::default() });
+/// let tab = manager.client()?;
+/// let outcome = manager.request(tab, &[("a", Mode::Shared)], Options::default(), (), &mut Vec::new())?;
+/// assert!(matches!(outcome, Outcome::Granted { token, .. } if token.get() == 42));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Config {
     /// What the manager takes on.
@@ -85,6 +108,15 @@ impl<T> Default for Manager<T> {
 
 impl<T> Manager<T> {
     /// A manager with nothing held and nobody waiting.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Config, Limits, Manager, Snapshot};
+    /// let limits = Limits { clients: 1, ..Limits::default() };
+    /// let mut manager: Manager = Manager::new(Config { limits, ..Config::default() });
+    /// assert_eq!(manager.query(), Snapshot::default());
+    /// assert!(manager.client().is_ok());
+    /// assert!(manager.client().is_err());
+    /// ```
     pub fn new(config: Config) -> Self {
         Self {
             queues: Queues::new(config.hash_seed),
@@ -104,6 +136,15 @@ impl<T> Manager<T> {
     /// # Errors
     ///
     /// [`Limit::Clients`].
+    ///
+    /// ```
+    /// # use lockkeeper_core::Manager;
+    /// let mut manager: Manager = Manager::default();
+    /// let tab = manager.client()?;
+    /// manager.client_gone(tab, &mut Vec::new());
+    /// assert_ne!(manager.client()?, tab, "ids are not used again");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn client(&mut self) -> Result<ClientId, Limit> {
         if self.clients.len() >= self.limits.clients {
             return Err(Limit::Clients(self.limits.clients));
@@ -123,6 +164,19 @@ impl<T> Manager<T> {
     /// # Errors
     ///
     /// A [`RequestError`] says why the request was refused; nothing has changed then.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// let both = [("from", Mode::Exclusive), ("to", Mode::Exclusive)];
+    /// let outcome = manager.request(tab, &both, Options::default(), (), &mut effects)?;
+    /// assert!(matches!(outcome, Outcome::Granted { .. }));
+    /// let outcome = manager.request(tab, &[("to", Mode::Shared)], Options::default(), (), &mut effects)?;
+    /// assert!(matches!(outcome, Outcome::Queued { .. }));
+    /// assert!(effects.is_empty(), "only a steal has effects on others");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn request<N: AsRef<[u8]>>(
         &mut self,
         client: ClientId,
@@ -131,9 +185,16 @@ impl<T> Manager<T> {
         data: T,
         effects: &mut Vec<Effect<T>>,
     ) -> Result<Outcome<T>, RequestError> {
-        check(scope, options, &self.limits)?;
-        if self.queues.entries.len() as usize + scope.len() > self.limits.requests.min(NIL - 1) as usize {
-            return Err(Limit::Requests(self.limits.requests).into());
+        let longest = check(scope, options)?;
+        let limits = &self.limits;
+        if longest > limits.name_bytes {
+            return Err(Limit::NameBytes(limits.name_bytes).into());
+        }
+        if scope.len() > usize::from(limits.names_per_scope) {
+            return Err(Limit::NamesPerScope(limits.names_per_scope).into());
+        }
+        if self.queues.entries.len() as usize + scope.len() > limits.requests.min(NIL - 1) as usize {
+            return Err(Limit::Requests(limits.requests).into());
         }
         let owner = self.clients.get_mut(client.slot).filter(|owner| owner.serial == client.serial);
         let owner = owner.ok_or(RequestError::UnknownClient)?;
@@ -195,6 +256,19 @@ impl<T> Manager<T> {
     /// Releases a held lock (§4.2) and grants what that lets in, in the order of arrival.
     ///
     /// `None`, and no effect, if the request is not held: it still waits, or has ended.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Effect, Manager, Mode, Options};
+    /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &scope, Options::default(), "first", &mut effects)?;
+    /// manager.request(tab, &scope, Options::default(), "second", &mut effects)?;
+    /// let (first, second) = (manager.query().held[0].request, manager.query().pending[0].request);
+    /// assert_eq!(manager.release(second, &mut effects), None, "it waits");
+    /// assert_eq!(manager.release(first, &mut effects), Some("first"));
+    /// assert!(matches!(effects[..], [Effect::Granted { request, .. }] if request == second));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn release(&mut self, request: RequestId, effects: &mut Vec<Effect<T>>) -> Option<T> {
         let data = self.remove(request, |lock| lock.token.is_some())?;
         self.grant_ready(effects);
@@ -204,6 +278,21 @@ impl<T> Manager<T> {
     /// Aborts a waiting request (§4.3) and grants what that lets in, in the order of arrival.
     ///
     /// `false`, and no effect, if the request does not wait: once granted it is past aborting.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Effect, Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for mode in [Mode::Shared, Mode::Exclusive, Mode::Shared] {
+    ///     manager.request(tab, &[("a", mode)], Options::default(), (), &mut effects)?;
+    /// }
+    /// let [writer, reader] = [0, 1].map(|at| manager.query().pending[at].request);
+    /// assert!(manager.abort(writer, &mut effects));
+    /// assert!(matches!(effects[0], Effect::Aborted { request, .. } if request == writer));
+    /// assert!(matches!(effects[1], Effect::Granted { request, .. } if request == reader));
+    /// assert!(!manager.abort(reader, &mut effects), "it is granted");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn abort(&mut self, request: RequestId, effects: &mut Vec<Effect<T>>) -> bool {
         let Some(data) = self.remove(request, |waiting| waiting.token.is_none()) else { return false };
         effects.push(Effect::Aborted { request, data });
@@ -216,6 +305,20 @@ impl<T> Manager<T> {
     ///
     /// What each of these lets in is granted before the next, even if it is the agent's own request, which
     /// then ends with its locks. `false`, and no effect, if the client is gone already.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let (tab, worker) = (manager.client()?, manager.client()?);
+    /// for client in [tab, worker] {
+    ///     manager.request(client, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// }
+    /// assert!(manager.client_gone(tab, &mut effects));
+    /// assert!(matches!(effects[..], [Effect::Broken { cause: Cause::Lost, .. }, Effect::Granted { .. }]));
+    /// assert_eq!(manager.query().held[0].client, worker);
+    /// assert!(!manager.client_gone(tab, &mut effects));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn client_gone(&mut self, client: ClientId, effects: &mut Vec<Effect<T>>) -> bool {
         let Some(known) = self.clients.get(client.slot).filter(|known| known.serial == client.serial) else {
             return false;
@@ -237,6 +340,19 @@ impl<T> Manager<T> {
 
     /// Breaks every held request that has `name` in its scope, in the order of their grants, as a steal does,
     /// then grants what that lets in. Returns how many were broken.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for _ in 0..2 {
+    ///     manager.request(tab, &[("a", Mode::Shared)], Options::default(), (), &mut effects)?;
+    /// }
+    /// assert_eq!(manager.force_release("a", &mut effects), 2);
+    /// assert!(effects.iter().all(|effect| matches!(effect, Effect::Broken { cause: Cause::Stolen, .. })));
+    /// assert_eq!(manager.force_release("a", &mut effects), 0);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn force_release(&mut self, name: impl AsRef<[u8]>, effects: &mut Vec<Effect<T>>) -> usize {
         let victims = self.holders([name.as_ref()]);
         for &victim in &victims {
@@ -295,7 +411,10 @@ impl<T> Manager<T> {
     }
 
     fn break_lock(&mut self, request: RequestId, cause: Cause, effects: &mut Vec<Effect<T>>) {
-        effects.extend(self.remove(request, |_| true).map(|data| Effect::Broken { request, cause, data }));
+        let Some(lock) = self.get(request) else { return };
+        let scope = lock.scope().map(|(name, mode)| (name.clone(), mode)).collect();
+        let data = self.remove(request, |_| true);
+        effects.extend(data.map(|data| Effect::Broken { request, cause, scope, data }));
     }
 
     /// Takes a request, if it lives and is `wanted`, out of its queues, its client's list and the nesting.
@@ -375,13 +494,22 @@ struct Joined {
 /// # Errors
 ///
 /// [`RequestError::EmptyScope`], [`RequestError::ReservedName`] or [`RequestError::Unsupported`].
+///
+/// ```
+/// # use lockkeeper_core::{Mode, Options, RequestError, validate};
+/// assert_eq!(validate(&[("a", Mode::Shared)], Options::default()), Ok(()));
+/// assert_eq!(validate(&[("-a", Mode::Shared)], Options::default()), Err(RequestError::ReservedName));
+/// let steal = Options { steal: true, ..Options::default() };
+/// assert!(matches!(validate(&[("a", Mode::Shared)], steal), Err(RequestError::Unsupported(_))));
+/// ```
 pub fn validate<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result<(), RequestError> {
-    check(scope, options, &Limits { name_bytes: usize::MAX, names_per_scope: u16::MAX, ..Limits::default() })
+    check(scope, options).map(drop)
 }
 
-/// One pass over the scope; what is wrong with it is told in the order of the draft's steps.
+/// One pass over the scope; what is wrong with it is told in the order of the draft's steps. Returns the length of
+/// the longest name.
 #[inline]
-fn check<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options, limits: &Limits) -> Result<(), RequestError> {
+fn check<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result<usize, RequestError> {
     let (mut reserved, mut shared, mut longest) = (false, false, 0);
     for (name, mode) in scope {
         let name = name.as_ref();
@@ -401,11 +529,5 @@ fn check<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options, limits: &Limits)
     if options.steal && shared {
         return Err(RequestError::Unsupported("'steal' takes exclusive locks only"));
     }
-    if longest > limits.name_bytes {
-        return Err(Limit::NameBytes(limits.name_bytes).into());
-    }
-    if scope.len() > usize::from(limits.names_per_scope) {
-        return Err(Limit::NamesPerScope(limits.names_per_scope).into());
-    }
-    Ok(())
+    Ok(longest)
 }

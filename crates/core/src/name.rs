@@ -15,15 +15,17 @@ use core::{borrow::Borrow, cmp::Ordering, fmt, hash};
 /// assert_eq!(name.to_string(), "orders/42");
 /// ```
 #[derive(Clone)]
-pub struct Name(Repr);
+pub struct Name {
+    /// The bytes, if they fit, zeros behind them.
+    inline: Words,
+    /// The bytes, if they do not. Boxed twice, so that the many short names are a word shorter. Not an enum: its tag
+    /// would be one byte, and a name that was just made would be moved byte-shifted, which stalls.
+    heap: Option<Box<Box<[u8]>>>,
+    /// Of the bytes that are inline.
+    len: u8,
+}
 
 const INLINE: usize = 24;
-
-#[derive(Clone)]
-enum Repr {
-    Inline { len: u8, bytes: Words },
-    Heap(Box<[u8]>),
-}
 
 /// Bytes that are written and moved as words: a name is often read right after it was made.
 #[derive(Clone)]
@@ -32,25 +34,59 @@ struct Words([u8; INLINE]);
 
 impl Name {
     /// The bytes of the name.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Name;
+    /// let lone_surrogate: &[u8] = &[0xED, 0xA0, 0x80];
+    /// assert_eq!(Name::from(lone_surrogate).as_bytes(), lone_surrogate);
+    /// assert_eq!(Name::from("ü").as_bytes(), [0xC3, 0xBC]);
+    /// ```
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
-        match &self.0 {
-            Repr::Inline { len, bytes } => &bytes.0[..usize::from(*len)],
-            Repr::Heap(bytes) => bytes,
+        match &self.heap {
+            None => &self.inline.0[..usize::from(self.len)],
+            Some(heap) => heap,
         }
     }
 
     /// The name as text, or `None` if it holds a lone surrogate or is not UTF-8 for another reason.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Name;
+    /// let lone_surrogate: &[u8] = &[0xED, 0xA0, 0x80];
+    /// assert_eq!(Name::from(lone_surrogate).as_str(), None);
+    /// assert_eq!(Name::from("ü").as_str(), Some("ü"));
+    /// ```
     pub fn as_str(&self) -> Option<&str> {
         core::str::from_utf8(self.as_bytes()).ok()
     }
 
     /// The name as text with U+FFFD in place of what is not UTF-8: for people, not for comparing.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Name;
+    /// let (one, other) = (Name::from(&b"\xFE.log"[..]), Name::from(&b"\xFF.log"[..]));
+    /// assert_eq!(one.to_string_lossy(), "\u{FFFD}.log");
+    /// assert_eq!(one.to_string_lossy(), other.to_string_lossy());
+    /// assert_ne!(one, other);
+    /// ```
     pub fn to_string_lossy(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(self.as_bytes())
     }
 
+    /// Whether the bytes are kept elsewhere, and so cost more than the name itself.
+    pub(crate) fn is_long(&self) -> bool {
+        self.heap.is_some()
+    }
+
     /// Whether the name is reserved: §2.1 sets aside names that start with U+002D HYPHEN-MINUS.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Name;
+    /// assert!(Name::from("-a").is_reserved());
+    /// assert!(!Name::from("a-").is_reserved());
+    /// assert!(!Name::from("").is_reserved());
+    /// ```
     pub fn is_reserved(&self) -> bool {
         is_reserved(self.as_bytes())
     }
@@ -71,8 +107,8 @@ impl From<&[u8]> for Name {
     #[inline]
     fn from(name: &[u8]) -> Self {
         match u8::try_from(name.len()) {
-            Ok(len) if name.len() <= INLINE => Self(Repr::Inline { len, bytes: inline(name) }),
-            _ => Self(Repr::Heap(name.into())),
+            Ok(len) if name.len() <= INLINE => Self { inline: inline(name), heap: None, len },
+            _ => Self { inline: inline(b""), heap: Some(Box::new(name.into())), len: 0 },
         }
     }
 }

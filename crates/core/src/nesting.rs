@@ -23,6 +23,10 @@ impl Nesting {
         Self { nodes: Slab::new() }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.len() == 0
+    }
+
     pub(crate) fn insert(&mut self, request: u32) -> u32 {
         self.nodes.insert(Node { request, outer: NIL, first_inner: NIL, prev: NIL, next: NIL })
     }

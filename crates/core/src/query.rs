@@ -11,6 +11,19 @@ use alloc::vec::Vec;
 /// The state of a manager at one instant (§4.5).
 ///
 /// Both lists are in the order of arrival, so two snapshots of one state are equal.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options, Snapshot};
+/// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+/// # let tab = manager.client()?;
+/// for mode in [Mode::Shared, Mode::Exclusive, Mode::Shared] {
+///     manager.request(tab, &[("a", mode)], Options::default(), (), &mut effects)?;
+/// }
+/// let Snapshot { held, pending } = manager.query();
+/// assert_eq!((held.len(), pending.len()), (1, 2));
+/// assert!(pending[0].request < pending[1].request);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// The held lock set.
@@ -20,6 +33,19 @@ pub struct Snapshot {
 }
 
 /// One name of one live request. A scope of several names shows once for each.
+///
+/// ```
+/// # use lockkeeper_core::{LockInfo, Manager, Mode, Options};
+/// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+/// # let tab = manager.client()?;
+/// let scope = [("a", Mode::Shared), ("b", Mode::Exclusive)];
+/// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// let held: Vec<LockInfo> = manager.query().held;
+/// assert_eq!((held[0].name.as_str(), held[0].mode), (Some("a"), Mode::Shared));
+/// assert_eq!((held[1].name.as_str(), held[1].mode), (Some("b"), Mode::Exclusive));
+/// assert_eq!(held[0].request, held[1].request);
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockInfo {
     /// The name.
@@ -33,6 +59,17 @@ pub struct LockInfo {
 }
 
 /// A live request, looked at.
+///
+/// ```
+/// # use lockkeeper_core::{Live, Manager, Mode, Options};
+/// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+/// # let tab = manager.client()?;
+/// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), "label", &mut effects)?;
+/// let live: Live<'_, &str> = manager.requests().next().unwrap();
+/// assert!(live.token().is_some());
+/// assert_eq!((live.client(), *live.data()), (tab, "label"));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 pub struct Live<'a, T> {
     manager: &'a Manager<T>,
     request: &'a Request<T>,
@@ -49,6 +86,18 @@ impl<T> Copy for Live<'_, T> {}
 
 impl<T> Manager<T> {
     /// Snapshots the lock state (§4.5).
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let (tab, worker) = (manager.client()?, manager.client()?);
+    /// for client in [tab, worker] {
+    ///     manager.request(client, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// }
+    /// let snapshot = manager.query();
+    /// assert_eq!((snapshot.held[0].client, snapshot.pending[0].client), (tab, worker));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn query(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();
         for live in self.requests() {
@@ -64,6 +113,18 @@ impl<T> Manager<T> {
     }
 
     /// Every live request, in the order of arrival.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for label in ["first", "second", "third"] {
+    ///     manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), label, &mut effects)?;
+    /// }
+    /// let labels: Vec<_> = manager.requests().map(|live| *live.data()).collect();
+    /// assert_eq!(labels, ["first", "second", "third"]);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn requests(&self) -> impl Iterator<Item = Live<'_, T>> {
         let mut ids = Vec::with_capacity(self.requests.len() as usize);
         for (_, client) in self.clients.iter() {
@@ -80,6 +141,19 @@ impl<T> Manager<T> {
     /// The live requests for one name, in the order of its queue: its holders, then those who wait.
     ///
     /// A waiting scope may stand before a holder: all its names together are not to be had yet.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for mode in [Mode::Shared, Mode::Exclusive, Mode::Shared] {
+    ///     manager.request(tab, &[("a", mode)], Options::default(), (), &mut effects)?;
+    /// }
+    /// let queue: Vec<_> = manager.queue("a").map(|(live, mode)| (mode, live.token().is_some())).collect();
+    /// assert_eq!(queue, [(Mode::Shared, true), (Mode::Exclusive, false), (Mode::Shared, false)]);
+    /// assert_eq!(manager.queue("b").count(), 0);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn queue(&self, name: impl AsRef<[u8]>) -> impl Iterator<Item = (Live<'_, T>, Mode)> {
         let queue = self.queues.table.find(name.as_ref());
         let entries = queue.into_iter().flat_map(|queue| self.queues.walk(queue));
@@ -87,12 +161,36 @@ impl<T> Manager<T> {
     }
 
     /// The request, if it is live: waiting or held.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// let id = manager.query().held[0].request;
+    /// assert!(manager.get(id).is_some());
+    /// manager.release(id, &mut effects);
+    /// assert!(manager.get(id).is_none());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[inline]
     pub fn get(&self, id: RequestId) -> Option<Live<'_, T>> {
         Some(Live { manager: self, request: self.live(id)?, id })
     }
 
     /// The host's data of a live request.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), 1, &mut effects)?;
+    /// let id = manager.query().held[0].request;
+    /// *manager.data_mut(id).unwrap() += 1;
+    /// assert_eq!(manager.release(id, &mut effects), Some(2));
+    /// assert_eq!(manager.data_mut(id), None);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[inline]
     pub fn data_mut(&mut self, id: RequestId) -> Option<&mut T> {
         let live = self.requests.get_mut(id.slot).filter(|live| live.arrival == id.arrival)?;
@@ -102,39 +200,120 @@ impl<T> Manager<T> {
 
 impl<'a, T> Live<'a, T> {
     /// The request's id.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// let id = manager.requests().next().unwrap().id();
+    /// assert_eq!(manager.release(id, &mut effects), Some(()));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn id(self) -> RequestId {
         self.id
     }
 
     /// The agent that made it.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let (tab, worker) = (manager.client()?, manager.client()?);
+    /// for client in [tab, worker] {
+    ///     manager.request(client, &[("a", Mode::Shared)], Options::default(), (), &mut effects)?;
+    /// }
+    /// assert!(manager.requests().map(|live| live.client()).eq([tab, worker]));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn client(self) -> ClientId {
         self.manager.client_id(self.request.client)
     }
 
     /// The fencing token if the request is held, `None` while it waits.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for _ in 0..2 {
+    ///     manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// }
+    /// let tokens: Vec<_> = manager.requests().map(|live| live.token()).collect();
+    /// assert!(tokens[0].is_some());
+    /// assert_eq!(tokens[1], None);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[inline]
     pub fn token(self) -> Option<Token> {
         self.request.token
     }
 
     /// The names it asks for, each with its mode.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// let scope = [("a", Mode::Shared), ("b", Mode::Shared), ("a", Mode::Exclusive)];
+    /// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+    /// let live = manager.requests().next().unwrap();
+    /// assert!(live.scope().eq([(&"a".into(), Mode::Exclusive), (&"b".into(), Mode::Shared)]));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn scope(self) -> impl Iterator<Item = (&'a Name, Mode)> {
         let manager = self.manager;
         manager.queues.scope(self.request.first_entry).map(|entry| (manager.name_of(entry), entry.mode))
     }
 
-    /// Whether it broke who held its names before.
+    /// Whether it was made with `steal`.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for steal in [false, true] {
+    ///     let options = Options { steal, ..Options::default() };
+    ///     manager.request(tab, &[("a", Mode::Exclusive)], options, (), &mut effects)?;
+    ///     assert_eq!(manager.requests().next().unwrap().stole(), steal);
+    /// }
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn stole(self) -> bool {
         self.request.thief
     }
 
     /// The live request within which it was made.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("outer", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// let outer = manager.query().held[0].request;
+    /// let nested = Options { nested_in: Some(outer), ..Options::default() };
+    /// manager.request(tab, &[("inner", Mode::Exclusive)], nested, (), &mut effects)?;
+    /// assert!(manager.requests().map(|live| live.nested_in()).eq([None, Some(outer)]));
+    /// manager.release(outer, &mut effects);
+    /// assert!(manager.requests().map(|live| live.nested_in()).eq([None]));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn nested_in(self) -> Option<RequestId> {
         let slot = self.manager.nesting.outer(self.request.nesting)?;
         Some(self.manager.request_id(slot))
     }
 
     /// The host's data.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), "report", &mut effects)?;
+    /// let (holder, _) = manager.queue("a").next().unwrap();
+    /// assert_eq!(*holder.data(), "report");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[inline]
     pub fn data(self) -> &'a T {
         &self.request.data

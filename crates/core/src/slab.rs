@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn a_freed_place_is_used_next_and_chunks_fill_up() {
         let mut slab = Slab::new();
-        let all = 3 * CHUNK as u32;
+        let all = 3 << CHUNK_BITS;
         for i in 0..all {
             assert_eq!(slab.vacant(), i);
             assert_eq!(slab.insert(i), i);

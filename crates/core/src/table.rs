@@ -3,8 +3,8 @@
 //! The map is cut into 64 tables by hash, so that when one doubles, a 64th of the names move and not all. The
 //! hash is seeded by the host: names come from callers that may want them to collide.
 //!
-//! A name that nobody holds or waits for is idle. Idle names are forgotten, but not at once: names come back, and
-//! the last thousand or so are kept to be found again.
+//! A name that nobody holds or waits for is idle. Idle names are forgotten, but the short ones not at once: names
+//! come back, and the last thousand or so are kept to be found again.
 
 use crate::{
     name::Name,
@@ -60,17 +60,21 @@ impl Table {
     }
 
     /// Takes note that the queue `at` is empty, and forgets the name that has been idle longest if there are too
-    /// many.
+    /// many. A long name is forgotten at once.
     pub(crate) fn note_idle(&mut self, at: u32) {
-        self.queues[at].noted_idle = true;
+        let queue = &mut self.queues[at];
+        if queue.name.is_long() {
+            return self.remove(at);
+        }
+        queue.noted_idle = true;
         self.went_idle.push_back(at);
-        if self.went_idle.len() > IDLE
-            && let Some(oldest) = self.went_idle.pop_front()
-        {
-            match self.queues[oldest].head {
-                NIL => self.remove(oldest),
-                _ => self.queues[oldest].noted_idle = false,
-            }
+        if self.went_idle.len() <= IDLE {
+            return;
+        }
+        let Some(oldest) = self.went_idle.pop_front() else { return };
+        match self.queues[oldest].head {
+            NIL => self.remove(oldest),
+            _ => self.queues[oldest].noted_idle = false,
         }
     }
 

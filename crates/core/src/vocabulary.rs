@@ -1,9 +1,17 @@
 //! The words that every layer shares: what goes into the manager, what comes out, and how it refuses.
 
-use crate::deadlock::Deadlock;
+use crate::{deadlock::Deadlock, name::Name};
+use alloc::vec::Vec;
 use core::{fmt, num::NonZeroU64};
 
 /// How a name is asked for (§2.3).
+///
+/// ```
+/// # use lockkeeper_core::Mode;
+/// assert_eq!(Mode::default(), Mode::Exclusive);
+/// assert_eq!(Mode::Exclusive.to_string(), "exclusive");
+/// assert_eq!(Mode::Shared.to_string(), "shared");
+/// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
     /// Nobody else holds the name at the same time. The default.
@@ -15,6 +23,13 @@ pub enum Mode {
 
 impl Mode {
     /// Whether two requests for one name cannot both be held.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Mode;
+    /// assert!(!Mode::Shared.conflicts(Mode::Shared));
+    /// assert!(Mode::Shared.conflicts(Mode::Exclusive));
+    /// assert!(Mode::Exclusive.conflicts(Mode::Exclusive));
+    /// ```
     #[inline]
     pub fn conflicts(self, other: Mode) -> bool {
         self == Mode::Exclusive || other == Mode::Exclusive
@@ -33,6 +48,19 @@ impl fmt::Display for Mode {
 /// Names one request for ever: ids are never used again, so a late release touches nothing.
 ///
 /// Ids of one manager order by arrival.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// let first = manager.query().held[0].request;
+/// manager.release(first, &mut effects);
+/// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// assert!(manager.query().held[0].request > first);
+/// assert_eq!(manager.release(first, &mut effects), None, "the second request is untouched");
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId {
     pub(crate) arrival: u64,
@@ -41,12 +69,33 @@ pub struct RequestId {
 
 impl RequestId {
     /// The place of the request in the manager's one total order of arrivals: a growing number.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for name in ["a", "b"] {
+    ///     manager.request(tab, &[(name, Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// }
+    /// let held = manager.query().held;
+    /// assert!(held[0].request.arrival() < held[1].request.arrival());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn arrival(self) -> u64 {
         self.arrival
     }
 }
 
 /// Names one agent of a manager for ever (§2.4's *agent*; what a `clientId` string stands for).
+///
+/// ```
+/// # use lockkeeper_core::Manager;
+/// let mut manager: Manager = Manager::default();
+/// let (tab, worker) = (manager.client()?, manager.client()?);
+/// assert_ne!(tab, worker);
+/// assert_eq!(tab.to_string(), "client-0");
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientId {
     pub(crate) serial: u64,
@@ -63,11 +112,34 @@ impl fmt::Display for ClientId {
 ///
 /// Tokens of two managers are not comparable. Storage that refuses a token smaller than the largest it has
 /// seen is safe from holders that do not know yet that they were robbed.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// let robbed = manager.requests().next().unwrap().token().unwrap();
+/// let steal = Options { steal: true, ..Options::default() };
+/// let outcome = manager.request(tab, &scope, steal, (), &mut effects)?;
+/// assert!(matches!(outcome, Outcome::Granted { token, .. } if token > robbed));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Token(pub(crate) NonZeroU64);
 
 impl Token {
     /// The token as a number. Beyond 2⁵³: in JSON it travels as a string.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Config, Manager, Mode, Options};
+    /// let mut manager = Manager::new(Config { last_token: 1 << 53, ..Config::default() });
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut Vec::new())?;
+    /// let token = manager.requests().next().unwrap().token().unwrap();
+    /// assert_eq!(token.get(), (1 << 53) + 1);
+    /// assert_eq!(token.to_string(), "9007199254740993");
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -80,6 +152,17 @@ impl fmt::Display for Token {
 }
 
 /// What a request asks for beyond its names and modes.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// let if_available = Options { if_available: true, ..Options::default() };
+/// let outcome = manager.request(tab, &scope, if_available, (), &mut effects)?;
+/// assert_eq!(outcome, Outcome::Unavailable { data: () });
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Answer [`Outcome::Unavailable`] rather than wait.
@@ -93,6 +176,18 @@ pub struct Options {
 }
 
 /// What came of a new request. `T` is the host's own data.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// let outcome = manager.request(tab, &scope, Options::default(), "mine", &mut effects)?;
+/// assert!(matches!(outcome, Outcome::Granted { .. }));
+/// let if_available = Options { if_available: true, ..Options::default() };
+/// let outcome = manager.request(tab, &scope, if_available, "yours", &mut effects)?;
+/// assert_eq!(outcome, Outcome::Unavailable { data: "yours" });
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome<T = ()> {
     /// The request is held.
@@ -116,6 +211,17 @@ pub enum Outcome<T = ()> {
 
 /// What a command did to a request that was there before it. `T` is the host's own data, handed back with the
 /// end of the request it came with.
+///
+/// ```
+/// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
+/// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+/// # let tab = manager.client()?;
+/// manager.request(tab, &scope, Options::default(), "robbed", &mut effects)?;
+/// let steal = Options { steal: true, ..Options::default() };
+/// manager.request(tab, &scope, steal, "thief", &mut effects)?;
+/// assert!(matches!(effects[..], [Effect::Broken { cause: Cause::Stolen, data: "robbed", .. }]));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect<T = ()> {
     /// A waiting request is held now.
@@ -138,12 +244,25 @@ pub enum Effect<T = ()> {
         request: RequestId,
         /// Whose doing it was.
         cause: Cause,
+        /// The names it held, each with its mode: nobody can be asked for them any more.
+        scope: Vec<(Name, Mode)>,
         /// The host's data.
         data: T,
     },
 }
 
 /// Why a held request was broken.
+///
+/// ```
+/// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
+/// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+/// # let tab = manager.client()?;
+/// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+/// manager.client_gone(tab, &mut effects);
+/// assert!(matches!(effects[..], [Effect::Broken { cause: Cause::Lost, .. }]));
+/// assert_eq!(Cause::Stolen.to_string(), "the lock was stolen");
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cause {
     /// Another request stole a name of it, or a name of it was force-released.
@@ -162,6 +281,18 @@ impl fmt::Display for Cause {
 }
 
 /// Why a request was refused. A refused request has changed nothing.
+///
+/// ```
+/// # use lockkeeper_core::{Manager, Mode, Options, RequestError};
+/// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+/// # let tab = manager.client()?;
+/// let refused = manager.request(tab, &[("-a", Mode::Exclusive)], Options::default(), (), &mut effects);
+/// assert_eq!(refused, Err(RequestError::ReservedName));
+/// manager.client_gone(tab, &mut effects);
+/// let refused = manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects);
+/// assert_eq!(refused, Err(RequestError::UnknownClient));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RequestError {
@@ -200,7 +331,19 @@ impl From<Limit> for RequestError {
     }
 }
 
-/// What one manager takes on. Each limit is the largest number allowed.
+/// What one manager takes on. Each limit is the largest number allowed. Names count as they are given: one that
+/// stands twice in a scope counts twice.
+///
+/// ```
+/// # use lockkeeper_core::{Config, Limit, Limits, Manager, Mode, Options};
+/// let limits = Limits { name_bytes: 8, ..Limits::default() };
+/// let mut manager: Manager = Manager::new(Config { limits, ..Config::default() });
+/// let tab = manager.client()?;
+/// let scope = [("123456789", Mode::Exclusive)];
+/// let refused = manager.request(tab, &scope, Options::default(), (), &mut Vec::new());
+/// assert_eq!(refused, Err(Limit::NameBytes(8).into()));
+/// # Ok::<(), Box<dyn core::error::Error>>(())
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of a name.
@@ -228,7 +371,16 @@ impl Default for Limits {
     }
 }
 
-/// The limit that refused a request, with its value.
+/// The limit that refused a request or a client, with its value.
+///
+/// ```
+/// # use lockkeeper_core::{Config, Limit, Limits, Manager};
+/// let limits = Limits { clients: 2, ..Limits::default() };
+/// let mut manager: Manager = Manager::new(Config { limits, ..Config::default() });
+/// assert!(manager.client().is_ok() && manager.client().is_ok());
+/// assert_eq!(manager.client(), Err(Limit::Clients(2)));
+/// assert_eq!(Limit::Clients(2).to_string(), "limit reached: 2 live clients");
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {

@@ -178,9 +178,7 @@ fn a_steal_breaks_a_hundred_thousand_holders_in_order() {
     crowd.effects();
     let thief = crowd.ask(client, "a", Exclusive, Options { steal: true, ..Options::default() });
     let broken = crowd.effects();
-    let stolen = |(effect, holder): (&Effect, &RequestId)| {
-        *effect == Effect::Broken { request: *holder, cause: Cause::Stolen, data: () }
-    };
+    let stolen = |(effect, holder): (&Effect, &RequestId)| matches!(effect, Effect::Broken { request, cause: Cause::Stolen, .. } if request == holder);
     assert_eq!(broken.len(), holders.len());
     assert!(broken.iter().zip(&holders).all(stolen));
     assert!(crowd.manager.get(thief).unwrap().token().is_some());

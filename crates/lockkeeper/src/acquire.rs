@@ -4,7 +4,6 @@ use crate::{
     Error, IntoScope, Lock, Request,
     agent::Agent,
     request::Extras,
-    scope::Scope,
     shared::{Note, Notes, Shared},
     timer::Deadline,
 };
@@ -19,11 +18,28 @@ use std::{
 const DEADLOCK_AFTER: Duration = Duration::from_secs(1);
 
 /// The future of [`Request::acquire`]. Asks when first polled; dropping it gives the request up.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// # fn main() -> Result<(), Error> { smol::block_on(async {
+/// let locks = Locks::new();
+/// let _held = locks.acquire("a").await?;
+/// let mut waits = locks.acquire("a");
+/// assert!(locks.query().pending.is_empty());
+/// assert!(smol::future::poll_once(&mut waits).await.is_none());
+/// assert_eq!(locks.query().pending.len(), 1);
+/// drop(waits);
+/// assert!(locks.query().pending.is_empty());
+/// # Ok(()) }) }
+/// ```
 #[must_use = "futures do nothing unless awaited"]
-pub struct Acquire<'a, S>(State<'a, S>);
+pub struct Acquire<'a, S> {
+    request: Request<'a, S>,
+    stage: Stage<'a>,
+}
 
-enum State<'a, S> {
-    New(Request<'a, S>),
+enum Stage<'a> {
+    New,
     Waiting(Waiting<'a>),
     Done,
 }
@@ -31,9 +47,9 @@ enum State<'a, S> {
 /// A request that is queued. Dropping it gives the request up, whether it still waits or was granted meanwhile.
 struct Waiting<'a> {
     agent: &'a Agent,
-    /// `None` once it has gone over to the lock, and there is nothing to give up.
-    scope: Option<Scope>,
     request: RequestId,
+    /// Whether there is still something to give up: the request has neither ended nor become a lock.
+    waits: bool,
     /// What can end the waiting early.
     limits: Option<Box<Patience>>,
 }
@@ -48,7 +64,7 @@ struct Patience {
 impl<'a, S: IntoScope> Acquire<'a, S> {
     #[inline]
     pub(crate) fn new(request: Request<'a, S>) -> Self {
-        Self(State::New(request))
+        Self { request, stage: Stage::New }
     }
 }
 
@@ -57,30 +73,29 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
 
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        if let State::New(new) = &mut this.0 {
+        let Self { request: new, stage } = self.get_mut();
+        if let Stage::New = stage {
             match make(new, cx) {
                 Made::Granted(request, token) => {
-                    let lock = Lock::new(new.agent, request, token, new.scope.keep(new.mode));
-                    this.0 = State::Done;
-                    return Poll::Ready(Ok(lock));
+                    *stage = Stage::Done;
+                    return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
                 }
                 Made::Otherwise(Ok(Outcome::Queued { request })) => {
-                    this.0 = State::Waiting(Waiting::new(new, request));
+                    *stage = Stage::Waiting(Waiting::new(new, request));
                 }
                 Made::Otherwise(Ok(_)) => unreachable!("only `now` asks not to wait"),
                 Made::Otherwise(Err(error)) => {
-                    this.0 = State::Done;
+                    *stage = Stage::Done;
                     return Poll::Ready(Err(error));
                 }
             }
         }
-        let poll = match &mut this.0 {
-            State::Waiting(waiting) => waiting.poll(cx),
+        let poll = match stage {
+            Stage::Waiting(waiting) => waiting.poll(cx),
             _ => panic!("`Acquire` was polled after it was done"),
         };
         if poll.is_ready() {
-            this.0 = State::Done;
+            *stage = Stage::Done;
         }
         poll
     }
@@ -90,7 +105,7 @@ impl<'a> Waiting<'a> {
     fn new<S: IntoScope>(new: &mut Request<'a, S>, request: RequestId) -> Self {
         let extras = new.extras.take();
         let limits = extras.map(|extras| Box::new(Patience::new(extras, &new.agent.shared)));
-        Self { agent: new.agent, scope: Some(new.scope.keep(new.mode)), request, limits }
+        Self { agent: new.agent, request, waits: true, limits }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Lock<'a>, Error>> {
@@ -102,8 +117,8 @@ impl<'a> Waiting<'a> {
             return Poll::Ready(Err(Error::Aborted(reason)));
         }
         if let Poll::Ready(granted) = self.poll_granted(cx.waker()) {
-            let scope = self.scope.take().expect("a request is granted once");
-            return Poll::Ready(granted.map(|token| Lock::new(self.agent, self.request, token, scope)));
+            self.waits = false;
+            return Poll::Ready(granted.map(|token| Lock::new(self.agent, self.request, token)));
         }
         self.poll_patience(cx)
     }
@@ -138,7 +153,7 @@ impl<'a> Waiting<'a> {
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        if self.scope.is_some() {
+        if self.waits {
             self.agent.shared.with(|state| state.cancel(self.request));
         }
     }
@@ -148,9 +163,7 @@ impl Drop for Waiting<'_> {
 #[inline]
 pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
     match make(&mut new, &mut Context::from_waker(Waker::noop())) {
-        Made::Granted(request, token) => {
-            Ok(Some(Lock::new(new.agent, request, token, new.scope.keep(new.mode))))
-        }
+        Made::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
         Made::Otherwise(outcome) => outcome.map(|_| None),
     }
 }

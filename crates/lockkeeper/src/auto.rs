@@ -55,6 +55,17 @@ impl AutoLock {
     /// # Errors
     ///
     /// [`Error::Stolen`] or [`Error::Lost`] if the lock is no longer held.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request("store").auto_release().await?;
+    /// assert_eq!(lock.wait_until(async { 42 })?.await, 42);
+    /// locks.force_release("store");
+    /// assert!(matches!(lock.wait_until(async {}), Err(Error::Stolen)));
+    /// # Ok(()) }) }
+    /// ```
     pub fn wait_until<F: Future>(
         &self,
         future: F,
@@ -73,6 +84,18 @@ impl AutoLock {
     /// Waits until the lock is released. The future holds no share of the lock.
     ///
     /// It gives [`Error::Stolen`] or [`Error::Lost`] if the lock had been broken by then.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request("store").auto_release().await?;
+    /// let released = lock.released();
+    /// locks.force_release("store");
+    /// drop(lock);
+    /// assert!(matches!(released.await, Err(Error::Stolen)));
+    /// # Ok(()) }) }
+    /// ```
     pub fn released(&self) -> impl Future<Output = Result<(), Error>> + Send + use<> {
         let ending = self.share.ending.clone();
         async move {
@@ -87,21 +110,61 @@ impl AutoLock {
     }
 
     /// The names of the lock, sorted and without duplicates, each with its mode.
-    pub fn scope(&self) -> impl Iterator<Item = (&Name, Mode)> {
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request(["b", "a", "b"]).auto_release().await?;
+    /// let names: Vec<_> = lock.scope().into_iter().map(|(name, _)| name.to_string()).collect();
+    /// assert_eq!(names, ["a", "b"]);
+    /// # Ok(()) }) }
+    /// ```
+    pub fn scope(&self) -> Vec<(Name, Mode)> {
         self.lock().scope()
     }
 
     /// The mode of the lock: shared if it is shared on all its names.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks, Mode};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// assert_eq!(locks.request("a").shared().auto_release().await?.mode(), Mode::Shared);
+    /// let mixed = [("a", Mode::Shared), ("b", Mode::Exclusive)];
+    /// assert_eq!(locks.request(mixed).auto_release().await?.mode(), Mode::Exclusive);
+    /// # Ok(()) }) }
+    /// ```
     pub fn mode(&self) -> Mode {
         self.lock().mode()
     }
 
     /// The fencing token.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let first = locks.request("disk").auto_release().await?.token();
+    /// let second = locks.request("disk").auto_release().await?.token();
+    /// assert!(second > first);
+    /// # Ok(()) }) }
+    /// ```
     pub fn token(&self) -> Token {
         self.lock().token()
     }
 
     /// Waits until the lock is stolen or lost, and says which.
+    ///
+    /// ```
+    /// # use lockkeeper::{Cause, Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request("leader").auto_release().await?;
+    /// let _thief = locks.request("leader").steal().acquire().await?;
+    /// assert_eq!(lock.lost().await, Cause::Stolen);
+    /// # Ok(()) }) }
+    /// ```
     pub async fn lost(&self) -> Cause {
         self.lock().lost().await
     }

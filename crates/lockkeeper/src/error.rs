@@ -5,6 +5,16 @@ use lockkeeper_core::{Cause, Deadlock, Limit, RequestError};
 use std::fmt;
 
 /// Why a request failed, or why a lock is no longer held.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// let locks = Locks::new();
+/// assert!(matches!(locks.try_acquire("-internal"), Err(Error::ReservedName)));
+/// let nothing: [&str; 0] = [];
+/// assert!(matches!(locks.try_acquire(nothing), Err(Error::EmptyScope)));
+/// let refused = locks.request("a").shared().steal().acquire_blocking();
+/// assert!(matches!(refused, Err(Error::Unsupported(_))));
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Error {

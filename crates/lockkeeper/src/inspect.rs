@@ -5,6 +5,19 @@ use lockkeeper_core::{ClientId, Deadlock, Live, Mode, Name, RequestId, Token};
 use std::time::Duration;
 
 /// The state of a manager at one instant, for people who look for what hangs.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// # fn main() -> Result<(), Error> { smol::block_on(async {
+/// let locks = Locks::new();
+/// let outer = locks.acquire("a").await?;
+/// let mut waits = outer.request("a").acquire();
+/// assert!(smol::future::poll_once(&mut waits).await.is_none());
+/// let inspection = locks.inspect();
+/// assert_eq!((inspection.held.len(), inspection.pending.len()), (1, 1));
+/// assert_eq!(inspection.deadlocks.len(), 1);
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Inspection {
@@ -17,6 +30,20 @@ pub struct Inspection {
 }
 
 /// One request or lock.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// # fn main() -> Result<(), Error> { smol::block_on(async {
+/// let locks = Locks::new();
+/// let lock = locks.acquire("a").await?;
+/// let mut waits = locks.acquire("a");
+/// assert!(smol::future::poll_once(&mut waits).await.is_none());
+/// let inspection = locks.inspect();
+/// let (held, pending) = (&inspection.held[0], &inspection.pending[0]);
+/// assert_eq!((held.token, pending.token), (Some(lock.token()), None));
+/// assert!(held.waited.is_none() && pending.waited.is_some());
+/// # Ok(()) }) }
+/// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct RequestInfo {
@@ -34,7 +61,7 @@ pub struct RequestInfo {
     pub waited: Option<Duration>,
     /// The request within which it was made.
     pub nested_in: Option<RequestId>,
-    /// Whether it stole its names.
+    /// Whether it was made with `steal`.
     pub stole: bool,
 }
 

@@ -1,6 +1,6 @@
 //! A lock that is held, as a guard.
 
-use crate::{Error, IntoScope, Request, agent::Agent, scope::Scope};
+use crate::{Error, IntoScope, Request, agent::Agent};
 use lockkeeper_core::{Cause, ClientId, Mode, Name, RequestId, Token};
 use std::{
     fmt,
@@ -10,11 +10,21 @@ use std::{
 /// A lock that is held. Dropping it releases it.
 ///
 /// It borrows the handle it was asked for from; [`into_owned`](Self::into_owned) frees it from that.
+///
+/// ```
+/// # use lockkeeper::Locks;
+/// let locks = Locks::new();
+/// {
+///     let _lock = locks.acquire_blocking("lamp")?;
+///     assert!(locks.try_acquire("lamp")?.is_none());
+/// }
+/// assert!(locks.try_acquire("lamp")?.is_some());
+/// # Ok::<(), lockkeeper::Error>(())
+/// ```
 pub struct Lock<'a> {
     agent: Keeper<'a>,
     request: RequestId,
     token: Token,
-    scope: Scope,
 }
 
 /// The agent that a lock belongs to. Borrowed where it can be: counting references costs as much as a lock.
@@ -40,8 +50,8 @@ impl Keeper<'_> {
 
 impl<'a> Lock<'a> {
     #[inline]
-    pub(crate) fn new(agent: &'a Agent, request: RequestId, token: Token, scope: Scope) -> Self {
-        Self { agent: Keeper { borrowed: Some(agent), owned: None }, request, token, scope }
+    pub(crate) fn new(agent: &'a Agent, request: RequestId, token: Token) -> Self {
+        Self { agent: Keeper { borrowed: Some(agent), owned: None }, request, token }
     }
 
     #[inline]
@@ -61,23 +71,55 @@ impl<'a> Lock<'a> {
     pub fn into_owned(mut self) -> Lock<'static> {
         let Keeper { borrowed, owned } = self.agent.take();
         let owned = owned.or_else(|| Some(Box::new(borrowed?.without_end())));
-        let scope = std::mem::take(&mut self.scope);
-        Lock { agent: Keeper { borrowed: None, owned }, request: self.request, token: self.token, scope }
+        Lock { agent: Keeper { borrowed: None, owned }, request: self.request, token: self.token }
     }
 
-    /// The name of the lock; of a scope of several names, the first.
-    pub fn name(&self) -> &Name {
-        &self.scope.first.0
+    /// The name of the lock; of a scope of several names, the first in their order.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// assert_eq!(locks.acquire_blocking("lamp")?.name(), "lamp");
+    /// assert_eq!(locks.acquire_blocking(["b", "a"])?.name(), "a");
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn name(&self) -> Name {
+        let first = self.scope().into_iter().next();
+        first.map_or_else(Name::default, |(name, _)| name)
     }
 
     /// The names of the lock, sorted and without duplicates, each with its mode.
-    pub fn scope(&self) -> impl Iterator<Item = (&Name, Mode)> {
-        self.scope.iter()
+    ///
+    /// The manager keeps them, not the guard: this asks it.
+    ///
+    /// ```
+    /// # use lockkeeper::{Locks, Mode};
+    /// let locks = Locks::new();
+    /// let names = [("b", Mode::Shared), ("a", Mode::Shared), ("b", Mode::Exclusive)];
+    /// let lock = locks.acquire_blocking(names)?;
+    /// let scope: Vec<_> = lock.scope().into_iter().map(|(name, mode)| (name.to_string(), mode)).collect();
+    /// assert_eq!(scope, [("a".into(), Mode::Shared), ("b".into(), Mode::Exclusive)]);
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn scope(&self) -> Vec<(Name, Mode)> {
+        self.agent().shared.with(|state| match state.manager.get(self.request) {
+            Some(lock) => lock.scope().map(|(name, mode)| (name.clone(), mode)).collect(),
+            None => state.ended(self.request).map_or_else(Vec::new, |ended| ended.scope.clone()),
+        })
     }
 
     /// The mode of the lock: shared if it is shared on all its names.
+    ///
+    /// ```
+    /// # use lockkeeper::{Locks, Mode};
+    /// let locks = Locks::new();
+    /// assert_eq!(locks.request(["a", "b"]).shared().acquire_blocking()?.mode(), Mode::Shared);
+    /// let mixed = [("a", Mode::Shared), ("b", Mode::Exclusive)];
+    /// assert_eq!(locks.acquire_blocking(mixed)?.mode(), Mode::Exclusive);
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn mode(&self) -> Mode {
-        match self.scope().all(|(_, mode)| mode == Mode::Shared) {
+        match self.scope().iter().all(|(_, mode)| *mode == Mode::Shared) {
             true => Mode::Shared,
             false => Mode::Exclusive,
         }
@@ -98,11 +140,31 @@ impl<'a> Lock<'a> {
     }
 
     /// The agent that holds the lock.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let worker = locks.client()?;
+    /// let lock = worker.acquire_blocking("job")?;
+    /// assert_eq!(lock.client_id(), worker.client_id());
+    /// assert_ne!(lock.client_id(), locks.client_id());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn client_id(&self) -> ClientId {
         self.agent().client
     }
 
     /// The request that the lock was granted to, as [`Locks::inspect`](crate::Locks::inspect) shows it.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let (_a, b) = (locks.acquire_blocking("a")?, locks.acquire_blocking("b")?);
+    /// let inspection = locks.inspect();
+    /// let found = inspection.held.iter().find(|held| held.id == b.id()).unwrap();
+    /// assert_eq!(found.scope[0].0, "b");
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn id(&self) -> RequestId {
         self.request
     }
@@ -128,6 +190,16 @@ impl<'a> Lock<'a> {
     /// # Errors
     ///
     /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// let locks = Locks::new();
+    /// locks.acquire_blocking("safe")?.release()?;
+    /// let lock = locks.acquire_blocking("safe")?;
+    /// locks.force_release("safe");
+    /// assert!(matches!(lock.release(), Err(Error::Stolen)));
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     #[inline]
     pub fn release(mut self) -> Result<(), Error> {
         self.end()
@@ -163,7 +235,7 @@ impl<'a> Lock<'a> {
     pub(crate) fn broken(&self) -> Option<Cause> {
         self.agent().shared.with(|state| match state.manager.get(self.request) {
             Some(_) => None,
-            None => Some(state.ended.get(&self.request).copied().unwrap_or(Cause::Lost)),
+            None => Some(state.ended(self.request).map_or(Cause::Lost, |ended| ended.cause)),
         })
     }
 
@@ -172,7 +244,7 @@ impl<'a> Lock<'a> {
         let (poll, _replaced) = self.agent().shared.with(|state| match state.manager.get(self.request) {
             Some(_) => (Poll::Pending, state.set_waker(self.request, cx.waker())),
             None => {
-                let cause = state.ended.get(&self.request).copied().unwrap_or(Cause::Lost);
+                let cause = state.ended(self.request).map_or(Cause::Lost, |ended| ended.cause);
                 (Poll::Ready(cause), None)
             }
         });
@@ -200,7 +272,7 @@ impl Drop for Lock<'_> {
 impl fmt::Debug for Lock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
-            .field("scope", &self.scope.iter().collect::<Vec<_>>())
+            .field("scope", &self.scope())
             .field("client", &self.agent().client)
             .field("token", &self.token)
             .finish_non_exhaustive()

@@ -36,6 +36,16 @@ pub struct Locks {
 }
 
 /// How a manager is set up; see [`Locks::with_config`].
+///
+/// ```
+/// # use lockkeeper::{Config, Locks};
+/// // A manager that starts again gives out greater tokens than it did before.
+/// let mut config = Config::new();
+/// config.last_token = 41;
+/// let locks = Locks::with_config(config);
+/// assert_eq!(locks.acquire_blocking("disk")?.token().get(), 42);
+/// # Ok::<(), lockkeeper::Error>(())
+/// ```
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct Config {
@@ -48,11 +58,28 @@ pub struct Config {
 
 impl Config {
     /// The defaults.
+    ///
+    /// ```
+    /// # use lockkeeper::{Config, Limits};
+    /// let config = Config::new();
+    /// assert_eq!(config.limits, Limits::default());
+    /// assert_eq!(config.last_token, 0);
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets what the manager takes on.
+    ///
+    /// ```
+    /// # use lockkeeper::{Config, Error, Limits, Locks};
+    /// let mut limits = Limits::default();
+    /// limits.requests_per_client = 1;
+    /// let locks = Locks::with_config(Config::new().limits(limits));
+    /// let _lock = locks.acquire_blocking("a")?;
+    /// assert!(matches!(locks.try_acquire("b"), Err(Error::Limit(_))));
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn limits(mut self, limits: Limits) -> Self {
         self.limits = limits;
         self
@@ -80,11 +107,29 @@ impl Default for Locks {
 
 impl Locks {
     /// A lock manager of its own: it shares nothing with any other.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let (ours, theirs) = (Locks::new(), Locks::new());
+    /// let _lock = ours.acquire_blocking("a")?;
+    /// assert!(ours.try_acquire("a")?.is_none());
+    /// assert!(theirs.try_acquire("a")?.is_some());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::with_config(Config::default())
     }
 
     /// A lock manager of its own, set up as `config` says.
+    ///
+    /// ```
+    /// # use lockkeeper::{Config, Error, Limits, Locks};
+    /// let mut limits = Limits::default();
+    /// limits.name_bytes = 8;
+    /// let locks = Locks::with_config(Config::new().limits(limits));
+    /// assert!(matches!(locks.try_acquire("123456789"), Err(Error::Limit(_))));
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn with_config(config: Config) -> Self {
         let hash_seed = RandomState::new().hash_one(0);
         let Config { mut limits, last_token, on_deadlock } = config;
@@ -125,17 +170,47 @@ impl Locks {
     }
 
     /// The agent that this handle stands for: what [`query`](Self::query) shows as its client.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// assert_eq!(locks.clone().client_id(), locks.client_id());
+    /// assert_ne!(locks.client()?.client_id(), locks.client_id());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn client_id(&self) -> ClientId {
         self.agent.client
     }
 
     /// Begins a request for a name or for several names at once: see [`Request`] for its options and forms.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// locks.request(["from", "to"]).run(async |_both| {
+    ///     assert_eq!(locks.query().held.len(), 2);
+    /// }).await?;
+    /// assert!(locks.query().held.is_empty());
+    /// # Ok(()) }) }
+    /// ```
     #[inline]
     pub fn request<S: IntoScope>(&self, scope: S) -> Request<'_, S> {
         Request::new(&self.agent, scope)
     }
 
     /// A guard of an exclusive lock: `request(scope).acquire()`.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.acquire("inbox").await?;
+    /// assert!(locks.try_acquire("inbox")?.is_none());
+    /// drop(lock);
+    /// assert!(locks.try_acquire("inbox")?.is_some());
+    /// # Ok(()) }) }
+    /// ```
     #[inline]
     pub fn acquire<S: IntoScope>(&self, scope: S) -> Acquire<'_, S> {
         self.request(scope).acquire()
@@ -146,6 +221,15 @@ impl Locks {
     /// # Errors
     ///
     /// As [`Request::try_acquire`].
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let lock = locks.try_acquire("cron")?;
+    /// assert!(lock.is_some());
+    /// assert!(locks.try_acquire("cron")?.is_none());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn try_acquire(&self, scope: impl IntoScope) -> Result<Option<Lock<'_>>, Error> {
         self.request(scope).try_acquire()
     }
@@ -155,6 +239,19 @@ impl Locks {
     /// # Errors
     ///
     /// As [`Request::acquire_blocking`].
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let lock = locks.acquire_blocking("log")?;
+    /// std::thread::scope(|scope| {
+    ///     let waiter = scope.spawn(|| locks.acquire_blocking("log").map(|lock| lock.token()));
+    ///     let token = lock.token();
+    ///     drop(lock);
+    ///     assert!(waiter.join().unwrap().unwrap() > token);
+    /// });
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn acquire_blocking(&self, scope: impl IntoScope) -> Result<Lock<'_>, Error> {
         self.request(scope).acquire_blocking()
     }
@@ -260,16 +357,45 @@ pub struct Buckets {
 
 impl Buckets {
     /// No buckets yet.
+    ///
+    /// ```
+    /// # use lockkeeper::Buckets;
+    /// let buckets = Buckets::new();
+    /// let locks = buckets.open("any");
+    /// assert!(locks.try_acquire("a")?.is_some());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn new() -> Self {
         Self::with_config(Config::default())
     }
 
     /// No buckets yet; each will be set up as `config` says.
+    ///
+    /// ```
+    /// # use lockkeeper::{Buckets, Config, Error, Limits};
+    /// let mut limits = Limits::default();
+    /// limits.clients = 1;
+    /// let buckets = Buckets::with_config(Config::new().limits(limits));
+    /// // The limit is each bucket's own, and a bucket's first handle is its one client.
+    /// assert!(matches!(buckets.open("ours").client(), Err(Error::Limit(_))));
+    /// assert!(buckets.open("theirs").try_acquire("a")?.is_some());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn with_config(config: Config) -> Self {
         Self { managers: Mutex::new(HashMap::new()), config }
     }
 
     /// The manager called `name`, which lives while a handle or a lock of it does.
+    ///
+    /// ```
+    /// # use lockkeeper::Buckets;
+    /// let buckets = Buckets::new();
+    /// let lock = buckets.open("ours").acquire_blocking("a")?.into_owned();
+    /// assert_eq!(buckets.open("ours").query().held.len(), 1);
+    /// drop(lock);
+    /// assert!(buckets.open("ours").query().held.is_empty());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn open(&self, name: &str) -> Locks {
         let mut managers = sync::lock(&self.managers);
         if let Some(shared) = managers.get(name).and_then(Weak::upgrade) {

@@ -16,6 +16,17 @@ use std::{
 /// Options first, then one of the forms: [`run`](Self::run) holds the lock while a closure runs,
 /// [`acquire`](Self::acquire) gives a guard, [`auto_release`](Self::auto_release) a lock that lives as long as
 /// the futures tied to it. Nothing is asked for before the form's future is first polled.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// # fn main() -> Result<(), Error> { smol::block_on(async {
+/// let locks = Locks::new();
+/// let future = locks.request("page").shared().info("preview").acquire();
+/// assert!(locks.query().held.is_empty(), "nothing is asked for yet");
+/// let _lock = future.await?;
+/// assert_eq!(locks.query().held.len(), 1);
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a request does nothing until it is given a form and awaited"]
 pub struct Request<'a, S> {
     pub(crate) agent: &'a Agent,
@@ -50,12 +61,32 @@ impl<'a, S: IntoScope> Request<'a, S> {
     }
 
     /// Asks for the names shared: others may hold them at the same time, shared too.
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let _reader = locks.request("page").shared().acquire_blocking()?;
+    /// assert!(locks.request("page").shared().try_acquire()?.is_some());
+    /// assert!(locks.request("page").try_acquire()?.is_none());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn shared(self) -> Self {
         self.mode(Mode::Shared)
     }
 
     /// Asks for the names in this mode. The default is [`Mode::Exclusive`]. A name that came with its own mode
     /// keeps it.
+    ///
+    /// ```
+    /// # use lockkeeper::{Locks, Mode};
+    /// let locks = Locks::new();
+    /// let scope = [("orders", Mode::Exclusive), ("prices", Mode::Shared)];
+    /// let lock = locks.request(scope).mode(Mode::Shared).acquire_blocking()?;
+    /// assert!(lock.scope().into_iter().map(|(_, mode)| mode).eq([Mode::Exclusive, Mode::Shared]));
+    /// let lock = locks.request(["a", "b"]).mode(Mode::Shared).acquire_blocking()?;
+    /// assert_eq!(lock.mode(), Mode::Shared);
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn mode(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
@@ -66,12 +97,30 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// Their holders learn of it ([`Error::Stolen`], [`Lock::lost`]), but until they do they go on as if they
     /// held the lock: a last resort, for when a holder is known to hang. Goes with neither
     /// [`shared`](Self::shared) nor a [`signal`](Self::signal) nor [`if_available`](Self::if_available).
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// let locks = Locks::new();
+    /// let hangs = locks.acquire_blocking("job")?;
+    /// let thief = locks.request("job").steal().acquire_blocking()?;
+    /// assert!(thief.token() > hangs.token());
+    /// assert!(matches!(hangs.release(), Err(Error::Stolen)));
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn steal(mut self) -> Self {
         self.steal = true;
         self
     }
 
     /// A label for people, shown by [`Locks::inspect`](crate::Locks::inspect).
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let _lock = locks.request("disk").info("backup of host 7").acquire_blocking()?;
+    /// assert_eq!(locks.inspect().held[0].info.as_deref(), Some("backup of host 7"));
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
     pub fn info(mut self, info: impl Into<String>) -> Self {
         self.extras().info = Some(info.into().into_boxed_str());
         self
@@ -79,13 +128,38 @@ impl<'a, S: IntoScope> Request<'a, S> {
 
     /// Gives up after this long, with [`Error::TimedOut`]. A lock that is to be had at once is granted even if
     /// the time is zero.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # use std::time::Duration;
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let _lock = locks.request("db").timeout(Duration::ZERO).acquire().await?;
+    /// let late = locks.request("db").timeout(Duration::from_millis(1)).acquire().await;
+    /// assert!(matches!(late, Err(Error::TimedOut)));
+    /// assert!(locks.query().pending.is_empty());
+    /// # Ok(()) }) }
+    /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.extras().timeout = Some(timeout);
         self
     }
 
     /// Gives up when this signal, an [`AbortSignal`](crate::AbortSignal) or any other future, is done, with
-    /// [`Error::Aborted`] and the reason that it gives. Once the lock is granted, the signal is ignored.
+    /// [`Error::Aborted`] and the reason that it gives. Once the lock is
+    /// delivered, that is, once the future is done, the signal is ignored.
+    ///
+    /// ```
+    /// # use lockkeeper::{AbortController, Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let (locks, controller) = (Locks::new(), AbortController::new());
+    /// let lock = locks.request("form").signal(controller.signal()).acquire().await?;
+    /// controller.abort("closed");
+    /// let refused = locks.request("form").signal(controller.signal()).acquire().await;
+    /// assert!(matches!(refused, Err(Error::Aborted(reason)) if reason.to_string() == "closed"));
+    /// lock.release()?; // It was granted before the signal, and so is still held.
+    /// # Ok(()) }) }
+    /// ```
     pub fn signal<F>(mut self, signal: F) -> Self
     where
         F: IntoFuture<Output: Into<AbortReason>, IntoFuture: Send + 'static>,
@@ -97,6 +171,19 @@ impl<'a, S: IntoScope> Request<'a, S> {
 
     /// If waiting would close a cycle of requests that wait for each other, fails with [`Error::Deadlock`]
     /// instead. Only nested requests, made with [`Lock::request`], can close one.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # use std::pin::pin;
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// # let locks = Locks::new();
+    /// let (a, b) = (locks.acquire("a").await?, locks.acquire("b").await?);
+    /// let mut waits = pin!(a.request("b").refuse_deadlock().acquire());
+    /// assert!(smol::future::poll_once(&mut waits).await.is_none());
+    /// let refused = b.request("a").refuse_deadlock().acquire().await;
+    /// assert!(matches!(refused, Err(Error::Deadlock(_))));
+    /// # Ok(()) }) }
+    /// ```
     pub fn refuse_deadlock(mut self) -> Self {
         self.extras().refuse_deadlock = true;
         self
@@ -139,6 +226,15 @@ impl<'a, S: IntoScope> Request<'a, S> {
     }
 
     /// Does not wait: the closure is handed the lock if it is to be had at once, and `None` otherwise.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let free = locks.request("scanner").if_available().run(async |lock| lock.is_some()).await?;
+    /// assert!(free);
+    /// # Ok(()) }) }
+    /// ```
     pub fn if_available(mut self) -> IfAvailable<'a, S> {
         self.if_available = true;
         IfAvailable { request: self }
@@ -168,7 +264,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// # Errors
     ///
     /// [`Error::Unsupported`] with [`steal`](Self::steal) or a [`signal`](Self::signal); a reserved name, an
-    /// empty scope, a limit.
+    /// empty scope, a limit; [`Error::Lost`] if the client has ended.
     ///
     /// ```
     /// # use lockkeeper::Locks;
@@ -209,12 +305,35 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// # Errors
     ///
     /// As [`acquire`](Self::acquire).
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request("upload").auto_release().await?;
+    /// let upload = lock.wait_until(async { "sent" })?;
+    /// drop(lock);
+    /// assert!(locks.try_acquire("upload")?.is_none());
+    /// assert_eq!(upload.await, "sent");
+    /// assert!(locks.try_acquire("upload")?.is_some());
+    /// # Ok(()) }) }
+    /// ```
     pub async fn auto_release(self) -> Result<AutoLock, Error> {
         self.acquire().await.map(|lock| AutoLock::new(lock.into_owned()))
     }
 }
 
 /// A request that does not wait: see [`Request::if_available`].
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// # fn main() -> Result<(), Error> { smol::block_on(async {
+/// let locks = Locks::new();
+/// let _held = locks.acquire("refresh").await?;
+/// let skipped = locks.request("refresh").if_available().run(async |lock| lock.is_none()).await?;
+/// assert!(skipped);
+/// # Ok(()) }) }
+/// ```
 #[must_use = "a request does nothing until it is run"]
 pub struct IfAvailable<'a, S> {
     request: Request<'a, S>,

@@ -1,21 +1,6 @@
 //! What a request asks for: one name, or several, each with its mode.
 
 use lockkeeper_core::{Mode, Name};
-use std::iter;
-
-/// The names of a lock, sorted and without duplicates, each with its mode. The plain API's single name costs no
-/// allocation.
-#[derive(Clone, Debug, Default)]
-pub struct Scope {
-    pub(crate) first: (Name, Mode),
-    pub(crate) rest: Vec<(Name, Mode)>,
-}
-
-impl Scope {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Name, Mode)> {
-        iter::once(&self.first).chain(&self.rest).map(|(name, mode)| (name, *mode))
-    }
-}
 
 /// What [`Locks::request`](crate::Locks::request) takes: a name, or an array, `Vec` or slice of names.
 ///
@@ -27,7 +12,7 @@ impl Scope {
 /// # use lockkeeper::{Locks, Mode};
 /// let locks = Locks::new();
 /// let lock = locks.try_acquire([("stock", Mode::Shared), ("orders", Mode::Exclusive)])?.unwrap();
-/// let names: Vec<_> = lock.scope().map(|(name, _)| name.to_string()).collect();
+/// let names: Vec<_> = lock.scope().into_iter().map(|(name, _)| name.to_string()).collect();
 /// assert_eq!(names, ["orders", "stock"]);
 /// # Ok::<(), lockkeeper::Error>(())
 /// ```
@@ -36,14 +21,11 @@ pub trait IntoScope: sealed::Scoped + Unpin {}
 impl<T: sealed::Scoped + Unpin> IntoScope for T {}
 
 pub(crate) mod sealed {
-    use super::{Mode, Name, Scope};
+    use super::{Mode, Name};
 
     pub trait Scoped {
         /// Calls `ask` with the names, each with its own mode or else `mode`.
         fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R;
-
-        /// The same names, to be kept.
-        fn keep(&self, mode: Mode) -> Scope;
     }
 
     /// One name, with its own mode or without.
@@ -64,12 +46,6 @@ pub(crate) mod sealed {
         #[inline]
         fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R {
             ask(&[self.pair(mode)])
-        }
-
-        #[inline]
-        fn keep(&self, mode: Mode) -> Scope {
-            let (name, mode) = self.pair(mode);
-            Scope { first: (name.into(), mode), rest: Vec::new() }
         }
     }
 
@@ -92,13 +68,6 @@ pub(crate) mod sealed {
             impl<I: Item $(, const $n: usize)?> Scoped for $collection {
                 fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R {
                     ask(&sorted(&self[..], mode))
-                }
-
-                fn keep(&self, mode: Mode) -> Scope {
-                    let names = sorted(&self[..], mode);
-                    let mut names = names.into_iter().map(|(name, mode)| (Name::from(name), mode));
-                    // Only a scope that was granted or queued is kept, and an empty one is refused.
-                    Scope { first: names.next().unwrap_or_default(), rest: names.collect() }
                 }
             }
         )*};

@@ -7,7 +7,7 @@
 
 use crate::sync::{self, Mutex, MutexGuard};
 use event_listener::Event;
-use lockkeeper_core::{Cause, ClientId, Deadlock, Effect, Manager, RequestId};
+use lockkeeper_core::{Cause, ClientId, Deadlock, Effect, Manager, Mode, Name, RequestId};
 use std::{collections::HashMap, sync::Arc, task::Waker, time::Instant};
 
 pub(crate) type DeadlockHook = dyn Fn(&Deadlock) + Send + Sync;
@@ -25,8 +25,15 @@ pub(crate) struct State {
     pub(crate) manager: Manager<Note>,
     /// Empty between calls.
     pub(crate) effects: Vec<Effect<Note>>,
-    /// Requests that ended behind their owner's back, with the reason, until the owner takes it.
-    pub(crate) ended: HashMap<RequestId, Cause>,
+    /// Requests that ended behind their owner's back, until the owner goes.
+    ended: HashMap<RequestId, Ended>,
+}
+
+/// How a request ended that its owner still has.
+pub(crate) struct Ended {
+    pub(crate) cause: Cause,
+    /// The names it held; none if it was waiting.
+    pub(crate) scope: Vec<(Name, Mode)>,
 }
 
 /// What the async layer keeps with a request. An uncontended one needs none, and pays for none.
@@ -110,9 +117,14 @@ impl State {
         }
     }
 
+    /// How a request ended that its owner still has; `None` while it lives.
+    pub(crate) fn ended(&self, request: RequestId) -> Option<&Ended> {
+        self.ended.get(&request)
+    }
+
     /// Why a request that its owner still has is not live any more.
     pub(crate) fn take_cause(&mut self, request: RequestId) -> Cause {
-        self.ended.remove(&request).unwrap_or(Cause::Lost)
+        self.ended.remove(&request).map_or(Cause::Lost, |ended| ended.cause)
     }
 }
 
@@ -126,12 +138,12 @@ fn deliver(mut state: MutexGuard<'_, State>) {
                 // Without a waker it is the owner itself that gave up.
                 let waker = data.and_then(|notes| notes.waker);
                 if waker.is_some() {
-                    state.ended.insert(request, Cause::Lost);
+                    state.ended.insert(request, Ended { cause: Cause::Lost, scope: Vec::new() });
                 }
                 wakes.push(waker);
             }
-            Effect::Broken { request, cause, data } => {
-                state.ended.insert(request, cause);
+            Effect::Broken { request, cause, scope, data } => {
+                state.ended.insert(request, Ended { cause, scope });
                 let (waker, lost) = data.map_or((None, None), |notes| (notes.waker, notes.lost));
                 wakes.push(waker);
                 wakes.lost.extend(lost);

@@ -55,21 +55,54 @@ struct State {
 }
 
 /// Why something was aborted: any error, or a text.
+///
+/// ```
+/// # use lockkeeper::AbortReason;
+/// let from_text = AbortReason::from("no longer wanted");
+/// assert_eq!(from_text.to_string(), "no longer wanted");
+/// let from_error = AbortReason::new(std::fmt::Error);
+/// assert!(from_error.as_error().is::<std::fmt::Error>());
+/// ```
 #[derive(Clone)]
 pub struct AbortReason(Arc<dyn Error + Send + Sync>);
 
 impl AbortController {
     /// A controller that has not aborted yet.
+    ///
+    /// ```
+    /// # use lockkeeper::AbortController;
+    /// let controller = AbortController::new();
+    /// let signal = controller.signal();
+    /// assert!(signal.reason().is_none());
+    /// ```
     pub fn new() -> Self {
         Self::default()
     }
 
     /// The signal that this controller gives.
+    ///
+    /// ```
+    /// # use lockkeeper::AbortController;
+    /// let controller = AbortController::new();
+    /// let (before, also_before) = (controller.signal(), controller.signal());
+    /// controller.abort("closed");
+    /// for signal in [before, also_before, controller.signal()] {
+    ///     assert_eq!(signal.reason().unwrap().to_string(), "closed");
+    /// }
+    /// ```
     pub fn signal(&self) -> AbortSignal {
         AbortSignal { state: self.state.clone() }
     }
 
-    /// Aborts all that was given this controller's signal and was not granted yet. The first reason stands.
+    /// Aborts all requests that were given this controller's signal and are not done yet. The first reason stands.
+    ///
+    /// ```
+    /// # use lockkeeper::AbortController;
+    /// let controller = AbortController::new();
+    /// controller.abort("first");
+    /// controller.abort("second");
+    /// assert_eq!(controller.signal().reason().unwrap().to_string(), "first");
+    /// ```
     pub fn abort(&self, reason: impl Into<AbortReason>) {
         if self.state.reason.set(reason.into()).is_ok() {
             self.state.aborted.notify(usize::MAX);
@@ -79,11 +112,30 @@ impl AbortController {
 
 impl AbortSignal {
     /// The reason, if the controller has aborted.
+    ///
+    /// ```
+    /// # use lockkeeper::AbortController;
+    /// let controller = AbortController::new();
+    /// let signal = controller.signal();
+    /// assert!(signal.reason().is_none());
+    /// controller.abort("closed");
+    /// assert_eq!(signal.reason().unwrap().to_string(), "closed");
+    /// ```
     pub fn reason(&self) -> Option<&AbortReason> {
         self.state.reason.get()
     }
 
     /// Waits until the controller aborts.
+    ///
+    /// ```
+    /// # use lockkeeper::AbortController;
+    /// # smol::block_on(async {
+    /// let controller = AbortController::new();
+    /// let signal = controller.signal();
+    /// let (reason, ()) = smol::future::zip(signal.aborted(), async { controller.abort("closed") }).await;
+    /// assert_eq!(reason.to_string(), "closed");
+    /// # })
+    /// ```
     pub async fn aborted(&self) -> AbortReason {
         loop {
             if let Some(reason) = self.state.reason.get() {
@@ -108,11 +160,27 @@ impl IntoFuture for AbortSignal {
 
 impl AbortReason {
     /// A reason that is an error of the caller's.
+    ///
+    /// ```
+    /// # use lockkeeper::{AbortController, AbortReason};
+    /// # use std::io;
+    /// let controller = AbortController::new();
+    /// controller.abort(AbortReason::new(io::Error::from(io::ErrorKind::BrokenPipe)));
+    /// assert_eq!(controller.signal().reason().unwrap().to_string(), "broken pipe");
+    /// ```
     pub fn new(error: impl Error + Send + Sync + 'static) -> Self {
         Self(Arc::new(error))
     }
 
     /// The error that was given as the reason.
+    ///
+    /// ```
+    /// # use lockkeeper::AbortReason;
+    /// # use std::io;
+    /// let reason = AbortReason::new(io::Error::from(io::ErrorKind::BrokenPipe));
+    /// let error = reason.as_error().downcast_ref::<io::Error>().unwrap();
+    /// assert_eq!(error.kind(), io::ErrorKind::BrokenPipe);
+    /// ```
     pub fn as_error(&self) -> &(dyn Error + 'static) {
         &*self.0
     }

@@ -80,10 +80,12 @@ mod guards {
         assert_eq!(lock.name(), "a");
         assert_eq!(lock.mode(), Mode::Shared);
         assert_eq!(lock.client_id(), locks.client_id());
-        let scope: Vec<_> = lock.scope().map(|(name, mode)| (name.to_string(), mode)).collect();
+        let scope = lock.scope();
         assert_eq!(scope, [("a".into(), Mode::Shared), ("b".into(), Mode::Shared)], "sorted, once each");
         let owned = lock.into_owned();
-        assert_eq!((owned.name().as_str(), owned.mode()), (Some("a"), Mode::Shared));
+        assert_eq!(owned.name(), "a");
+        locks.force_release("b");
+        assert_eq!((owned.scope(), owned.mode()), (scope, Mode::Shared), "also once it is broken");
     }
 }
 
@@ -111,11 +113,14 @@ mod scopes {
         let locks = Locks::new();
         let scope = vec![("a".to_string(), Mode::Exclusive), ("b".to_string(), Mode::Shared)];
         let lock = locks.request(&scope).shared().acquire_blocking().unwrap();
-        assert_eq!(lock.scope().map(|(_, mode)| mode).collect::<Vec<_>>(), [Mode::Exclusive, Mode::Shared]);
+        assert_eq!(
+            lock.scope().into_iter().map(|(_, mode)| mode).collect::<Vec<_>>(),
+            [Mode::Exclusive, Mode::Shared]
+        );
         assert_eq!(lock.mode(), Mode::Exclusive);
         let twice = [("c", Mode::Shared), ("c", Mode::Exclusive)];
         let lock = locks.acquire_blocking(twice).unwrap();
-        assert_eq!(lock.scope().count(), 1);
+        assert_eq!(lock.scope().len(), 1);
         assert_eq!(lock.mode(), Mode::Exclusive);
     }
 
@@ -230,7 +235,7 @@ mod auto_release {
         future::block_on(async {
             let locks = Locks::new();
             let flag = locks.request_flag(["b", "a"], Mode::Exclusive, None).await.unwrap();
-            let scope: Vec<_> = flag.scope().map(|(name, _)| name.to_string()).collect();
+            let scope: Vec<_> = flag.scope().into_iter().map(|(name, _)| name.to_string()).collect();
             assert_eq!(scope, ["a", "b"]);
             assert_eq!(flag.mode(), Mode::Exclusive);
             let late = locks.request_flag("a", Mode::Shared, MOMENT).await;

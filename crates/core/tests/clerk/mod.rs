@@ -308,7 +308,7 @@ impl Clerk {
                     Did::Granted(number)
                 }
                 Effect::Aborted { request, data } => Did::Aborted(self.ended(request, data)),
-                Effect::Broken { request, cause, data } => match cause {
+                Effect::Broken { request, cause, data, .. } => match cause {
                     Cause::Stolen => Did::Stolen(self.ended(request, data)),
                     Cause::Lost => Did::Lost(self.ended(request, data)),
                 },
