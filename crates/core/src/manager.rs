@@ -365,7 +365,7 @@ impl<T> Manager<T> {
     /// Enters all queues of a scope: last in each, or, with `first`, first. Nobody may leave a queue on the
     /// way, so that a thief lets nobody else in; a waiting scope that stood open there waits for that name
     /// again.
-    #[inline]
+    #[inline(always)]
     fn join<N: AsRef<[u8]>>(&mut self, slot: u32, scope: &[(N, Mode)], first: bool) -> Joined {
         let mut joined = Joined { first_entry: NIL, blocked: 0 };
         let mut last = NIL;
@@ -419,7 +419,7 @@ impl<T> Manager<T> {
 
     /// Takes a request, if it lives and is `wanted`, out of its queues, its client's list and the nesting.
     /// Whom that lets in is `ready`.
-    #[inline]
+    #[inline(always)]
     fn remove(&mut self, id: RequestId, wanted: impl FnOnce(&Request<T>) -> bool) -> Option<T> {
         let request = self.requests.remove_if(id.slot, |live| live.arrival == id.arrival && wanted(live))?;
         let Self { queues, requests, clients, ready, .. } = self;

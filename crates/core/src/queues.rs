@@ -63,7 +63,7 @@ impl Queues {
     }
 
     /// Puts `request` at the end of the queue of `name`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn join(&mut self, name: &[u8], request: u32, mode: Mode) -> Place {
         let at = self.table.find_or_insert(name);
         let queue = &mut self.table[at];
@@ -131,7 +131,7 @@ impl Queues {
 
     /// Takes an entry out of its queue, and passes to `opened` the request of each entry that opens thereby,
     /// in the order of the queue. Returns the entry's sibling.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn leave(&mut self, entry: u32, mut opened: impl FnMut(u32)) -> u32 {
         let Entry { queue: at, prev, next, sibling, mode, .. } = self.entries.remove(entry);
         let queue = &mut self.table[at];

@@ -31,13 +31,13 @@ impl<T> Slab<T> {
     }
 
     /// How many records are live.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
         self.live
     }
 
     /// The place that the next `insert` uses. The caller has checked its limits: there is always one left.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn vacant(&mut self) -> u32 {
         if self.free == NIL {
             self.grow();
@@ -56,7 +56,7 @@ impl<T> Slab<T> {
         self.free = first;
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         let at = self.vacant();
         let slot = &mut self.chunks[chunk(at)][place(at)];
@@ -68,13 +68,13 @@ impl<T> Slab<T> {
     }
 
     /// Frees the place `at`, which must be live.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove(&mut self, at: u32) -> T {
         self.remove_if(at, |_| true).expect("a live place is freed once")
     }
 
     /// Frees the place `at` if it is live and its record is `wanted`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn remove_if(&mut self, at: u32, wanted: impl FnOnce(&T) -> bool) -> Option<T> {
         let slot = &mut self.chunks.get_mut(chunk(at))?[place(at)];
         match slot {
@@ -87,7 +87,7 @@ impl<T> Slab<T> {
         Some(value)
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get(&self, at: u32) -> Option<&T> {
         match &self.chunks.get(chunk(at))?[place(at)] {
             Slot::Live(value) => Some(value),
@@ -95,7 +95,7 @@ impl<T> Slab<T> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn get_mut(&mut self, at: u32) -> Option<&mut T> {
         match &mut self.chunks.get_mut(chunk(at))?[place(at)] {
             Slot::Live(value) => Some(value),
@@ -116,14 +116,14 @@ impl<T> Slab<T> {
 impl<T> Index<u32> for Slab<T> {
     type Output = T;
 
-    #[inline]
+    #[inline(always)]
     fn index(&self, at: u32) -> &T {
         self.get(at).expect("links point at live records")
     }
 }
 
 impl<T> IndexMut<u32> for Slab<T> {
-    #[inline]
+    #[inline(always)]
     fn index_mut(&mut self, at: u32) -> &mut T {
         self.get_mut(at).expect("links point at live records")
     }

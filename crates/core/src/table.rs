@@ -46,7 +46,7 @@ impl Table {
     }
 
     /// Gets the lock request queue (§2.5), a new empty one if there is none.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn find_or_insert(&mut self, name: &[u8]) -> u32 {
         let hash = hashed(&self.seed, name);
         let Self { places, queues, seed, .. } = self;

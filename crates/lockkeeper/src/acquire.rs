@@ -4,10 +4,10 @@ use crate::{
     Error, IntoScope, Lock, Request,
     agent::Agent,
     request::Extras,
-    shared::{Note, Notes, Shared},
+    shared::{Asked, Notes, Shared},
     timer::Deadline,
 };
-use lockkeeper_core::{Mode, Options, Outcome, RequestId, Token, validate};
+use lockkeeper_core::{Mode, Options, RequestId, Token, validate};
 use std::{
     pin::Pin,
     task::{Context, Poll, Waker},
@@ -76,18 +76,16 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
         let Self { request: new, stage } = self.get_mut();
         if let Stage::New = stage {
             match make(new, cx) {
-                Made::Granted(request, token) => {
+                Asked::Granted(request, token) => {
                     *stage = Stage::Done;
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
                 }
-                Made::Otherwise(Ok(Outcome::Queued { request })) => {
-                    *stage = Stage::Waiting(Waiting::new(new, request));
-                }
-                Made::Otherwise(Ok(_)) => unreachable!("only `now` asks not to wait"),
-                Made::Otherwise(Err(error)) => {
+                Asked::Queued(request) => *stage = Stage::Waiting(Waiting::new(new, request)),
+                Asked::Refused(error) => {
                     *stage = Stage::Done;
-                    return Poll::Ready(Err(error));
+                    return Poll::Ready(Err(*error));
                 }
+                Asked::Unavailable => unreachable!("only `now` asks not to wait"),
             }
         }
         let poll = match stage {
@@ -160,54 +158,29 @@ impl Drop for Waiting<'_> {
 }
 
 /// Makes a request that does not wait.
-#[inline]
 pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
     match make(&mut new, &mut Context::from_waker(Waker::noop())) {
-        Made::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
-        Made::Otherwise(outcome) => outcome.map(|_| None),
+        Asked::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
+        Asked::Unavailable => Ok(None),
+        Asked::Refused(error) => Err(*error),
+        Asked::Queued(_) => unreachable!("the request asked not to wait"),
     }
 }
 
-/// What came of making a request.
-enum Made {
-    Granted(RequestId, Token),
-    Otherwise(Result<Outcome<Note>, Error>),
-}
-
-/// §3.2.1 steps 5 to 11. Takes the request by reference: moving what was just written is what costs here.
+/// §3.2.1 steps 5 to 11.
 #[inline]
-fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Made {
+fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Asked {
     let mut options = Options { steal: new.steal, if_available: new.if_available, ..Options::default() };
     let mut note = None;
     if let Some(extras) = &mut new.extras {
         if let Err(error) = check_signal(extras, &new.scope, new.mode, options, cx) {
-            return Made::Otherwise(Err(error));
+            return Asked::Refused(Box::new(error));
         }
         (options.nested_in, options.refuse_deadlock) = (extras.nested_in, extras.refuse_deadlock);
         note = extras.info.take().map(|info| Box::new(Notes { info: Some(info), ..Notes::default() }));
     }
     let Agent { shared, client, .. } = new.agent;
-    let mut otherwise = None;
-    let granted = new.scope.ask(new.mode, |scope| {
-        shared.with(|state| {
-            match state.manager.request(*client, scope, options, note, &mut state.effects) {
-                Ok(Outcome::Granted { request, token }) => return Some((request, token)),
-                outcome => otherwise = Some(outcome),
-            }
-            if let Some(Ok(Outcome::Queued { request })) = otherwise {
-                state.set_waker(request, cx.waker());
-                if let Some(notes) = state.notes(request) {
-                    notes.queued_at = shared.now();
-                }
-            }
-            None
-        })
-    });
-    match (granted, otherwise) {
-        (Some((request, token)), _) => Made::Granted(request, token),
-        (None, Some(outcome)) => Made::Otherwise(outcome.map_err(Error::from)),
-        (None, None) => unreachable!("a request is granted or not"),
-    }
+    new.scope.ask(new.mode, |scope| shared.request(*client, scope, &options, note, cx.waker()))
 }
 
 /// §3.2.1 steps 8 and 9, behind those that come before.

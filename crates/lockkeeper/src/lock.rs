@@ -255,9 +255,7 @@ impl<'a> Lock<'a> {
     fn end(&mut self) -> Result<(), Error> {
         let agent = self.agent.take();
         let Some(agent) = agent.get() else { return Ok(()) };
-        let released = agent.shared.with(|state| state.release(self.request));
-        // The note is dropped here, outside the mutex.
-        released.map(drop).map_err(Error::from)
+        agent.shared.release(self.request).map_err(Error::from)
     }
 }
 
