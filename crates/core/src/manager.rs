@@ -230,7 +230,9 @@ impl<T> Manager<T> {
             thief: options.steal,
             data,
         });
-        self.declare_nesting(slot, options.nested_in);
+        if let Some(outer) = options.nested_in {
+            self.declare_nesting(slot, outer);
+        }
         for victim in victims {
             self.break_lock(victim, Cause::Stolen, effects);
         }
@@ -385,8 +387,10 @@ impl<T> Manager<T> {
         joined
     }
 
-    fn declare_nesting(&mut self, slot: u32, nested_in: Option<RequestId>) {
-        let Some(outer) = nested_in.filter(|&outer| self.live(outer).is_some()) else { return };
+    fn declare_nesting(&mut self, slot: u32, outer: RequestId) {
+        if self.live(outer).is_none() {
+            return;
+        }
         if self.requests[outer.slot].nesting == NIL {
             self.requests[outer.slot].nesting = self.nesting.insert(outer.slot);
         }

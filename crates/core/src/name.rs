@@ -3,7 +3,7 @@
 //! JavaScript strings may hold lone surrogates, which `str` cannot; names are therefore WTF-8 bytes and
 //! compare byte by byte. A name of up to 24 bytes needs no allocation.
 
-use alloc::{borrow::Cow, boxed::Box, string::String};
+use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 use core::{borrow::Borrow, cmp::Ordering, fmt, hash};
 
 /// The name of a lock: any bytes, compared byte by byte. The empty name is a name like any other.
@@ -33,6 +33,57 @@ const INLINE: usize = 24;
 struct Words([u8; INLINE]);
 
 impl Name {
+    /// The name that a JavaScript string spells: its UTF-16 code units, as WTF-8. Surrogates that make a pair become
+    /// one character, a lone one stays what it is, so that two strings are equal if and only if their names are.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Name;
+    /// assert_eq!(Name::from_utf16("🔒".encode_utf16()), "🔒");
+    /// assert_ne!(Name::from_utf16([0xD83D]), Name::from_utf16([0xD83C]));
+    /// ```
+    pub fn from_utf16(units: impl IntoIterator<Item = u16>) -> Self {
+        let mut bytes = Vec::new();
+        for unit in char::decode_utf16(units) {
+            match unit {
+                Ok(char) => bytes.extend_from_slice(char.encode_utf8(&mut [0; 4]).as_bytes()),
+                Err(lone) => bytes.extend_from_slice(&encode_surrogate(lone.unpaired_surrogate())),
+            }
+        }
+        Self::from(&bytes[..])
+    }
+
+    /// The name as the UTF-16 code units of a JavaScript string. Bytes that are not WTF-8, which no string spells,
+    /// become U+FFFD.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Name;
+    /// let units = [0x61, 0xD83D, 0x62];
+    /// assert_eq!(Name::from_utf16(units).to_utf16(), units);
+    /// ```
+    pub fn to_utf16(&self) -> Vec<u16> {
+        let mut units = Vec::new();
+        let mut rest = self.as_bytes();
+        loop {
+            let valid = match core::str::from_utf8(rest) {
+                Ok(all) => all,
+                Err(error) => core::str::from_utf8(&rest[..error.valid_up_to()]).unwrap_or_default(),
+            };
+            units.extend(valid.encode_utf16());
+            rest = &rest[valid.len()..];
+            match decode_surrogate(rest) {
+                _ if rest.is_empty() => return units,
+                Some(lone) => {
+                    units.push(lone);
+                    rest = &rest[3..];
+                }
+                None => {
+                    units.push(0xFFFD);
+                    rest = &rest[1..];
+                }
+            }
+        }
+    }
+
     /// The bytes of the name.
     ///
     /// ```
@@ -89,6 +140,21 @@ impl Name {
     /// ```
     pub fn is_reserved(&self) -> bool {
         is_reserved(self.as_bytes())
+    }
+}
+
+/// A surrogate as WTF-8 has it: in the three bytes that UTF-8 would use, were it a character.
+fn encode_surrogate(unit: u16) -> [u8; 3] {
+    let [high, low] = unit.to_be_bytes();
+    [0xED, 0x80 | (high & 0x0F) << 2 | low >> 6, 0x80 | low & 0x3F]
+}
+
+fn decode_surrogate(bytes: &[u8]) -> Option<u16> {
+    match *bytes {
+        [0xED, second @ 0xA0..=0xBF, third @ 0x80..=0xBF, ..] => {
+            Some(0xD000 | u16::from(second & 0x3F) << 6 | u16::from(third & 0x3F))
+        }
+        _ => None,
     }
 }
 
@@ -229,7 +295,7 @@ impl fmt::Display for Name {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::vec::Vec;
+    use alloc::collections::BTreeSet;
 
     #[test]
     fn a_name_keeps_its_bytes_whatever_its_length() {
@@ -237,6 +303,40 @@ mod tests {
             let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8 + 1).collect();
             assert_eq!(Name::from(&bytes[..]).as_bytes(), bytes);
         }
+    }
+
+    /// Every code unit alone, and every surrogate next to every other: no two strings share a name, and each comes
+    /// back as it was.
+    #[test]
+    fn every_string_of_code_units_has_its_own_name_and_comes_back() {
+        for unit in 0..=u16::MAX {
+            assert_eq!(Name::from_utf16([unit]).to_utf16(), [unit]);
+        }
+        let surrogates = [0xD800, 0xD801, 0xDBFF, 0xDC00, 0xDC01, 0xDFFF, 0x61, 0xFFFD];
+        let mut names = BTreeSet::new();
+        for a in surrogates {
+            for b in surrogates {
+                for c in surrogates {
+                    let units = [a, b, c];
+                    let name = Name::from_utf16(units);
+                    assert_eq!(name.to_utf16(), units);
+                    assert!(names.insert(name), "{units:x?} has the name of another");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_string_without_lone_surrogates_has_the_name_of_the_same_text() {
+        for text in ["", "a", "ß", "€", "𝄞", "a𝄞€\u{10FFFF}\0"] {
+            assert_eq!(Name::from_utf16(text.encode_utf16()), text);
+        }
+    }
+
+    #[test]
+    fn bytes_that_no_string_spells_are_shown_as_replacement_characters() {
+        let broken: &[u8] = &[0x61, 0xFF, 0xED, 0xA0, 0x62];
+        assert_eq!(Name::from(broken).to_utf16(), [0x61, 0xFFFD, 0xFFFD, 0xFFFD, 0x62]);
     }
 
     #[test]

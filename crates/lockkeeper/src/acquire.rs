@@ -4,7 +4,7 @@ use crate::{
     Error, IntoScope, Lock, Request,
     agent::Agent,
     request::Extras,
-    shared::{Asked, Notes, Shared},
+    shared::{Asked, Note, Notes, Shared},
     timer::Deadline,
 };
 use lockkeeper_core::{Mode, Options, RequestId, Token, validate};
@@ -88,12 +88,19 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
                 Asked::Unavailable => unreachable!("only `now` asks not to wait"),
             }
         }
-        let poll = match stage {
-            Stage::Waiting(waiting) => waiting.poll(cx),
+        stage.poll_waiting(cx)
+    }
+}
+
+impl<'a> Stage<'a> {
+    #[cold]
+    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Lock<'a>, Error>> {
+        let poll = match self {
+            Self::Waiting(waiting) => waiting.poll(cx),
             _ => panic!("`Acquire` was polled after it was done"),
         };
         if poll.is_ready() {
-            *stage = Stage::Done;
+            *self = Self::Done;
         }
         poll
     }
@@ -173,33 +180,35 @@ fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Asked {
     let mut options = Options { steal: new.steal, if_available: new.if_available, ..Options::default() };
     let mut note = None;
     if let Some(extras) = &mut new.extras {
-        if let Err(error) = check_signal(extras, &new.scope, new.mode, options, cx) {
-            return Asked::Refused(Box::new(error));
+        match prepare(extras, &new.scope, new.mode, &mut options, cx) {
+            Ok(label) => note = label,
+            Err(error) => return Asked::Refused(Box::new(error)),
         }
-        (options.nested_in, options.refuse_deadlock) = (extras.nested_in, extras.refuse_deadlock);
-        note = extras.info.take().map(|info| Box::new(Notes { info: Some(info), ..Notes::default() }));
     }
     let Agent { shared, client, .. } = new.agent;
     new.scope.ask(new.mode, |scope| shared.request(*client, scope, &options, note, cx.waker()))
 }
 
-/// §3.2.1 steps 8 and 9, behind those that come before.
-fn check_signal<S: IntoScope>(
+/// What few requests need: §3.2.1 steps 8 and 9, behind those that come before; nesting; a label.
+#[cold]
+fn prepare<S: IntoScope>(
     extras: &mut Extras,
     scope: &S,
     mode: Mode,
-    options: Options,
+    options: &mut Options,
     cx: &mut Context<'_>,
-) -> Result<(), Error> {
-    let Some(signal) = &mut extras.signal else { return Ok(()) };
-    scope.ask(mode, |scope| validate(scope, options))?;
-    if options.steal || options.if_available {
-        return Err(Error::Unsupported("a signal goes with neither 'steal' nor 'if available'"));
+) -> Result<Note, Error> {
+    if let Some(signal) = &mut extras.signal {
+        scope.ask(mode, |scope| validate(scope, *options))?;
+        if options.steal || options.if_available {
+            return Err(Error::Unsupported("a signal goes with neither 'steal' nor 'if available'"));
+        }
+        if let Poll::Ready(reason) = signal.as_mut().poll(cx) {
+            return Err(Error::Aborted(reason));
+        }
     }
-    match signal.as_mut().poll(cx) {
-        Poll::Ready(reason) => Err(Error::Aborted(reason)),
-        Poll::Pending => Ok(()),
-    }
+    (options.nested_in, options.refuse_deadlock) = (extras.nested_in, extras.refuse_deadlock);
+    Ok(extras.info.take().map(|info| Box::new(Notes { info: Some(info), ..Notes::default() })))
 }
 
 impl Patience {
