@@ -251,8 +251,9 @@ impl<'a> Lock<'a> {
         poll
     }
 
+    /// Releases the lock, if that was not done before.
     #[inline]
-    fn end(&mut self) -> Result<(), Error> {
+    pub(crate) fn end(&mut self) -> Result<(), Error> {
         let agent = self.agent.take();
         let Some(agent) = agent.get() else { return Ok(()) };
         agent.shared.release(self.request).map_err(Error::from)

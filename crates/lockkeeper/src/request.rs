@@ -219,10 +219,9 @@ impl<'a, S: IntoScope> Request<'a, S> {
     where
         F: AsyncFnOnce(&Lock<'_>) -> T,
     {
-        let lock = self.acquire().await?;
+        let mut lock = self.acquire().await?;
         let value = while_held(&lock, closure(&lock)).await?;
-        lock.release()?;
-        Ok(value)
+        lock.end().map(|()| value)
     }
 
     /// Does not wait: the closure is handed the lock if it is to be had at once, and `None` otherwise.
@@ -359,10 +358,9 @@ impl<S: IntoScope> IfAvailable<'_, S> {
     where
         F: AsyncFnOnce(Option<&Lock<'_>>) -> T,
     {
-        let Some(lock) = acquire::now(self.request)? else { return Ok(closure(None).await) };
+        let Some(mut lock) = acquire::now(self.request)? else { return Ok(closure(None).await) };
         let value = while_held(&lock, closure(Some(&lock))).await?;
-        lock.release()?;
-        Ok(value)
+        lock.end().map(|()| value)
     }
 }
 
