@@ -80,7 +80,13 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
                     *stage = Stage::Done;
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
                 }
-                Asked::Queued(request) => *stage = Stage::Waiting(Waiting::new(new, request)),
+                Asked::Queued(request) => {
+                    // Its waker is set and its signal was looked at; only the clocks have to be started.
+                    let mut waiting = Waiting::new(new, request);
+                    let poll = waiting.poll_patience(cx);
+                    *stage = if poll.is_ready() { Stage::Done } else { Stage::Waiting(waiting) };
+                    return poll;
+                }
                 Asked::Refused(error) => {
                     *stage = Stage::Done;
                     return Poll::Ready(Err(*error));
@@ -88,19 +94,10 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
                 Asked::Unavailable => unreachable!("only `now` asks not to wait"),
             }
         }
-        stage.poll_waiting(cx)
-    }
-}
-
-impl<'a> Stage<'a> {
-    #[cold]
-    fn poll_waiting(&mut self, cx: &mut Context<'_>) -> Poll<Result<Lock<'a>, Error>> {
-        let poll = match self {
-            Self::Waiting(waiting) => waiting.poll(cx),
-            _ => panic!("`Acquire` was polled after it was done"),
-        };
+        let Stage::Waiting(waiting) = stage else { panic!("`Acquire` was polled after it was done") };
+        let poll = waiting.poll(cx);
         if poll.is_ready() {
-            *self = Self::Done;
+            *stage = Stage::Done;
         }
         poll
     }

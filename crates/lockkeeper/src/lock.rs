@@ -27,7 +27,7 @@ pub struct Lock<'a> {
     token: Token,
 }
 
-/// The agent that a lock belongs to. Borrowed where it can be: counting references costs as much as a lock.
+/// The agent that a lock belongs to. Borrowed where it can be: counting references is two more atomic operations.
 ///
 /// Two pointers, one of them or, once the lock is released or has gone over to another guard, none. An enum would
 /// put its tag before the pointer, and the guard, moved as soon as it is made, would be moved byte-shifted.
