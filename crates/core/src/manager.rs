@@ -157,7 +157,8 @@ impl<T> Manager<T> {
 
     /// Requests a lock on all names of `scope` at one point of the manager's one order (§4.1).
     ///
-    /// A name that stands twice counts once, exclusive if either asks for that. Only a `steal` has effects on
+    /// `data` is kept while the request lives; of one that is refused or unavailable it is dropped. A name that
+    /// stands twice counts once, exclusive if either asks for that. Only a `steal` has effects on
     /// others: first those whom it [broke](Effect::Broken), in the order of their grants, before it was granted
     /// itself; then those whom the broken requests' other names [let in](Effect::Granted), after it.
     ///
@@ -184,7 +185,7 @@ impl<T> Manager<T> {
         options: Options,
         data: T,
         effects: &mut Vec<Effect<T>>,
-    ) -> Result<Outcome<T>, RequestError> {
+    ) -> Result<Outcome, RequestError> {
         let longest = check(scope, options)?;
         let limits = &self.limits;
         if longest > limits.name_bytes {
@@ -212,10 +213,7 @@ impl<T> Manager<T> {
         self.next_arrival += 1;
         let request = RequestId { arrival, slot };
 
-        let victims = match options.steal {
-            true => self.holders(scope.iter().map(|(name, _)| name.as_ref())),
-            false => Vec::new(),
-        };
+        let victims = options.steal.then(|| self.holders(scope.iter().map(|(name, _)| name.as_ref())));
         let Joined { first_entry, blocked } = self.join(slot, scope, options.steal);
         let token = if blocked == 0 { Some(self.next_token()) } else { None };
         self.requests.insert(Request {
@@ -233,17 +231,16 @@ impl<T> Manager<T> {
         if let Some(outer) = options.nested_in {
             self.declare_nesting(slot, outer);
         }
-        for victim in victims {
-            self.break_lock(victim, Cause::Stolen, effects);
+        if let Some(victims) = victims {
+            victims.into_iter().for_each(|victim| self.break_lock(victim, Cause::Stolen, effects));
         }
         if let Some(token) = token {
             self.grant_ready(effects);
             return Ok(Outcome::Granted { request, token });
         }
-        if options.if_available
-            && let Some(data) = self.remove(request, |_| true)
-        {
-            return Ok(Outcome::Unavailable { data });
+        if options.if_available {
+            self.remove(request, |_| true);
+            return Ok(Outcome::Unavailable);
         }
         if options.refuse_deadlock
             && let Some(deadlock) = self.deadlock(request)
@@ -271,6 +268,7 @@ impl<T> Manager<T> {
     /// assert!(matches!(effects[..], [Effect::Granted { request, .. }] if request == second));
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
+    #[inline(always)]
     pub fn release(&mut self, request: RequestId, effects: &mut Vec<Effect<T>>) -> Option<T> {
         let data = self.remove(request, |lock| lock.token.is_some())?;
         self.grant_ready(effects);

@@ -160,7 +160,7 @@ impl fmt::Display for Token {
 /// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
 /// let if_available = Options { if_available: true, ..Options::default() };
 /// let outcome = manager.request(tab, &scope, if_available, (), &mut effects)?;
-/// assert_eq!(outcome, Outcome::Unavailable { data: () });
+/// assert_eq!(outcome, Outcome::Unavailable);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
@@ -175,21 +175,23 @@ pub struct Options {
     pub refuse_deadlock: bool,
 }
 
-/// What came of a new request. `T` is the host's own data.
+/// What came of a new request.
 ///
 /// ```
 /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
 /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
 /// # let tab = manager.client()?;
-/// let outcome = manager.request(tab, &scope, Options::default(), "mine", &mut effects)?;
+/// let outcome = manager.request(tab, &scope, Options::default(), (), &mut effects)?;
 /// assert!(matches!(outcome, Outcome::Granted { .. }));
+/// let outcome = manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+/// assert!(matches!(outcome, Outcome::Queued { .. }));
 /// let if_available = Options { if_available: true, ..Options::default() };
-/// let outcome = manager.request(tab, &scope, if_available, "yours", &mut effects)?;
-/// assert_eq!(outcome, Outcome::Unavailable { data: "yours" });
+/// let outcome = manager.request(tab, &scope, if_available, (), &mut effects)?;
+/// assert_eq!(outcome, Outcome::Unavailable);
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome<T = ()> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
     /// The request is held.
     Granted {
         /// The request.
@@ -203,10 +205,7 @@ pub enum Outcome<T = ()> {
         request: RequestId,
     },
     /// The request asked not to wait, and was refused; nothing has changed.
-    Unavailable {
-        /// The host's data.
-        data: T,
-    },
+    Unavailable,
 }
 
 /// What a command did to a request that was there before it. `T` is the host's own data, handed back with the

@@ -71,7 +71,7 @@ impl<'a, S: IntoScope> Acquire<'a, S> {
 impl<'a, S: IntoScope> Future for Acquire<'a, S> {
     type Output = Result<Lock<'a>, Error>;
 
-    #[inline]
+    #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { request: new, stage } = self.get_mut();
         if let Stage::New = stage {
@@ -104,6 +104,7 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
 }
 
 impl<'a> Waiting<'a> {
+    #[cold]
     fn new<S: IntoScope>(new: &mut Request<'a, S>, request: RequestId) -> Self {
         let extras = new.extras.take();
         let limits = extras.map(|extras| Box::new(Patience::new(extras, &new.agent.shared)));
@@ -172,7 +173,7 @@ pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'
 }
 
 /// §3.2.1 steps 5 to 11.
-#[inline]
+#[inline(always)]
 fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Asked {
     let mut options = Options { steal: new.steal, if_available: new.if_available, ..Options::default() };
     let mut note = None;

@@ -263,8 +263,10 @@ impl<'a> Lock<'a> {
 impl Drop for Lock<'_> {
     #[inline]
     fn drop(&mut self) {
-        // A lock that was broken has told its holder in other ways.
-        let _ = self.end();
+        if let Some(agent) = self.agent.get() {
+            // A lock that was broken has told its holder in other ways.
+            let _ = agent.shared.release(self.request);
+        }
     }
 }
 

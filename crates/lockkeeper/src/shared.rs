@@ -106,7 +106,7 @@ impl Shared {
                 }
                 Asked::Queued(request)
             }
-            Ok(Outcome::Unavailable { .. }) => Asked::Unavailable,
+            Ok(Outcome::Unavailable) => Asked::Unavailable,
             Err(error) => Asked::Refused(Box::new(error.into())),
         })
     }

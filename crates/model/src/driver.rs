@@ -217,7 +217,7 @@ impl Driver {
                 assert_eq!(by_rule, Ok(serial));
                 self.next_serial += 1;
                 let (id, own) = match outcome {
-                    Outcome::Unavailable { data } => return Some(Some(Effect::Unavailable(data))),
+                    Outcome::Unavailable => return Some(Some(Effect::Unavailable(serial))),
                     Outcome::Queued { request } => (request, Effect::Queued(serial)),
                     Outcome::Granted { request, token } => {
                         self.see_token(token);

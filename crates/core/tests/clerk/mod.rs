@@ -167,7 +167,7 @@ impl Clerk {
     }
 
     /// Enters a new request into the books.
-    fn enter(&mut self, number: usize, outcome: Outcome<usize>) -> Did {
+    fn enter(&mut self, number: usize, outcome: Outcome) -> Did {
         let (id, did) = match outcome {
             Outcome::Granted { request, token } => {
                 self.note_grant(number, request, token);
@@ -178,10 +178,7 @@ impl Clerk {
                 assert_eq!(waiting.token(), None, "who is queued holds nothing");
                 (Some(request), Did::Queued(number))
             }
-            Outcome::Unavailable { data } => {
-                assert_eq!(data, number, "the host's data comes back");
-                (None, Did::Unavailable(number))
-            }
+            Outcome::Unavailable => (None, Did::Unavailable(number)),
         };
         if let Some(id) = id {
             let latest = self.numbers.last_key_value();
