@@ -4,10 +4,10 @@ use crate::{
     Error, IntoScope, Lock, Request,
     agent::Agent,
     request::Extras,
-    shared::{Asked, Note, Notes, Shared},
+    shared::{Note, Notes, Shared},
     timer::Deadline,
 };
-use lockkeeper_core::{Mode, Options, RequestId, Token, validate};
+use lockkeeper_core::{Mode, Options, Outcome, RequestId, Token, validate};
 use std::{
     pin::Pin,
     task::{Context, Poll, Waker},
@@ -75,7 +75,7 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { request: new, stage } = self.get_mut();
         if let Stage::New = stage {
-            match make(new, cx) {
+            match new.make(cx) {
                 Asked::Granted(request, token) => {
                     *stage = Stage::Done;
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
@@ -164,7 +164,7 @@ impl Drop for Waiting<'_> {
 
 /// Makes a request that does not wait.
 pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
-    match make(&mut new, &mut Context::from_waker(Waker::noop())) {
+    match new.make(&mut Context::from_waker(Waker::noop())) {
         Asked::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
         Asked::Unavailable => Ok(None),
         Asked::Refused(error) => Err(*error),
@@ -172,32 +172,66 @@ pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'
     }
 }
 
-/// §3.2.1 steps 5 to 11.
-#[inline(always)]
-fn make<S: IntoScope>(new: &mut Request<'_, S>, cx: &mut Context<'_>) -> Asked {
-    let mut options = Options { steal: new.steal, if_available: new.if_available, ..Options::default() };
+impl<S: IntoScope> Request<'_, S> {
+    #[inline(always)]
+    fn make(&mut self, cx: &mut Context<'_>) -> Asked {
+        let Self { agent, scope, mode, steal, if_available, extras } = self;
+        let options = Options { steal: *steal, if_available: *if_available, ..Options::default() };
+        scope.ask(*mode, |scope| make(agent, scope, options, extras.as_deref_mut(), cx))
+    }
+}
+
+/// What came of making a request. Small: it is handed on with every lock.
+enum Asked {
+    Granted(RequestId, Token),
+    Queued(RequestId),
+    Unavailable,
+    Refused(Box<Error>),
+}
+
+/// §3.2.1 steps 5 to 11. If the request has to wait, the task is woken when it is granted.
+///
+/// Compiled once, and called from every form and for every kind of scope: what their callers inline is small.
+#[inline(never)]
+fn make(
+    agent: &Agent,
+    scope: &[(&[u8], Mode)],
+    mut options: Options,
+    extras: Option<&mut Extras>,
+    cx: &mut Context<'_>,
+) -> Asked {
     let mut note = None;
-    if let Some(extras) = &mut new.extras {
-        match prepare(extras, &new.scope, new.mode, &mut options, cx) {
+    if let Some(extras) = extras {
+        match prepare(extras, scope, &mut options, cx) {
             Ok(label) => note = label,
             Err(error) => return Asked::Refused(Box::new(error)),
         }
     }
-    let Agent { shared, client, .. } = new.agent;
-    new.scope.ask(new.mode, |scope| shared.request(*client, scope, &options, note, cx.waker()))
+    let Agent { shared, client, .. } = agent;
+    shared.with(|state| match state.manager.request(*client, scope, options, note, &mut state.effects) {
+        Ok(Outcome::Granted { request, token }) => Asked::Granted(request, token),
+        Ok(Outcome::Queued { request }) => {
+            state.set_waker(request, cx.waker());
+            if let Some(notes) = state.notes(request) {
+                notes.queued_at = shared.now();
+            }
+            Asked::Queued(request)
+        }
+        Ok(Outcome::Unavailable) => Asked::Unavailable,
+        Err(error) => Asked::Refused(Box::new(error.into())),
+    })
 }
 
 /// What few requests need: §3.2.1 steps 8 and 9, behind those that come before; nesting; a label.
 #[cold]
-fn prepare<S: IntoScope>(
+fn prepare(
     extras: &mut Extras,
-    scope: &S,
-    mode: Mode,
+    scope: &[(&[u8], Mode)],
     options: &mut Options,
     cx: &mut Context<'_>,
 ) -> Result<Note, Error> {
     if let Some(signal) = &mut extras.signal {
-        scope.ask(mode, |scope| validate(scope, *options))?;
+        validate(scope, *options)?;
         if options.steal || options.if_available {
             return Err(Error::Unsupported("a signal goes with neither 'steal' nor 'if available'"));
         }

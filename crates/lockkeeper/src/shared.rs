@@ -5,14 +5,9 @@
 //! [`Lock`](crate::Lock), which asks the engine how its request stands: the engine is the one truth. Only of
 //! requests that ended behind their owner's back a note is kept, until the owner has read it or goes.
 
-use crate::{
-    Error,
-    sync::{self, Mutex, MutexGuard},
-};
+use crate::sync::{self, Mutex, MutexGuard};
 use event_listener::Event;
-use lockkeeper_core::{
-    Cause, ClientId, Deadlock, Effect, Manager, Mode, Name, Options, Outcome, RequestId, Token,
-};
+use lockkeeper_core::{Cause, ClientId, Deadlock, Effect, Manager, Mode, Name, RequestId};
 use std::{collections::HashMap, sync::Arc, task::Waker, time::Instant};
 
 pub(crate) type DeadlockHook = dyn Fn(&Deadlock) + Send + Sync;
@@ -56,14 +51,6 @@ pub(crate) struct Notes {
     pub(crate) lost: Option<Arc<Event>>,
 }
 
-/// What came of making a request. Small: it is handed on with every lock.
-pub(crate) enum Asked {
-    Granted(RequestId, Token),
-    Queued(RequestId),
-    Unavailable,
-    Refused(Box<Error>),
-}
-
 impl Shared {
     pub(crate) fn new(
         manager: Manager<Note>,
@@ -83,32 +70,6 @@ impl Shared {
             deliver(state);
         }
         result
-    }
-
-    /// Makes a request. If it has to wait, `waker` is woken when it is granted.
-    ///
-    /// Compiled once, and called from every form and kind of scope: what callers inline is small.
-    #[inline(never)]
-    pub(crate) fn request(
-        &self,
-        client: ClientId,
-        scope: &[(&[u8], Mode)],
-        options: &Options,
-        note: Note,
-        waker: &Waker,
-    ) -> Asked {
-        self.with(|state| match state.manager.request(client, scope, *options, note, &mut state.effects) {
-            Ok(Outcome::Granted { request, token }) => Asked::Granted(request, token),
-            Ok(Outcome::Queued { request }) => {
-                state.set_waker(request, waker);
-                if let Some(notes) = state.notes(request) {
-                    notes.queued_at = self.now();
-                }
-                Asked::Queued(request)
-            }
-            Ok(Outcome::Unavailable) => Asked::Unavailable,
-            Err(error) => Asked::Refused(Box::new(error.into())),
-        })
     }
 
     /// Releases a lock. If it had been broken: why.
