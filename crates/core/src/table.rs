@@ -25,11 +25,18 @@ const TABLES: usize = 64;
 const IDLE: usize = 1024;
 
 pub(crate) struct Table {
-    places: [HashTable<u32>; TABLES],
+    places: [HashTable<Place>; TABLES],
     queues: Slab<Queue>,
     seed: FixedState,
     /// Queues that went idle, oldest first. Some are in use again; that is looked at when their turn comes.
     went_idle: VecDeque<u32>,
+}
+
+/// Where the queue of a name is, with the hash of the name: a table that doubles need not look at the names.
+#[derive(Clone, Copy)]
+struct Place {
+    hash: u32,
+    at: u32,
 }
 
 impl Table {
@@ -41,21 +48,22 @@ impl Table {
     /// Gets the lock request queue (§2.5), if the name has one.
     pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
         let hash = hashed(&self.seed, name);
-        let found = self.places[table(hash)].find(hash, |&at| self.queues[at].name.as_bytes() == name);
-        found.copied()
+        let same = |place: &Place| self.queues[place.at].name.as_bytes() == name;
+        Some(self.places[table(hash)].find(spread(hash), same)?.at)
     }
 
     /// Gets the lock request queue (§2.5), a new empty one if there is none.
     #[inline(always)]
     pub(crate) fn find_or_insert(&mut self, name: &[u8]) -> u32 {
         let hash = hashed(&self.seed, name);
-        let Self { places, queues, seed, .. } = self;
+        let Self { places, queues, .. } = self;
         let places = &mut places[table(hash)];
-        if let Some(&found) = places.find(hash, |&at| queues[at].name.as_bytes() == name) {
-            return found;
+        let same = |place: &Place| queues[place.at].name.as_bytes() == name;
+        if let Some(found) = places.find(spread(hash), same) {
+            return found.at;
         }
         let at = queues.insert(Queue::new(Name::from(name)));
-        places.insert_unique(hash, at, |&at| hashed(seed, queues[at].name.as_bytes()));
+        places.insert_unique(spread(hash), Place { hash, at }, |place| spread(place.hash));
         at
     }
 
@@ -80,7 +88,7 @@ impl Table {
 
     fn remove(&mut self, at: u32) {
         let hash = hashed(&self.seed, self.queues.remove(at).name.as_bytes());
-        match self.places[table(hash)].find_entry(hash, |&place| place == at) {
+        match self.places[table(hash)].find_entry(spread(hash), |place| place.at == at) {
             Ok(place) => drop(place.remove()),
             Err(_) => unreachable!("a queue is in the table as long as it lives"),
         }
@@ -109,14 +117,21 @@ impl IndexMut<u32> for Table {
 }
 
 #[inline]
-fn hashed(seed: &FixedState, name: &[u8]) -> u64 {
+fn hashed(seed: &FixedState, name: &[u8]) -> u32 {
     let mut hasher = seed.build_hasher();
     hasher.write(name);
-    hasher.finish()
+    let hash = hasher.finish();
+    u32::try_from((hash ^ (hash << 32)) >> 32).expect("half of the bits are left")
 }
 
 /// Which table a name is in: by bits below the 7 that hashbrown tags entries with and above those it places by.
 #[inline]
-fn table(hash: u64) -> usize {
-    (hash >> 51) as usize % TABLES
+fn table(hash: u32) -> usize {
+    (hash >> 19) as usize % TABLES
+}
+
+/// hashbrown places entries by the low bits and tags them by the topmost 7: both come from the 32 that are kept.
+#[inline]
+fn spread(hash: u32) -> u64 {
+    u64::from(hash) << 32 | u64::from(hash)
 }
