@@ -324,13 +324,13 @@ impl<T> Manager<T> {
             return false;
         };
         let mut next = known.first;
-        while let Some(request) = self.requests.get(next) {
-            let id = RequestId { arrival: request.arrival, slot: next };
-            next = request.next;
+        while next != NIL {
+            let id = self.request_id(next);
+            next = self.requests[next].next;
             self.abort(id, effects);
         }
-        while let Some(lock) = self.requests.get(self.clients[client.slot].first) {
-            let id = RequestId { arrival: lock.arrival, slot: self.clients[client.slot].first };
+        while self.clients[client.slot].first != NIL {
+            let id = self.request_id(self.clients[client.slot].first);
             self.break_lock(id, Cause::Lost, effects);
             self.grant_ready(effects);
         }
@@ -403,8 +403,7 @@ impl<T> Manager<T> {
         for queue in names.into_iter().filter_map(|name| self.queues.table.find(name)) {
             let open = self.queues.walk(queue).take_while(|entry| !entry.blocked);
             holders.extend(open.filter_map(|entry| {
-                let Request { arrival, token, .. } = self.requests[entry.request];
-                Some((token?, RequestId { arrival, slot: entry.request }))
+                Some((self.requests[entry.request].token?, self.request_id(entry.request)))
             }));
         }
         holders.sort_unstable();
@@ -451,7 +450,8 @@ impl<T> Manager<T> {
         Some(request.data)
     }
 
-    /// §4.4: the `ready` requests become locks, in the order of arrival, whichever of their names they waited for last.
+    /// §4.4: the `ready` requests become locks, in the order of arrival, whichever of their names they waited for
+    /// last.
     #[inline]
     fn grant_ready(&mut self, effects: &mut Vec<Effect<T>>) {
         if !self.ready.is_empty() {

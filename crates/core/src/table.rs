@@ -25,7 +25,7 @@ const TABLES: usize = 64;
 const IDLE: usize = 1024;
 
 pub(crate) struct Table {
-    places: [HashTable<Place>; TABLES],
+    addresses: [HashTable<Address>; TABLES],
     queues: Slab<Queue>,
     seed: FixedState,
     /// Queues that went idle, oldest first. Some are in use again; that is looked at when their turn comes.
@@ -34,36 +34,36 @@ pub(crate) struct Table {
 
 /// Where the queue of a name is, with the hash of the name: a table that doubles need not look at the names.
 #[derive(Clone, Copy)]
-struct Place {
+struct Address {
     hash: u32,
     at: u32,
 }
 
 impl Table {
     pub(crate) fn new(seed: u64) -> Self {
-        let places = core::array::from_fn(|_| HashTable::new());
-        Self { places, queues: Slab::new(), seed: FixedState::with_seed(seed), went_idle: VecDeque::new() }
+        let addresses = core::array::from_fn(|_| HashTable::new());
+        Self { addresses, queues: Slab::new(), seed: FixedState::with_seed(seed), went_idle: VecDeque::new() }
     }
 
     /// Gets the lock request queue (§2.5), if the name has one.
     pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
         let hash = hashed(&self.seed, name);
-        let same = |place: &Place| self.queues[place.at].name.as_bytes() == name;
-        Some(self.places[table(hash)].find(spread(hash), same)?.at)
+        let same = |address: &Address| self.queues[address.at].name.as_bytes() == name;
+        Some(self.addresses[table(hash)].find(spread(hash), same)?.at)
     }
 
     /// Gets the lock request queue (§2.5), a new empty one if there is none.
     #[inline(always)]
     pub(crate) fn find_or_insert(&mut self, name: &[u8]) -> u32 {
         let hash = hashed(&self.seed, name);
-        let Self { places, queues, .. } = self;
-        let places = &mut places[table(hash)];
-        let same = |place: &Place| queues[place.at].name.as_bytes() == name;
-        if let Some(found) = places.find(spread(hash), same) {
+        let Self { addresses, queues, .. } = self;
+        let addresses = &mut addresses[table(hash)];
+        let same = |address: &Address| queues[address.at].name.as_bytes() == name;
+        if let Some(found) = addresses.find(spread(hash), same) {
             return found.at;
         }
         let at = queues.insert(Queue::new(Name::from(name)));
-        places.insert_unique(spread(hash), Place { hash, at }, |place| spread(place.hash));
+        addresses.insert_unique(spread(hash), Address { hash, at }, |address| spread(address.hash));
         at
     }
 
@@ -88,8 +88,8 @@ impl Table {
 
     fn remove(&mut self, at: u32) {
         let hash = hashed(&self.seed, self.queues.remove(at).name.as_bytes());
-        match self.places[table(hash)].find_entry(spread(hash), |place| place.at == at) {
-            Ok(place) => drop(place.remove()),
+        match self.addresses[table(hash)].find_entry(spread(hash), |address| address.at == at) {
+            Ok(address) => drop(address.remove()),
             Err(_) => unreachable!("a queue is in the table as long as it lives"),
         }
     }

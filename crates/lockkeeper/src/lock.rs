@@ -219,14 +219,13 @@ impl<'a> Lock<'a> {
     pub async fn lost(&self) -> Cause {
         loop {
             // Listening begins under the mutex: nobody can break the lock between the look and the listening.
-            let listener = self.agent().shared.with(|state| {
-                let event = state.notes(self.request)?.lost.get_or_insert_default();
-                Some(event.listen())
+            let listener = self.agent().shared.with(|state| match state.notes(self.request) {
+                Some(notes) => Ok(notes.lost.get_or_insert_default().listen()),
+                None => Err(state.cause(self.request)),
             });
-            match (listener, self.broken()) {
-                (Some(listener), None) => listener.await,
-                (_, Some(cause)) => return cause,
-                (None, None) => unreachable!("a lock that the engine does not know was broken"),
+            match listener {
+                Ok(listener) => listener.await,
+                Err(cause) => return cause,
             }
         }
     }
@@ -235,7 +234,7 @@ impl<'a> Lock<'a> {
     pub(crate) fn broken(&self) -> Option<Cause> {
         self.agent().shared.with(|state| match state.manager.get(self.request) {
             Some(_) => None,
-            None => Some(state.ended(self.request).map_or(Cause::Lost, |ended| ended.cause)),
+            None => Some(state.cause(self.request)),
         })
     }
 
@@ -243,10 +242,7 @@ impl<'a> Lock<'a> {
     pub(crate) fn poll_lost(&self, cx: &Context<'_>) -> Poll<Cause> {
         let (poll, _replaced) = self.agent().shared.with(|state| match state.manager.get(self.request) {
             Some(_) => (Poll::Pending, state.set_waker(self.request, cx.waker())),
-            None => {
-                let cause = state.ended(self.request).map_or(Cause::Lost, |ended| ended.cause);
-                (Poll::Ready(cause), None)
-            }
+            None => (Poll::Ready(state.cause(self.request)), None),
         });
         poll
     }

@@ -130,6 +130,11 @@ impl State {
     }
 
     /// Why a request that its owner still has is not live any more.
+    pub(crate) fn cause(&self, request: RequestId) -> Cause {
+        self.ended(request).map_or(Cause::Lost, |ended| ended.cause)
+    }
+
+    /// The same, of an owner that goes.
     pub(crate) fn take_cause(&mut self, request: RequestId) -> Cause {
         self.ended.remove(&request).map_or(Cause::Lost, |ended| ended.cause)
     }
