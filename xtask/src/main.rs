@@ -20,8 +20,10 @@ Jobs of the Lockkeeper workspace:
   cargo xtask unit        * every test of the workspace, examples and doc examples included
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask miri        * the async crate's tests under Miri (nightly)
+  cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm)
   cargo xtask gate        * instruction counts against their limits (valgrind)
-  cargo xtask bench         Lockkeeper beside its peers; writes bench/RESULTS.md
+  cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
+  npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
   cargo xtask docs          builds the documentation and says where it is
   cargo xtask setup         installs what the jobs need, and says what
@@ -37,6 +39,7 @@ fn main() -> ExitCode {
         ["unit"] => unit(),
         ["loom"] => loom(),
         ["miri"] => miri(),
+        ["packages"] => packages(),
         ["gate"] => gate(),
         ["bench"] => bench::write_results(),
         ["fuzz"] => fuzz(None),
@@ -70,6 +73,7 @@ fn test() -> Result {
     unit()?;
     loom()?;
     miri()?;
+    packages()?;
     gate()
 }
 
@@ -107,6 +111,12 @@ fn miri() -> Result {
     run(Command::new("cargo").args(args).args(["--target-dir", "target/miri"]).env("MIRIFLAGS", flags))
 }
 
+fn packages() -> Result {
+    setup::node_modules()?;
+    npm(&["run", "build"])?;
+    npm(&["test"])
+}
+
 fn gate() -> Result {
     setup::command("valgrind", "valgrind")?;
     cargo(&["run", "--release", "--package", "lockkeeper-bench", "--", "gate"])
@@ -133,6 +143,10 @@ fn build_docs() -> Result {
 
 fn cargo(args: &[&str]) -> Result {
     run(Command::new("cargo").args(args))
+}
+
+fn npm(args: &[&str]) -> Result {
+    run(Command::new("npm").args(args))
 }
 
 /// Shows a command, runs it at the root of the workspace, and fails as it fails.

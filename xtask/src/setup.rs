@@ -1,13 +1,27 @@
 //! Installs what the jobs need and a fresh machine does not have. Says what it installs.
 
-use crate::{Result, run};
-use std::process::{Command, Stdio};
+use crate::{Result, root, run};
+use std::{
+    fs,
+    process::{Command, Stdio},
+};
 
 /// What `cargo xtask test` needs.
 pub(crate) fn all() -> Result {
     command("valgrind", "valgrind")?;
     component("rustfmt", &["fmt", "--version"])?;
-    component("clippy", &["clippy", "--version"])
+    component("clippy", &["clippy", "--version"])?;
+    node_modules()
+}
+
+/// What package-lock.json names: TypeScript, and the runtimes in which the npm package is tested.
+pub(crate) fn node_modules() -> Result {
+    let changed = |path| fs::metadata(root().join(path)).and_then(|file| file.modified()).ok();
+    if changed("node_modules/.package-lock.json") >= changed("package-lock.json") {
+        return Ok(());
+    }
+    eprintln!("xtask: installing TypeScript, Node 20 to 26, Bun and Deno into node_modules (npm)");
+    run(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]))
 }
 
 /// A command of a Debian package.

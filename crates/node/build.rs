@@ -1,0 +1,5 @@
+//! Lets the linker leave the runtime's Node-API symbols open.
+
+fn main() {
+    napi_build::setup();
+}

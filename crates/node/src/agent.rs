@@ -1,0 +1,236 @@
+//! The agent of one thread (§2.4): how it comes, how it ends, and the calls that need not be fast.
+
+use crate::{
+    fast::{self, Numbers, answer},
+    names,
+    report::{self, Deadlock, Inspection, Snapshot},
+    state::{Bell, State, Ticket},
+};
+use lockkeeper_core::{ClientId, Mode, Name, Options, Outcome, RequestError, RequestId};
+use napi::{
+    Env, Error, JsString, JsValue, Result,
+    bindgen_prelude::{Float64ArraySlice, Function, Object, sys},
+    check_status,
+};
+use napi_derive::napi;
+use std::{
+    cell::{Cell, RefCell},
+    ptr,
+    rc::Rc,
+};
+
+/// The agent of the thread that makes it.
+#[napi]
+pub struct Agent {
+    inner: Rc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) mailbox: u32,
+    pub(crate) client: ClientId,
+    /// The requests of this thread by slot. A slot is used again only after its request has ended and the thread knows.
+    pub(crate) slots: RefCell<Vec<RequestId>>,
+    pub(crate) numbers: Numbers,
+    ended: Cell<bool>,
+}
+
+thread_local! {
+    /// Ends this thread's agents with the thread, where the runtime does not call the environment's cleanup hook.
+    static AGENTS: RefCell<Vec<EndsWithThread>> = const { RefCell::new(Vec::new()) };
+}
+
+struct EndsWithThread(u32, ClientId);
+
+impl Drop for EndsWithThread {
+    fn drop(&mut self) {
+        // The runtime is gone, and the bell is its to take down.
+        State::lock().close(self.0, self.1);
+    }
+}
+
+#[napi]
+impl Agent {
+    /// The caller keeps the array `numbers` for as long as the agent. `on_mail` is called in a task when there are
+    /// letters.
+    #[napi(constructor)]
+    pub fn new(env: Env, mut numbers: Float64ArraySlice<'_>, on_mail: Function<'_, (), ()>) -> Result<Self> {
+        let bell = bell(&env, &on_mail)?;
+        // SAFETY: nothing else reads or writes the array during this call.
+        let numbers = Numbers::new(unsafe { numbers.as_mut() });
+        let mut state = State::lock();
+        let client = state.manager.client().map_err(|limit| Error::from_reason(limit.to_string()))?;
+        let mailbox = state.open(bell);
+        drop(state);
+        let (slots, ended) = (RefCell::default(), Cell::new(false));
+        let inner = Rc::new(Inner { mailbox, client, slots, numbers, ended });
+        env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
+        AGENTS.with_borrow_mut(|agents| agents.push(EndsWithThread(mailbox, client)));
+        Ok(Self { inner })
+    }
+
+    #[napi(getter)]
+    pub fn client_id(&self) -> String {
+        self.inner.client.to_string()
+    }
+
+    /// `request`, `release` and `collect`, as the raw functions they are.
+    #[napi]
+    pub fn fast<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
+        fast::functions(env, &self.inner)
+    }
+
+    /// The long form of `request`: a scope of names, the request it is nested in, a label. Returns the deadlock because
+    /// of which it was refused.
+    #[napi]
+    pub fn request_scope(
+        &self,
+        env: Env,
+        names: Vec<JsString<'_>>,
+        shared: Vec<bool>,
+        nested_in: Option<u32>,
+        info: Option<String>,
+    ) -> Result<Option<Deadlock>> {
+        let names = names.iter().map(|name| names::name(&env, name)).collect::<Result<Vec<Name>>>()?;
+        let mode = |shared: bool| if shared { Mode::Shared } else { Mode::Exclusive };
+        let scope: Vec<_> = names.into_iter().zip(shared.into_iter().map(mode)).collect();
+        let nested_in = nested_in.and_then(|slot| self.inner.slots.borrow().get(slot as usize).copied());
+        let info = info.map(String::into_boxed_str);
+        let (slot, flags) = self.inner.numbers.given();
+        match self.inner.request(slot, &scope, flags, nested_in, info) {
+            Ok(()) => Ok(None),
+            Err(RequestError::Deadlock(deadlock)) => Ok(Some(report::deadlock(&deadlock))),
+            Err(error) => Err(Error::from_reason(error.to_string())),
+        }
+    }
+
+    /// Aborts a waiting request.
+    #[napi]
+    pub fn abort(&self, slot: u32) -> u32 {
+        let Some(request) = self.inner.slots.borrow().get(slot as usize).copied() else { return 0 };
+        let mut state = State::lock();
+        let State { manager, effects, .. } = &mut *state;
+        let aborted = manager.abort(request, effects);
+        let aborted = if aborted { answer::ABORTED } else { 0 };
+        aborted | self.inner.post(&mut state)
+    }
+
+    /// Breaks every lock of a name.
+    #[napi]
+    pub fn force_release(&self, env: Env, name: JsString<'_>) -> Result<u32> {
+        let name = names::name(&env, &name)?;
+        let mut state = State::lock();
+        let State { manager, effects, .. } = &mut *state;
+        manager.force_release(&name, effects);
+        Ok(self.inner.post(&mut state))
+    }
+
+    #[napi]
+    pub fn query(&self) -> Snapshot {
+        report::query(&State::lock())
+    }
+
+    #[napi]
+    pub fn inspect(&self) -> Inspection {
+        report::inspect(&State::lock())
+    }
+
+    /// The deadlock that a waiting request is part of.
+    #[napi]
+    pub fn deadlock(&self, slot: u32) -> Option<Deadlock> {
+        let request = self.inner.slots.borrow().get(slot as usize).copied()?;
+        State::lock().manager.deadlock(request).as_ref().map(report::deadlock)
+    }
+}
+
+impl Inner {
+    /// Requests a lock; answers in the numbers, with bits of [`answer`].
+    pub(crate) fn request<N: AsRef<[u8]>>(
+        &self,
+        slot: u32,
+        scope: &[(N, Mode)],
+        flags: u32,
+        nested_in: Option<RequestId>,
+        info: Option<Box<str>>,
+    ) -> std::result::Result<(), RequestError> {
+        let options = Options {
+            if_available: flags & fast::flag::IF_AVAILABLE != 0,
+            steal: flags & fast::flag::STEAL != 0,
+            refuse_deadlock: flags & fast::flag::REFUSE_DEADLOCK != 0,
+            nested_in,
+        };
+        let ticket = Ticket { mailbox: self.mailbox, slot, queued_at: 0, info };
+        let mut state = State::lock();
+        let State { manager, effects, .. } = &mut *state;
+        let outcome = manager.request(self.client, scope, options, ticket, effects)?;
+        let (mut answer, token) = match outcome {
+            Outcome::Granted { request, token } => {
+                self.note(slot, request);
+                (answer::GRANTED, token.get())
+            }
+            Outcome::Queued { request } => {
+                self.note(slot, request);
+                state.queued(request);
+                (answer::QUEUED, 0)
+            }
+            Outcome::Unavailable => (answer::UNAVAILABLE, 0),
+        };
+        if options.steal {
+            // Nothing else has effects on others.
+            answer |= self.post(&mut state);
+        }
+        self.numbers.put(0, f64::from(answer), token);
+        Ok(())
+    }
+
+    /// Delivers the effects of a command. [`answer::MAIL`] if some are the caller's own.
+    fn post(&self, state: &mut State) -> u32 {
+        if state.deliver(Some(self.mailbox)) { answer::MAIL } else { 0 }
+    }
+
+    /// Slots are handed out densely.
+    fn note(&self, slot: u32, request: RequestId) {
+        let mut slots = self.slots.borrow_mut();
+        match slots.get_mut(slot as usize) {
+            Some(place) => *place = request,
+            None => slots.push(request),
+        }
+    }
+
+    /// At the environment's end: no code of this thread runs any more.
+    fn end(&self) {
+        if self.ended.replace(true) {
+            return;
+        }
+        let bell = State::lock().close(self.mailbox, self.client);
+        if let Some(Bell(function)) = bell {
+            let mode = sys::ThreadsafeFunctionReleaseMode::abort;
+            // SAFETY: the environment lives until its hooks have run, and the bell is in nobody's hands now.
+            unsafe { sys::napi_release_threadsafe_function(function, mode) };
+        }
+    }
+}
+
+/// The thread-safe function that runs `on_mail`. It does not keep the thread alive.
+fn bell(env: &Env, on_mail: &Function<'_, (), ()>) -> Result<Bell> {
+    let name = env.create_string("lockkeeper")?;
+    let mut function = ptr::null_mut();
+    // SAFETY: all values are of the running call; without a callback of ours the runtime calls `on_mail` itself.
+    check_status!(unsafe {
+        sys::napi_create_threadsafe_function(
+            env.raw(),
+            on_mail.raw(),
+            ptr::null_mut(),
+            name.raw(),
+            0,
+            1,
+            ptr::null_mut(),
+            None,
+            ptr::null_mut(),
+            None,
+            &raw mut function,
+        )
+    })?;
+    // SAFETY: it was just made, by this environment.
+    check_status!(unsafe { sys::napi_unref_threadsafe_function(env.raw(), function) })?;
+    Ok(Bell(function))
+}

@@ -1,0 +1,157 @@
+//! The one lock manager of the process, and a mailbox for each agent.
+
+use lockkeeper_core::{Cause, ClientId, Effect, Manager, RequestId};
+use napi::bindgen_prelude::sys;
+use std::{
+    collections::VecDeque,
+    ptr,
+    sync::{LazyLock, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
+    Mutex::new(State {
+        manager: Manager::default(),
+        mailboxes: Vec::new(),
+        effects: Vec::new(),
+        began: Instant::now(),
+    })
+});
+
+pub(crate) struct State {
+    pub(crate) manager: Manager<Ticket>,
+    /// By [`Ticket::mailbox`]. A place is free again once its agent has ended, and all its requests with it.
+    mailboxes: Vec<Option<Mailbox>>,
+    /// Of the current command. Empty between commands.
+    pub(crate) effects: Vec<Effect<Ticket>>,
+    /// Waiting times count from here.
+    began: Instant,
+}
+
+/// What the addon keeps with a request: whose it is.
+pub(crate) struct Ticket {
+    pub(crate) mailbox: u32,
+    /// Its place in the thread's own table.
+    pub(crate) slot: u32,
+    /// When the request began to wait, in nanoseconds since the process began to lock.
+    pub(crate) queued_at: u64,
+    pub(crate) info: Option<Box<str>>,
+}
+
+/// Where an agent learns what others did to its requests.
+struct Mailbox {
+    letters: VecDeque<Letter>,
+    bell: Bell,
+    /// Whether the bell has rung since the mailbox was last emptied.
+    rung: bool,
+}
+
+/// What befell a request of one slot.
+#[derive(Clone, Copy)]
+pub(crate) enum Letter {
+    Granted { slot: u32, token: u64 },
+    Broken { slot: u32, cause: Cause },
+}
+
+/// A thread-safe function, which has the runtime run the thread's `onMail`.
+///
+/// Rung and taken away under the mutex only, so nobody rings one whose thread has ended.
+pub(crate) struct Bell(pub(crate) sys::napi_threadsafe_function);
+
+// SAFETY: a thread-safe function is made to be called from any thread.
+unsafe impl Send for Bell {}
+
+impl State {
+    pub(crate) fn lock() -> MutexGuard<'static, State> {
+        // A panic under the mutex would be a bug of the engine; the rest of the process goes on.
+        STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Nanoseconds since the process began to lock.
+    pub(crate) fn now(&self) -> u64 {
+        u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+
+    /// Gives a new agent its mailbox.
+    pub(crate) fn open(&mut self, bell: Bell) -> u32 {
+        let mailbox = Some(Mailbox { letters: VecDeque::new(), bell, rung: false });
+        let place = self.mailboxes.iter().position(Option::is_none).unwrap_or(self.mailboxes.len());
+        match self.mailboxes.get_mut(place) {
+            Some(free) => *free = mailbox,
+            None => self.mailboxes.push(mailbox),
+        }
+        u32::try_from(place).expect("there are fewer threads than that")
+    }
+
+    /// Ends an agent (§2.6), once. Returns its bell, for a thread that can still take it down.
+    pub(crate) fn close(&mut self, place: u32, client: ClientId) -> Option<Bell> {
+        if !self.manager.client_gone(client, &mut self.effects) {
+            return None;
+        }
+        let mailbox = self.mailboxes[place as usize].take();
+        self.deliver(None);
+        mailbox.map(|mailbox| mailbox.bell)
+    }
+
+    /// Puts the effects of a command into the mailboxes of those concerned, and rings where they do not call
+    /// themselves. Whether the caller has letters.
+    pub(crate) fn deliver(&mut self, caller: Option<u32>) -> bool {
+        let mut effects = std::mem::take(&mut self.effects);
+        for effect in effects.drain(..) {
+            let Some((place, letter)) = self.letter(&effect) else { continue };
+            let Some(mailbox) = &mut self.mailboxes[place as usize] else { continue };
+            mailbox.letters.push_back(letter);
+            if Some(place) != caller && !mailbox.rung {
+                mailbox.rung = mailbox.bell.ring();
+            }
+        }
+        self.effects = effects;
+        let waiting =
+            |caller: u32| self.mailboxes[caller as usize].as_ref().is_some_and(Mailbox::has_letters);
+        caller.is_some_and(waiting)
+    }
+
+    /// The letters of an agent that lives, oldest first, to be taken out.
+    pub(crate) fn letters(&mut self, place: u32) -> &mut VecDeque<Letter> {
+        let mailbox = self.mailboxes[place as usize].as_mut().expect("an agent that calls has a mailbox");
+        // It rings again for what comes after this.
+        mailbox.rung = false;
+        &mut mailbox.letters
+    }
+
+    /// To whom an effect is told, and what. A request that its own agent aborted is known to be gone.
+    fn letter(&self, effect: &Effect<Ticket>) -> Option<(u32, Letter)> {
+        match effect {
+            Effect::Granted { request, token } => {
+                let ticket = self.manager.get(*request)?.data();
+                Some((ticket.mailbox, Letter::Granted { slot: ticket.slot, token: token.get() }))
+            }
+            Effect::Aborted { .. } => None,
+            Effect::Broken { cause, data, .. } => {
+                Some((data.mailbox, Letter::Broken { slot: data.slot, cause: *cause }))
+            }
+        }
+    }
+
+    /// Notes that a request has begun to wait.
+    pub(crate) fn queued(&mut self, request: RequestId) {
+        let now = self.now();
+        if let Some(ticket) = self.manager.data_mut(request) {
+            ticket.queued_at = now;
+        }
+    }
+}
+
+impl Mailbox {
+    fn has_letters(&self) -> bool {
+        !self.letters.is_empty()
+    }
+}
+
+impl Bell {
+    fn ring(&self) -> bool {
+        let mode = sys::ThreadsafeFunctionCallMode::nonblocking;
+        // SAFETY: the function lives while its mailbox is open, and the mailbox is under the mutex.
+        unsafe { sys::napi_call_threadsafe_function(self.0, ptr::null_mut(), mode) == sys::Status::napi_ok }
+    }
+}

@@ -1,0 +1,31 @@
+/**
+ * The channels `lockkeeper:request`, `lockkeeper:grant`, `lockkeeper:release` and `lockkeeper:steal` of
+ * `node:diagnostics_channel`. A message costs nothing while nobody listens.
+ */
+
+import { channel } from 'node:diagnostics_channel';
+import type { Request } from './request.js';
+import type { LockMode } from './webidl.js';
+
+export interface LockMessage {
+  names: string[];
+  mode: LockMode;
+  clientId: string;
+  /** Of a lock. */
+  token?: bigint;
+}
+
+const channels = {
+  request: channel('lockkeeper:request'),
+  grant: channel('lockkeeper:grant'),
+  release: channel('lockkeeper:release'),
+  steal: channel('lockkeeper:steal'),
+};
+
+export function publish(event: keyof typeof channels, request: Request): void {
+  if (!channels[event].hasSubscribers) return;
+  const { mode, token, transport } = request;
+  const message: LockMessage = { names: [...request.scope().names], mode, clientId: transport.clientId };
+  if (token) message.token = BigInt(token);
+  channels[event].publish(message);
+}

@@ -1,0 +1,153 @@
+/**
+ * The transport of this process: the agent of this thread, with the table of its requests by slot and the mail that
+ * tells what other threads did to them.
+ */
+
+import { setInterval } from 'node:timers';
+import { DeadlockError, refused } from './errors.js';
+import { addon, Answer, News, type Deadlock, type Inspection } from './native.js';
+import { watchForDeadlock } from './nesting.js';
+import type { Request, Transport } from './request.js';
+import { State } from './request.js';
+
+/** Letters that are collected in one call. */
+const ROOM = 255;
+
+const numbers = new Float64Array(2 + 2 * ROOM);
+const agent = new addon.Agent(numbers, collect);
+const native = agent.fast();
+
+const table: (Request | undefined)[] = [];
+const free: number[] = [];
+
+/** Requests of this thread that wait. While there are some, the event loop is kept alive, at no cost. */
+let waiting = 0;
+const alive = setInterval(() => {}, 2 ** 31 - 1).unref();
+
+export const local = {
+  clientId: agent.clientId,
+
+  submit(request: Request, flags: number): boolean {
+    numbers[0] = take(request);
+    numbers[1] = flags;
+    try {
+      native.request(request.name);
+    } catch (error) {
+      give(request);
+      throw refused(error);
+    }
+    return answered(request);
+  },
+
+  submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
+    const { names, shared } = request.scope();
+    const slot = (numbers[0] = take(request));
+    numbers[1] = flags;
+    let deadlock: Deadlock | null;
+    try {
+      deadlock = agent.requestScope(names, shared, nestedIn?.slot, info);
+    } catch (error) {
+      give(request);
+      throw refused(error);
+    }
+    if (deadlock) {
+      give(request);
+      throw new DeadlockError(deadlock);
+    }
+    const available = answered(request);
+    if (nestedIn && request.state === State.WAITING) watchForDeadlock(request, () => agent.deadlock(slot));
+    return available;
+  },
+
+  abort(request: Request): boolean {
+    const answer = agent.abort(request.slot);
+    if (answer & Answer.MAIL) collect();
+    if (!(answer & Answer.ABORTED)) return false;
+    give(request);
+    waits(-1);
+    return true;
+  },
+
+  release(request: Request): boolean {
+    numbers[0] = request.slot;
+    native.release();
+    const answer = numbers[0]!;
+    const token = numbers[1]!;
+    // One of the letters may say that the lock was broken.
+    if (answer < 0) collect();
+    if (request.state === State.ENDED) return false;
+    give(request);
+    if (answer > 0) grant(answer - 1, token);
+    return true;
+  },
+
+  forceRelease(name: string): void {
+    if (agent.forceRelease(name) & Answer.MAIL) collect();
+  },
+
+  query: () => agent.query(),
+  inspect: (): Inspection => agent.inspect(),
+} satisfies Transport & Record<string, unknown>;
+
+/** What became of a request that was just made. */
+function answered(request: Request): boolean {
+  const answer = numbers[0]!;
+  const token = numbers[1]!;
+  const outcome = answer & ~Answer.MAIL;
+  // Whom a steal broke learns of it before the thief is granted, who may have been robbed itself by then.
+  if (answer & Answer.MAIL) collect();
+  if (outcome === Answer.GRANTED) {
+    if (request.state === State.NEW) request.granted(token);
+  } else if (outcome === Answer.QUEUED) {
+    waits(1);
+    request.queued();
+  } else {
+    give(request);
+    return false;
+  }
+  return true;
+}
+
+/** Reads all letters. It runs no code but ours, which makes no requests, so nothing overwrites them meanwhile. */
+function collect(): void {
+  for (let count = ROOM; count === ROOM; ) {
+    native.collect();
+    count = numbers[0]!;
+    for (let i = 1; i <= count; i++) {
+      const letter = numbers[2 * i]!;
+      const slot = Math.floor(letter / 4);
+      const news = letter % 4;
+      if (news === News.GRANTED) grant(slot, numbers[2 * i + 1]!);
+      else breakLock(slot, news);
+    }
+  }
+}
+
+function grant(slot: number, token: number): void {
+  waits(-1);
+  table[slot]!.granted(token);
+}
+
+function breakLock(slot: number, news: number): void {
+  const request = table[slot]!;
+  give(request);
+  request.broke(news === News.STOLEN ? 'stolen' : 'lost');
+}
+
+function take(request: Request): number {
+  const slot = free.length > 0 ? free.pop()! : table.length;
+  table[slot] = request;
+  request.slot = slot;
+  return slot;
+}
+
+function give(request: Request): void {
+  table[request.slot] = undefined;
+  free.push(request.slot);
+}
+
+function waits(more: 1 | -1): void {
+  waiting += more;
+  if (waiting === 0) alive.unref();
+  else if (waiting === more) alive.ref();
+}

@@ -1,0 +1,81 @@
+/** What a holder is given: `Lock` (§3.3), and the lock of `acquire()`, which its holder releases. */
+
+import type { Request } from './request.js';
+import { exposeInterface, type LockMode } from './webidl.js';
+
+/** Nobody else has it, so nobody else makes locks. */
+const key = Symbol('lockkeeper');
+
+/** The interface `Lock` of the Web Locks API, with the fencing token and a signal. */
+export class Lock {
+  #request: Request;
+
+  /** Throws: locks are granted, not made. */
+  constructor(...illegal: never);
+  constructor(given?: unknown, request?: Request) {
+    if (given !== key) throw new TypeError('Illegal constructor');
+    this.#request = request!;
+  }
+
+  get name(): string {
+    return this.#request.name;
+  }
+
+  get mode(): LockMode {
+    return this.#request.mode;
+  }
+
+  /** Greater than that of every earlier grant: storage that refuses smaller ones is safe from who was robbed. */
+  get token(): bigint {
+    return BigInt(this.#request.token);
+  }
+
+  /** Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is "stolen" or "lost". */
+  get signal(): AbortSignal {
+    return this.#request.signal;
+  }
+
+  /** The request behind a lock, or `undefined` if it is none. */
+  static [key](lock: unknown): Request | undefined {
+    return typeof lock === 'object' && lock !== null && #request in lock ? lock.#request : undefined;
+  }
+}
+
+/** A lock of `acquire()`. */
+export class AcquiredLock extends Lock {
+  /** The names, sorted and each once. `name` is the first that was asked for. */
+  get scope(): readonly string[] {
+    return sorted(requestOf(this)!.scope().names);
+  }
+
+  /** Releases the lock. Resolves to `false` if it was released, stolen or lost before. */
+  release(): Promise<boolean> {
+    return Promise.resolve(requestOf(this)!.release());
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.release();
+  }
+}
+
+exposeInterface('Lock', Lock.prototype, ['name', 'mode', 'token', 'signal']);
+
+export const requestOf: (lock: unknown) => Request | undefined = Lock[key];
+// It is nobody's business.
+delete (Lock as { [key]?: unknown })[key];
+
+type Constructor<T> = new (given: typeof key, request: Request) => T;
+const LockConstructor = Lock as unknown as Constructor<Lock>;
+const AcquiredLockConstructor = AcquiredLock as unknown as Constructor<AcquiredLock>;
+
+export function newLock(request: Request): Lock {
+  return new LockConstructor(key, request);
+}
+
+export function newAcquiredLock(request: Request): AcquiredLock {
+  return new AcquiredLockConstructor(key, request);
+}
+
+export function sorted(names: readonly string[]): readonly string[] {
+  return Object.freeze([...new Set(names)].sort());
+}

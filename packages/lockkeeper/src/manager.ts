@@ -1,0 +1,221 @@
+/** `LockManager` (§3.2), and what goes beyond it. */
+
+import { publish } from './diagnostics.js';
+import { notSupported } from './errors.js';
+import { local } from './local.js';
+import { requestOf, type AcquiredLock, type Lock } from './lock.js';
+import { Flag, type Inspection } from './native.js';
+import { outerRequest } from './nesting.js';
+import { AcquireRequest, CallbackRequest, State, type Scope } from './request.js';
+import {
+  exposeInterface,
+  toAbortSignal,
+  toCallback,
+  toDOMString,
+  toLockMode,
+  toLockOptions,
+  type LockMode,
+  type LockOptions,
+} from './webidl.js';
+
+export interface LockInfo {
+  name: string;
+  mode: LockMode;
+  clientId: string;
+}
+
+export interface LockManagerSnapshot {
+  held: LockInfo[];
+  pending: LockInfo[];
+}
+
+export type LockGrantedCallback<T, L = Lock | null> = (lock: L) => T;
+
+/** What `acquire` takes: a name, several, or names with their modes. */
+export type LockScope = string | Iterable<string> | Readonly<Record<string, LockMode>>;
+
+export interface AcquireOptions {
+  /** Of the names that have none of their own. */
+  mode?: LockMode;
+  ifAvailable?: boolean;
+  steal?: boolean;
+  signal?: AbortSignal;
+  /** Milliseconds to wait at most; then a `TimeoutError`. */
+  timeout?: number;
+  /** A label for `inspect()`. */
+  info?: string;
+  /** A lock of this thread within which this one is acquired, if `detectDeadlocks()` does not know. */
+  within?: Lock;
+  /** A `DeadlockError` rather than a request that would wait for itself. */
+  deadlock?: 'refuse' | 'report';
+}
+
+/** Nobody else has it, so nobody else makes managers. */
+const key = Symbol('lockkeeper');
+
+/** The interface `LockManager` of the Web Locks API, with `acquire` and `inspect`. */
+export class LockManager {
+  #transport: typeof local;
+
+  /** Throws: `locks` is the one there is. */
+  constructor(...illegal: never);
+  constructor(given?: unknown, transport?: typeof local) {
+    if (given !== key) throw new TypeError('Illegal constructor');
+    this.#transport = transport!;
+  }
+
+  /** Requests a lock and runs the callback while it is held (§3.2.1). */
+  request<T>(name: string, callback: LockGrantedCallback<T, Lock>): Promise<Awaited<T>>;
+  request<T>(
+    name: string,
+    options: LockOptions & { ifAvailable?: false },
+    callback: LockGrantedCallback<T, Lock>,
+  ): Promise<Awaited<T>>;
+  request<T>(name: string, options: LockOptions, callback: LockGrantedCallback<T>): Promise<Awaited<T>>;
+  request(name: unknown, second: unknown, third?: unknown): Promise<unknown> {
+    try {
+      if (arguments.length < 2) throw new TypeError(`request needs 2 arguments, but ${arguments.length} were given`);
+      const transport = this.#transport;
+      const resource = toDOMString(name);
+      const options = arguments.length === 2 ? undefined : toLockOptions(second);
+      const callback = toCallback(options === undefined ? second : third);
+      return request(transport, resource, options ?? {}, callback);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  /** A snapshot of all locks and requests (§3.2.2). */
+  query(): Promise<LockManagerSnapshot> {
+    try {
+      return Promise.resolve(snapshot(this.#transport.query()));
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  /**
+   * Acquires a lock on one name, or on several at once, which its holder releases: with `release()`, or at the end of
+   * the block that said `await using`. With `ifAvailable`, `null` if it is not to be had now.
+   */
+  acquire(scope: LockScope, options: AcquireOptions & { ifAvailable: true }): Promise<AcquiredLock | null>;
+  acquire(scope: LockScope, options?: AcquireOptions): Promise<AcquiredLock>;
+  acquire(scope: LockScope, options: AcquireOptions = {}): Promise<AcquiredLock | null> {
+    try {
+      return acquire(this.#transport, scope, options);
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+
+  /** The state of the manager with all that `query()` may not show: scopes, labels, waiting times, tokens, deadlocks. */
+  inspect(): Promise<Inspection> {
+    try {
+      return Promise.resolve(this.#transport.inspect());
+    } catch (error) {
+      return Promise.reject(error);
+    }
+  }
+}
+
+exposeInterface('LockManager', LockManager.prototype, ['request', 'query', 'acquire', 'inspect']);
+
+/** The lock manager of this process. */
+export const locks: LockManager = new LockManager(...([key, local] as never));
+
+/** §3.2.1, from step 5. Steps 2 to 4 are about documents and origins, of which there are none here. */
+function request(
+  transport: typeof local,
+  name: string,
+  { mode = 'exclusive', ifAvailable = false, steal = false, signal }: LockOptions,
+  callback: (lock: Lock | null) => unknown,
+): Promise<unknown> {
+  const shared = mode === 'shared';
+  checkName(name);
+  checkOptions(shared, ifAvailable, steal, signal);
+  const request = new CallbackRequest(transport, name, mode, callback);
+  publish('request', request);
+  const flags = flagsOf(shared, ifAvailable, steal);
+  const nestedIn = outerRequest();
+  const available = nestedIn
+    ? transport.submitScope(request, flags, nestedIn)
+    : transport.submit(request, flags);
+  if (!available) request.unavailable();
+  else if (signal) request.arm(signal);
+  return request.promise;
+}
+
+/** Step 5. */
+function checkName(name: string): void {
+  if (name.startsWith('-')) throw notSupported("Names that start with '-' are reserved");
+}
+
+/** Steps 6 to 9. */
+function checkOptions(
+  shared: boolean,
+  ifAvailable: boolean,
+  steal: boolean,
+  signal: AbortSignal | undefined,
+): void {
+  if (steal && ifAvailable) throw notSupported('steal and ifAvailable do not go together');
+  if (steal && shared) throw notSupported('steal goes with exclusive locks only');
+  if (signal && (steal || ifAvailable)) throw notSupported('signal goes with neither steal nor ifAvailable');
+  if (signal?.aborted) throw signal.reason;
+}
+
+function flagsOf(shared: boolean, ifAvailable: boolean, steal: boolean): number {
+  return (shared ? Flag.SHARED : 0) | (ifAvailable ? Flag.IF_AVAILABLE : 0) | (steal ? Flag.STEAL : 0);
+}
+
+function acquire(
+  transport: typeof local,
+  given: LockScope,
+  options: AcquireOptions,
+): Promise<AcquiredLock | null> {
+  const { mode = 'exclusive', ifAvailable = false, steal = false, signal, timeout, info, within, deadlock } = options;
+  const scope = toScope(given, toLockMode(mode));
+  scope.names.forEach(checkName);
+  checkOptions(scope.shared.includes(true), ifAvailable, steal, signal && toAbortSignal(signal));
+  if (timeout !== undefined && !(timeout >= 0)) throw new TypeError('timeout is a number of milliseconds');
+  const nestedIn = within === undefined ? outerRequest() : requestOf(within);
+  if (within !== undefined && nestedIn === undefined) throw new TypeError('within is not a Lock');
+  const flags =
+    flagsOf(scope.shared[0]!, ifAvailable, steal) | (deadlock === 'refuse' ? Flag.REFUSE_DEADLOCK : 0);
+  const request = new AcquireRequest(transport, scope);
+  publish('request', request);
+  const plain = scope.names.length === 1 && nestedIn === undefined && info === undefined;
+  const held = nestedIn?.state === State.HELD ? nestedIn : undefined;
+  const available = plain
+    ? transport.submit(request, flags)
+    : transport.submitScope(request, flags, held, info === undefined ? undefined : `${info}`);
+  if (!available) request.resolve(null);
+  else if (signal !== undefined || timeout !== undefined) request.arm(signal, timeout);
+  return request.promise as Promise<AcquiredLock | null>;
+}
+
+export function toScope(given: LockScope, mode: LockMode): Scope {
+  if (typeof given === 'string') return { names: [given], shared: [mode === 'shared'] };
+  if (typeof given !== 'object' || given === null) {
+    throw new TypeError('a scope is a name, several names, or an object of names with their modes');
+  }
+  const entries: [string, LockMode][] =
+    Symbol.iterator in given
+      ? Array.from(given as Iterable<string>, (name) => [toDOMString(name), mode])
+      : Object.entries(given).map(([name, own]) => [name, toLockMode(own)]);
+  if (entries.length === 0) throw new TypeError('a scope needs at least one name');
+  return { names: entries.map(([name]) => name), shared: entries.map(([, own]) => own === 'shared') };
+}
+
+/** Unpacks a snapshot: plain objects, and in each entry the three members that the draft has. */
+function snapshot({ names, entries, held, clients }: ReturnType<typeof local.query>): LockManagerSnapshot {
+  const lists: LockManagerSnapshot = { held: [], pending: [] };
+  let at = 0;
+  for (let i = 0; i < entries.length; i += 2) {
+    const end = at + (entries[i]! >>> 1);
+    const mode = entries[i]! & 1 ? 'shared' : 'exclusive';
+    const list = i < 2 * held ? lists.held : lists.pending;
+    list.push({ name: names.slice(at, end), mode, clientId: clients[entries[i + 1]!]! });
+    at = end;
+  }
+  return lists;
+}

@@ -1,0 +1,146 @@
+/**
+ * The addon: which file it is, and the interface it has (`crates/node` is the other side).
+ *
+ * All threads of a process must use one file, since each file that is loaded has a lock manager of its own. The one
+ * that was loaded first is used by all: a thread hands its path on to the threads it starts, and on Linux the list
+ * of mapped files shows it wherever it was loaded.
+ */
+
+import { existsSync, readFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { getEnvironmentData, setEnvironmentData } from 'node:worker_threads';
+
+/** How a request is made, beyond its names. */
+export const Flag = { SHARED: 1, IF_AVAILABLE: 2, STEAL: 4, REFUSE_DEADLOCK: 8 } as const;
+
+/** What a call came to. `MAIL`: there are letters to collect. */
+export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
+
+/** What befell a request: the two low bits of the first number of a letter. The second is the token of a grant. */
+export const News = { GRANTED: 0, STOLEN: 1, LOST: 2 } as const;
+
+/**
+ * The agent of this thread. Requests go by slots: numbers that this side gives out densely and uses again.
+ *
+ * What is not a string is passed in an array of numbers, by twos. The first two are a call's. In: a slot, flags. Out:
+ * an answer, the token of a grant. The others are letters: a slot × 4 + its news, the token of a grant.
+ */
+export interface NativeAgent {
+  readonly clientId: string;
+  fast(): {
+    request(name: string): void;
+    /** Answers 0; or slot + 1 of the one request that was granted by it; or -1 if there are letters to collect. */
+    release(): void;
+    /** Answers how many letters it has written, which are as many as there is room for. */
+    collect(): void;
+  };
+  /** The long form of `request`. Returns the deadlock because of which it was refused. */
+  requestScope(
+    names: string[],
+    shared: boolean[],
+    nestedIn: number | undefined,
+    info: string | undefined,
+  ): Deadlock | null;
+  abort(slot: number): number;
+  forceRelease(name: string): number;
+  query(): { names: string; entries: Uint32Array; held: number; clients: string[] };
+  inspect(): Inspection;
+  deadlock(slot: number): Deadlock | null;
+}
+
+/** A cycle of requests that wait for each other if each awaits the request nested in it. */
+export interface Deadlock {
+  message: string;
+  cycle: DeadlockStep[];
+}
+
+export interface DeadlockStep {
+  request: bigint;
+  clientId: string;
+  /** The name for which the request waits; none if it waits for the next request, which is nested in it. */
+  waitsFor?: string;
+}
+
+/** The state of a lock manager with all that `query()` may not show. */
+export interface Inspection {
+  held: RequestInfo[];
+  pending: RequestInfo[];
+  deadlocks: Deadlock[];
+}
+
+export interface RequestInfo {
+  /** The place of the request in the one order of arrivals. */
+  request: bigint;
+  clientId: string;
+  /** The names, sorted. */
+  scope: { name: string; mode: 'exclusive' | 'shared' }[];
+  /** The label that `acquire` gave it. */
+  info?: string;
+  /** The fencing token, if it is held. */
+  token?: bigint;
+  /** For how many milliseconds it has waited, if it waits. */
+  waited?: number;
+  /** The request within which it was made. */
+  nestedIn?: bigint;
+  /** Whether it was made with `steal`. */
+  stole: boolean;
+}
+
+interface Addon {
+  ABI: number;
+  Agent: new (numbers: Float64Array, onMail: () => void) => NativeAgent;
+}
+
+const ABI = 1;
+const SHARED_PATH = `lockkeeper.addon.${ABI}`;
+const require = createRequire(import.meta.url);
+
+export const addon = load();
+
+function load(): Addon {
+  const own = ownPath();
+  const shared = getEnvironmentData(SHARED_PATH) ?? mapped().find(existsSync);
+  if (typeof shared === 'string' && shared !== own) {
+    const found = require(shared) as Addon;
+    if (found.ABI === ABI) return share(shared, found);
+    process.emitWarning(
+      `two versions of lockkeeper are loaded that do not share their locks: ${shared} and ${own}`,
+      { type: 'LockkeeperWarning', code: 'LOCKKEEPER_TWO_MANAGERS' },
+    );
+  }
+  return share(own, require(own) as Addon);
+}
+
+function share(path: string, loaded: Addon): Addon {
+  setEnvironmentData(SHARED_PATH, path);
+  return loaded;
+}
+
+/** The file that this copy of the package came with, in the package of this platform. */
+function ownPath(): string {
+  const { platform, arch } = process;
+  const abis = platform === 'linux' ? ['-gnu', '-musl'] : platform === 'win32' ? ['-msvc'] : [''];
+  const targets = abis.map((abi) => `${platform}-${arch}${abi}`);
+  for (const target of targets) {
+    try {
+      return require.resolve(`lockkeeper-${target}`);
+    } catch {
+      // Not this one.
+    }
+  }
+  throw new Error(
+    `lockkeeper has no addon for ${platform}-${arch}: none of ${targets.map((t) => `lockkeeper-${t}`).join(', ')} ` +
+      'is installed. Were optional dependencies left out (npm install --include=optional)?',
+  );
+}
+
+/** The addons that this process has loaded, of this copy or others; none where there is no such list. */
+function mapped(): string[] {
+  if (process.platform !== 'linux') return [];
+  try {
+    const maps = readFileSync('/proc/self/maps', 'utf8');
+    return [...new Set(maps.match(/\/.*\/lockkeeper\.linux-[\w-]+\.node$/gm))];
+  } catch {
+    return [];
+  }
+}

@@ -1,0 +1,37 @@
+/**
+ * Which requests are made within which locks, for reports of deadlocks. It costs every request a little, so it is
+ * off until `detectDeadlocks()` is called.
+ */
+
+import { AsyncLocalStorage } from 'node:async_hooks';
+import type { Deadlock } from './native.js';
+import { State, type Request } from './request.js';
+
+/** The lock in whose callback the running code is. */
+export const outer: { storage: AsyncLocalStorage<Request> | undefined } = { storage: undefined };
+
+/** How long a nested request waits before it is looked at. */
+const PATIENCE = 1000;
+
+/**
+ * From now on, requests that are made in the callback of a lock are known to be nested in it: `inspect()` shows
+ * deadlocks, a warning of the process tells of one that lasts, and `acquire(…, { deadlock: 'refuse' })` knows them.
+ */
+export function detectDeadlocks(): void {
+  outer.storage ??= new AsyncLocalStorage();
+}
+
+/** The live request within which the running code was called. */
+export function outerRequest(): Request | undefined {
+  const request = outer.storage?.getStore();
+  return request?.state === State.HELD ? request : undefined;
+}
+
+/** Warns if the request, which waits, turns out to wait for itself. */
+export function watchForDeadlock(request: Request, find: () => Deadlock | null): void {
+  const look = (): void => {
+    const deadlock = request.state === State.WAITING ? find() : null;
+    if (deadlock) process.emitWarning(deadlock.message, { type: 'DeadlockWarning', code: 'LOCKKEEPER_DEADLOCK' });
+  };
+  setTimeout(look, PATIENCE).unref();
+}

@@ -1,0 +1,247 @@
+/**
+ * A lock request (§2.5) and the lock it becomes, from this thread's side: one record for both, as in the engine.
+ * There are two kinds, which differ in how they tell their owner: one runs a callback, one hands out the lock.
+ */
+
+import { setImmediate } from 'node:timers';
+import { publish } from './diagnostics.js';
+import { broken, timedOut, type BrokenBy } from './errors.js';
+import { newAcquiredLock, newLock, type Lock } from './lock.js';
+import { outer } from './nesting.js';
+import { addAbortAlgorithm, type LockMode } from './webidl.js';
+
+/** What carries requests to a lock manager. It answers with `queued`, `granted` and `broke` on the request. */
+export interface Transport {
+  readonly clientId: string;
+  /** Requests a lock on one name. `false` if it is not available, and was not to wait. */
+  submit(request: Request, flags: number): boolean;
+  /** The same with all that a scope may have. */
+  submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean;
+  /** Takes a waiting request out of its queues. `false` if it does not wait any more. */
+  abort(request: Request): boolean;
+  /** Releases a lock. `false` if it was broken before; then its request has been told. */
+  release(request: Request): boolean;
+}
+
+/** Names, each with its mode. */
+export interface Scope {
+  names: string[];
+  shared: boolean[];
+}
+
+/** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
+export const State = { NEW: 0, WAITING: 1, GRANTED: 2, HELD: 3, ENDED: 4 } as const;
+
+/** What a timer can count to: 25 days. Who would wait longer waits for ever. */
+const MAX_TIMEOUT = 2 ** 31 - 1;
+
+/** The functions of the promise that was made last: an executor that is no closure. */
+let resolveLast: (value: unknown) => void;
+let rejectLast: (reason: unknown) => void;
+const executor = (resolve: (value: unknown) => void, reject: (reason: unknown) => void): void => {
+  resolveLast = resolve;
+  rejectLast = reject;
+};
+
+export abstract class Request {
+  state: number = State.NEW;
+  /** Its place in the transport's table. */
+  slot = -1;
+  /** The fencing token, once it is granted. */
+  token: number | bigint = 0;
+  /** What the owner was given: the released promise of a callback's lock, or the promise of a lock. */
+  readonly promise: Promise<unknown> = new Promise(executor);
+  readonly resolve = resolveLast;
+  readonly reject = rejectLast;
+  /** Starts the delivery of a grant that had to be waited for. */
+  private deliverLater: (() => void) | undefined = undefined;
+  /** Stops listening to the signal and the clock. */
+  private disarm: (() => void) | undefined = undefined;
+  /** Behind `lock.signal`; made when somebody asks for it. */
+  private controller: AbortController | undefined = undefined;
+  private brokenBy: DOMException | undefined = undefined;
+
+  constructor(
+    readonly transport: Transport,
+    readonly name: string,
+    readonly mode: LockMode,
+  ) {}
+
+  scope(): Scope {
+    return { names: [this.name], shared: [this.mode === 'shared'] };
+  }
+
+  /** The engine granted the request inside the call that made it. */
+  protected abstract grantedAtOnce(): void;
+  /** Hands the lock to the owner. */
+  protected abstract deliver(): void;
+
+  queued(): void {
+    this.state = State.WAITING;
+    // The grant will come out of somebody else's asynchronous context. A reaction runs in that of its own `then`.
+    new Promise<void>((resolve) => (this.deliverLater = resolve)).then(() => this.begin());
+  }
+
+  granted(token: number | bigint): void {
+    const waited = this.state === State.WAITING;
+    this.state = State.GRANTED;
+    this.token = token;
+    if (waited) setImmediate(this.deliverLater!);
+    else this.grantedAtOnce();
+  }
+
+  /** The task of §4.4, step 14. A lock that was aborted or broken since is not delivered. */
+  protected begin(): void {
+    if (this.state !== State.GRANTED) return;
+    this.state = State.HELD;
+    this.disarm?.();
+    publish('grant', this);
+    this.deliver();
+  }
+
+  /** Stolen, or lost. */
+  broke(cause: BrokenBy): void {
+    this.end();
+    const error = broken(describe(this.scope()), cause);
+    this.brokenBy = error;
+    this.reject(error);
+    // Listeners are other people's code: they run when this thread is done with its mail.
+    queueMicrotask(() => {
+      this.controller?.abort(error);
+      publish('steal', this);
+    });
+  }
+
+  /** Gives the request up, unless the owner has the lock already. */
+  abort(reason: unknown): void {
+    const gone =
+      (this.state === State.WAITING && this.transport.abort(this)) ||
+      (this.state === State.GRANTED && this.transport.release(this));
+    if (!gone) return;
+    this.end();
+    this.reject(reason);
+  }
+
+  /** Releases the lock. `false` if it was not held any more. */
+  release(): boolean {
+    if (this.state !== State.HELD || !this.transport.release(this)) return false;
+    this.end();
+    publish('release', this);
+    return true;
+  }
+
+  /** Aborts the request with the signal, or when the time is up, unless it is delivered before. */
+  arm(signal: AbortSignal | undefined, timeout?: number): void {
+    if (this.state !== State.WAITING && this.state !== State.GRANTED) return;
+    const unlisten = signal && addAbortAlgorithm(signal, () => this.abort(signal.reason));
+    const expire = (): void => this.abort(timedOut(describe(this.scope()), timeout!));
+    const timer = timeout !== undefined && timeout <= MAX_TIMEOUT ? setTimeout(expire, timeout) : undefined;
+    this.disarm = () => {
+      unlisten?.();
+      clearTimeout(timer);
+    };
+  }
+
+  /** Aborts when the lock is broken. */
+  get signal(): AbortSignal {
+    this.controller ??= new AbortController();
+    if (this.brokenBy) this.controller.abort(this.brokenBy);
+    return this.controller.signal;
+  }
+
+  private end(): void {
+    this.state = State.ENDED;
+    this.disarm?.();
+  }
+}
+
+/** `request()`: runs a callback in a task and holds the lock until what it returns has settled. */
+export class CallbackRequest extends Request {
+  constructor(
+    transport: Transport,
+    name: string,
+    mode: LockMode,
+    private readonly callback: (lock: Lock | null) => unknown,
+  ) {
+    super(transport, name, mode);
+  }
+
+  protected override grantedAtOnce(): void {
+    setImmediate(begin, this);
+  }
+
+  protected override deliver(): void {
+    this.run(newLock(this));
+  }
+
+  /** §4.1, step 3.5.1: not available. */
+  unavailable(): void {
+    setImmediate(() => this.run(null));
+  }
+
+  /** §4.4, steps 14.2 and 14.3, and what §2.4 has to follow. */
+  private run(lock: Lock | null): void {
+    const { callback } = this;
+    let result: unknown;
+    try {
+      result = lock && outer.storage ? outer.storage.run(this, callback, lock) : callback(lock);
+    } catch (error) {
+      result = Promise.reject(error);
+    }
+    then.call(
+      toPromise(result),
+      (value) => this.settled(lock, this.resolve, value),
+      (reason) => this.settled(lock, this.reject, reason),
+    );
+  }
+
+  /** §2.4: releases the lock, then settles the released promise, which is rejected already if the lock was broken. */
+  private settled(lock: Lock | null, settle: (result: unknown) => void, result: unknown): void {
+    if (lock === null || this.release()) settle(result);
+  }
+
+  static begin(request: CallbackRequest): void {
+    request.begin();
+  }
+}
+
+const begin = CallbackRequest.begin;
+const { then } = Promise.prototype;
+const fulfilled = Promise.resolve();
+
+/**
+ * What Web IDL does with the value of a callback that returns a promise: it resolves a new one with it. One that has
+ * nothing but the language's own `then` is as good, and three microtasks quicker.
+ */
+function toPromise(value: unknown): Promise<unknown> {
+  if (value === undefined) return fulfilled;
+  const plain = value instanceof Promise && value.constructor === Promise && value.then === then;
+  return plain ? value : new Promise((resolve) => resolve(value));
+}
+
+/** `acquire()`: hands out a lock that its owner releases. */
+export class AcquireRequest extends Request {
+  constructor(
+    transport: Transport,
+    private readonly names: Scope,
+  ) {
+    super(transport, names.names[0]!, names.shared.includes(false) ? 'exclusive' : 'shared');
+  }
+
+  override scope(): Scope {
+    return this.names;
+  }
+
+  protected override grantedAtOnce(): void {
+    this.begin();
+  }
+
+  protected override deliver(): void {
+    this.resolve(newAcquiredLock(this));
+  }
+}
+
+/** A scope in a message. */
+function describe({ names }: Scope): string {
+  return names.map((name) => JSON.stringify(name)).join(', ');
+}

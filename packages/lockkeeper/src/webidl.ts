@@ -1,0 +1,71 @@
+/** Conversions of the Web IDL standard, as far as the interfaces need them. */
+
+import { addAbortListener } from 'node:events';
+
+export type LockMode = 'exclusive' | 'shared';
+
+export interface LockOptions {
+  mode?: LockMode;
+  ifAvailable?: boolean;
+  steal?: boolean;
+  signal?: AbortSignal;
+}
+
+const aborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get;
+
+/** DOMString. A symbol throws. */
+export function toDOMString(value: unknown): string {
+  return typeof value === 'string' ? value : `${value as string}`;
+}
+
+/** The dictionary LockOptions: members in the order of their names, each read once. */
+export function toLockOptions(value: unknown): LockOptions {
+  if (value === undefined || value === null) return {};
+  if (typeof value !== 'object' && typeof value !== 'function') throw new TypeError('options is not an object');
+  const source = value as Record<string, unknown>;
+  const options: LockOptions = {};
+  const ifAvailable = source['ifAvailable'];
+  if (ifAvailable !== undefined) options.ifAvailable = Boolean(ifAvailable);
+  const mode = source['mode'];
+  if (mode !== undefined) options.mode = toLockMode(mode);
+  const signal = source['signal'];
+  if (signal !== undefined) options.signal = toAbortSignal(signal);
+  const steal = source['steal'];
+  if (steal !== undefined) options.steal = Boolean(steal);
+  return options;
+}
+
+export function toLockMode(value: unknown): LockMode {
+  const mode = toDOMString(value);
+  if (mode !== 'exclusive' && mode !== 'shared') {
+    throw new TypeError(`"${mode}" is not a LockMode: it is "exclusive" or "shared"`);
+  }
+  return mode;
+}
+
+export function toAbortSignal(value: unknown): AbortSignal {
+  try {
+    // The getter knows its own.
+    aborted?.call(value);
+  } catch {
+    throw new TypeError('signal is not an AbortSignal');
+  }
+  return value as AbortSignal;
+}
+
+export function toCallback<T>(value: unknown): (argument: T) => unknown {
+  if (typeof value !== 'function') throw new TypeError('callback is not a function');
+  return value as (argument: T) => unknown;
+}
+
+/** Runs `algorithm` when the signal aborts, whatever its event listeners do. Returns how to remove it. */
+export function addAbortAlgorithm(signal: AbortSignal, algorithm: () => void): () => void {
+  const added = addAbortListener(signal, algorithm);
+  return () => added[Symbol.dispose]();
+}
+
+/** Operations and attributes of an interface are enumerable; a class makes them not. */
+export function exposeInterface(name: string, prototype: object, members: string[]): void {
+  for (const member of members) Object.defineProperty(prototype, member, { enumerable: true });
+  Object.defineProperty(prototype, Symbol.toStringTag, { value: name, configurable: true });
+}
