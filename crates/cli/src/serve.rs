@@ -1,0 +1,67 @@
+//! `lockkeeper serve`.
+
+use crate::{Done, args::Serve, exit};
+use lockkeeper_client::Endpoint;
+use lockkeeper_core::Limits;
+use lockkeeper_server::{Config, Error};
+use std::{env, io, path::PathBuf, process::ExitCode, time::Duration};
+use tokio::{
+    signal::unix::{SignalKind, signal},
+    task::LocalSet,
+};
+use tracing_subscriber::EnvFilter;
+
+/// After how long without a client a daemon that was started on demand leaves.
+const IDLE: Duration = Duration::from_secs(300);
+
+pub(crate) fn serve(args: Serve) -> Done {
+    if args.background {
+        // Out of the terminal's reach: it outlives the command that started it. It fails for a leader of its own.
+        let _ = rustix::process::setsid();
+    }
+    let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+
+    let socket = match args.socket {
+        Some(path) => path,
+        None => Endpoint::from_env().map_err(|why| (exit::USAGE, why))?.socket().into(),
+    };
+    let config = Config {
+        socket,
+        state_dir: args
+            .state_dir
+            .or_else(state_dir)
+            .ok_or((exit::USAGE, "no HOME: --state-dir is needed".into()))?,
+        ttl: args.ttl,
+        idle: args.idle.or(args.background.then_some(IDLE)),
+        limits: Limits { requests_per_client: 1_000_000, requests: 4_000_000, ..Limits::default() },
+    };
+    let failed = |error: io::Error| (exit::SOFTWARE, error.to_string());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
+    let served = LocalSet::new().block_on(&runtime, async {
+        let (mut term, mut int) = (
+            signal(SignalKind::terminate()).map_err(failed)?,
+            signal(SignalKind::interrupt()).map_err(failed)?,
+        );
+        let stop = async {
+            tokio::select! {
+                _ = term.recv() => {}
+                _ = int.recv() => {}
+            }
+        };
+        lockkeeper_server::serve(config, stop).await.map_err(|error| match error {
+            Error::Running(_) if args.background => (0, String::new()),
+            error => (exit::UNAVAILABLE, error.to_string()),
+        })
+    });
+    match served {
+        Err((0, _)) => Ok(ExitCode::SUCCESS),
+        done => done.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+fn state_dir() -> Option<PathBuf> {
+    let dir = |name| env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
+    let state = dir("XDG_STATE_HOME").or_else(|| Some(dir("HOME")?.join(".local/state")));
+    state.map(|state| state.join("lockkeeper"))
+}

@@ -1,0 +1,18 @@
+//! A session with Lockkeeper's daemon, for programs of the same machine.
+//!
+//! [`Session::open`] connects, and starts the daemon if none answers. Requests are made without waiting; each has a
+//! listener that is told what becomes of it. A thread of the session's reads what the daemon says.
+//!
+//! The table of requests is the truth of this side. When the daemon dies, the session waits for the next one, starts it if
+//! need be, and says again what is in the table: locks are reclaimed, places in queues kept. If that cannot be done in time,
+//! or the daemon does not know the session any more, the listeners are told that their locks are lost.
+#![forbid(unsafe_code)]
+
+mod endpoint;
+mod session;
+mod table;
+
+pub use endpoint::{Endpoint, Launch};
+pub use lockkeeper_wire::Flags;
+pub use session::{Error, Session};
+pub use table::{Entry, Event, Request};

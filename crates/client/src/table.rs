@@ -1,0 +1,251 @@
+//! The requests of a session, and how the daemon's words change them.
+
+use lockkeeper_core::{Cause, Mode, Name};
+use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, frame};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::{Arc, mpsc},
+};
+
+/// What becomes of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// It waits.
+    Queued,
+    /// The lock is held.
+    Granted {
+        /// The fencing token.
+        token: u64,
+    },
+    /// It was not to wait, and is over.
+    Unavailable,
+    /// The daemon refuses it, and it is over. The code is one of the protocol's.
+    Refused {
+        /// Why, for programs.
+        code: u32,
+        /// Why, for people.
+        message: String,
+    },
+    /// The lock was broken, and is over. A request that waited can be lost too.
+    Broken(Cause),
+    /// It was released or aborted, as this side wished.
+    Ended,
+}
+
+/// A request to be made.
+pub struct Request {
+    /// The names, each with its mode.
+    pub scope: Vec<(Name, Mode)>,
+    /// How.
+    pub flags: Flags,
+    /// The request of this session within which it is made.
+    pub nested_in: Option<u64>,
+    /// A label for people.
+    pub info: Option<String>,
+    /// Told what becomes of it. Runs on the session's thread: it must not wait for anything.
+    pub listener: Arc<dyn Fn(Event) + Send + Sync>,
+}
+
+/// One name of one request, as the daemon shows it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// The name.
+    pub name: Name,
+    /// How it is asked for.
+    pub mode: Mode,
+    /// Whose request it is.
+    pub client_id: String,
+    /// The place of the request in the order of arrivals.
+    pub ticket: u64,
+    /// The fencing token, if it is held.
+    pub token: Option<u64>,
+    /// The label.
+    pub info: Option<String>,
+    /// For how many milliseconds it has waited, or has been held.
+    pub since: u64,
+}
+
+/// The answer to a question.
+pub(crate) type Answer = Result<Vec<Entry>, (u32, String)>;
+
+#[derive(Default)]
+pub(crate) struct Table {
+    /// Live requests, by number: in the order in which they were made.
+    requests: BTreeMap<u64, Live>,
+    /// Questions that are not answered yet. Nobody asks them again: who asked is told that the daemon is gone.
+    questions: HashMap<u64, mpsc::Sender<Answer>>,
+    last: u64,
+}
+
+struct Live {
+    request: Request,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy)]
+enum Stage {
+    Asked,
+    Waiting { ticket: u64 },
+    Held { token: u64, receipt: Seal },
+    Releasing,
+    Aborting,
+}
+
+/// Whom to tell what, once the table is let go.
+pub(crate) type Told = Option<(Arc<dyn Fn(Event) + Send + Sync>, Event)>;
+
+impl Table {
+    /// Enters a request and appends it to what is sent. Returns its number.
+    pub(crate) fn ask(&mut self, request: Request, out: &mut Vec<u8>) -> u64 {
+        self.last += 1;
+        let live = Live { request, stage: Stage::Asked };
+        live.say(self.last, out);
+        self.requests.insert(self.last, live);
+        self.last
+    }
+
+    /// Wants a lock no more, whether it is held or still waited for. `false` if it was over already.
+    pub(crate) fn give_up(&mut self, rid: u64, out: &mut Vec<u8>) -> bool {
+        let Some(live) = self.requests.get_mut(&rid) else { return false };
+        live.stage = match live.stage {
+            Stage::Held { .. } => Stage::Releasing,
+            Stage::Asked | Stage::Waiting { .. } => Stage::Aborting,
+            Stage::Releasing | Stage::Aborting => return false,
+        };
+        live.say(rid, out);
+        true
+    }
+
+    pub(crate) fn question<'a>(
+        &mut self,
+        answer: mpsc::Sender<Answer>,
+        message: impl FnOnce(u64) -> ToServer<'a>,
+        out: &mut Vec<u8>,
+    ) {
+        self.last += 1;
+        self.questions.insert(self.last, answer);
+        send(out, &message(self.last));
+    }
+
+    /// What the daemon says of one request.
+    pub(crate) fn hear(&mut self, message: ToClient<'_>) -> Told {
+        let (rid, event) = match message {
+            ToClient::Granted { rid, token, receipt } => {
+                let live = self.requests.get_mut(&rid)?;
+                match live.stage {
+                    Stage::Asked | Stage::Waiting { .. } => {
+                        live.stage = Stage::Held { token, receipt };
+                        return live.told(Event::Granted { token });
+                    }
+                    // It was reclaimed; or is given up, which the daemon will hear.
+                    _ => return None,
+                }
+            }
+            ToClient::Queued { rid, ticket } => {
+                let live = self.requests.get_mut(&rid)?;
+                let news = matches!(live.stage, Stage::Asked);
+                if matches!(live.stage, Stage::Asked | Stage::Waiting { .. }) {
+                    live.stage = Stage::Waiting { ticket };
+                }
+                return if news { live.told(Event::Queued) } else { None };
+            }
+            ToClient::Unavailable { rid } => (rid, Event::Unavailable),
+            ToClient::Released { rid } | ToClient::Aborted { rid } => {
+                if let Some(question) = self.questions.remove(&rid) {
+                    let _ = question.send(Ok(Vec::new()));
+                    return None;
+                }
+                (rid, Event::Ended)
+            }
+            ToClient::Broken { rid, cause } => (rid, Event::Broken(cause)),
+            ToClient::Refused { rid, code, message } => {
+                if let Some(question) = self.questions.remove(&rid) {
+                    let _ = question.send(Err((code, message.into())));
+                    return None;
+                }
+                (rid, Event::Refused { code, message: message.into() })
+            }
+            ToClient::Snapshot { rid, entries } => {
+                let question = self.questions.remove(&rid)?;
+                let _ = question.send(Ok(entries.into_iter().map(Entry::from).collect()));
+                return None;
+            }
+            ToClient::Welcome { .. } | ToClient::Pong | ToClient::Goodbye { .. } => return None,
+        };
+        self.requests.remove(&rid)?.told(event)
+    }
+
+    /// The daemon is gone: what was to be given up is, and questions have no answer.
+    pub(crate) fn disconnected(&mut self) -> Vec<Told> {
+        self.questions.clear();
+        let over = |live: &Live| matches!(live.stage, Stage::Releasing | Stage::Aborting);
+        let ended: Vec<u64> =
+            self.requests.iter().filter(|(_, live)| over(live)).map(|(rid, _)| *rid).collect();
+        ended.iter().filter_map(|rid| self.requests.remove(rid)).map(|live| live.told(Event::Ended)).collect()
+    }
+
+    /// Says to a daemon that has the session what is in the table.
+    pub(crate) fn reclaim(&self, out: &mut Vec<u8>) {
+        for (rid, live) in &self.requests {
+            live.say_again(*rid, out);
+        }
+        send(out, &ToServer::Ready);
+    }
+
+    /// The session is over: all is lost.
+    pub(crate) fn lose(&mut self) -> Vec<Told> {
+        self.questions.clear();
+        let all = std::mem::take(&mut self.requests);
+        all.into_values().map(|live| live.told(Event::Broken(Cause::Lost))).collect()
+    }
+}
+
+impl Live {
+    fn told(&self, event: Event) -> Told {
+        Some((Arc::clone(&self.request.listener), event))
+    }
+
+    fn say(&self, rid: u64, out: &mut Vec<u8>) {
+        match self.stage {
+            Stage::Releasing => send(out, &ToServer::Release { rid }),
+            Stage::Aborting => send(out, &ToServer::Abort { rid }),
+            _ => {
+                let Request { flags, nested_in, ref info, .. } = self.request;
+                let (scope, info) = (self.scope(), info.as_deref());
+                send(out, &ToServer::Request { rid, scope, flags, nested_in, info });
+            }
+        }
+    }
+
+    fn say_again(&self, rid: u64, out: &mut Vec<u8>) {
+        let claim = match self.stage {
+            Stage::Held { token, receipt } => Claim::Held { token, receipt },
+            Stage::Waiting { ticket } => Claim::Waiting { ticket: Some(ticket) },
+            _ => return self.say(rid, out),
+        };
+        let (scope, info) = (self.scope(), self.request.info.as_deref());
+        send(out, &ToServer::Reclaim { rid, scope, info, claim });
+    }
+
+    fn scope(&self) -> Vec<(&[u8], Mode)> {
+        self.request.scope.iter().map(|(name, mode)| (name.as_bytes(), *mode)).collect()
+    }
+}
+
+impl From<lockkeeper_wire::Entry<'_>> for Entry {
+    fn from(entry: lockkeeper_wire::Entry<'_>) -> Self {
+        Self {
+            name: Name::from(entry.name),
+            mode: entry.mode,
+            client_id: entry.client_id.into(),
+            ticket: entry.ticket,
+            token: entry.token,
+            info: entry.info.map(Into::into),
+            since: entry.since,
+        }
+    }
+}
+
+pub(crate) fn send(out: &mut Vec<u8>, message: &ToServer<'_>) {
+    frame::append(out, |out| message.encode(out));
+}

@@ -1,0 +1,709 @@
+//! The state of the daemon: buckets, sessions, and what each message does to them.
+
+use crate::{
+    Config, Error,
+    grace::{self, Grace},
+    journal::{Found, Journal, Kept, Recorded, random, to_hex},
+    process::Process,
+    session::{Outbox, Session},
+};
+use lockkeeper_core::{
+    Effect, Limits, Live, Manager, Mode, Name, Options, Outcome, RequestError, RequestId, Token,
+};
+use lockkeeper_wire::{Claim, Entry, Flags, Seal, ToClient, ToServer, VERSION, frame};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
+
+/// Why a daemon refuses something, or parts with a client.
+pub mod code {
+    /// The name is reserved, or the options do not go together (§3.2.1 steps 5 to 7).
+    pub const NOT_SUPPORTED: u32 = 1;
+    /// A limit stands against it.
+    pub const LIMIT: u32 = 2;
+    /// The request would have closed a cycle.
+    pub const DEADLOCK: u32 = 3;
+    /// The state directory cannot be written to.
+    pub const STORAGE: u32 = 4;
+    /// The daemon has started again and waits for its clients.
+    pub const GRACE: u32 = 5;
+    /// A message that is none.
+    pub const MALFORMED: u32 = 16;
+    /// A message at the wrong time.
+    pub const OUT_OF_ORDER: u32 = 17;
+    /// The two sides do not speak the same version.
+    pub const VERSION: u32 = 18;
+    /// A claim without a proof.
+    pub const FORGED: u32 = 19;
+    /// The daemon stops, and will be there again.
+    pub const STOPPING: u32 = 32;
+}
+
+/// Why a connection ends: a code, and words.
+pub(crate) type Parting = (u32, String);
+
+pub(crate) struct Daemon {
+    journal: Journal,
+    buckets: Vec<Bucket>,
+    by_name: HashMap<String, u32>,
+    sessions: Vec<Option<Session>>,
+    /// Places among the sessions that are free.
+    free: Vec<u32>,
+    by_id: HashMap<String, u32>,
+    /// What was asked while it waits for the sessions of its former life.
+    grace: Option<Grace>,
+    limits: Limits,
+    ttl: Duration,
+    began: Instant,
+    /// When it last had a session.
+    busy: Instant,
+    stopping: bool,
+}
+
+/// The locks of one bucket.
+struct Bucket {
+    name: String,
+    manager: Manager<Ticket>,
+    /// Of the current message. Empty between messages.
+    effects: Vec<Effect<Ticket>>,
+    /// The greatest token it has given out.
+    last_token: u64,
+}
+
+/// Whose a request is.
+struct Ticket {
+    session: u32,
+    rid: u64,
+    info: Option<Box<str>>,
+    /// Milliseconds from the daemon's start to when it began to wait, or was granted.
+    since: u64,
+    /// The token it had in the daemon's former life.
+    token: Option<u64>,
+}
+
+impl Daemon {
+    pub(crate) fn start(config: &Config) -> Result<Self, Error> {
+        let Found { journal, sessions, state } = Journal::open(&config.state_dir)?;
+        let now = Instant::now();
+        let mut daemon = Self {
+            journal,
+            buckets: Vec::new(),
+            by_name: HashMap::new(),
+            sessions: Vec::new(),
+            free: Vec::new(),
+            by_id: HashMap::new(),
+            grace: None,
+            limits: config.limits,
+            ttl: config.ttl,
+            began: now,
+            busy: now,
+            stopping: false,
+        };
+        for session in sessions {
+            let until = Some(now + config.ttl);
+            daemon.add(session, until).map_err(|why| Error::Damaged(config.state_dir.clone(), why))?;
+        }
+        match state {
+            // It left in good order: all is known.
+            Some(state) => daemon.restore(state),
+            None if daemon.by_id.is_empty() => {}
+            None => {
+                tracing::warn!(
+                    sessions = daemon.by_id.len(),
+                    "killed, and started again: waiting for clients"
+                );
+                daemon.grace = Some(Grace::default());
+            }
+        }
+        Ok(daemon)
+    }
+
+    /// Leaves in good order: what the sessions have is there for whoever starts next.
+    pub(crate) fn stop(&mut self) {
+        self.stopping = true;
+        if self.grace.is_none() {
+            let kept: Vec<_> = self
+                .sessions
+                .iter()
+                .flatten()
+                .map(|session| (self.record(session), self.kept(session)))
+                .collect();
+            if let Err(error) = self.journal.leave(&kept) {
+                tracing::error!(%error, "cannot leave the state: the next daemon will wait for the clients");
+            }
+        }
+        for session in self.sessions.iter_mut().flatten() {
+            session.dismiss(code::STOPPING, "the daemon stops; come back");
+        }
+    }
+
+    pub(crate) fn connected(&self) -> usize {
+        self.sessions.iter().flatten().filter(|session| session.outbox.is_some()).count()
+    }
+
+    pub(crate) fn idle_for(&self) -> Duration {
+        if self.by_id.is_empty() { self.busy.elapsed() } else { Duration::ZERO }
+    }
+
+    pub(crate) fn outbox(&mut self, session: u32) -> Option<&mut Outbox> {
+        self.sessions[session as usize].as_mut()?.outbox.as_mut()
+    }
+
+    /// Opens a session, or goes on with one.
+    pub(crate) fn hello(
+        &mut self,
+        version: u32,
+        bucket: &str,
+        resume: Option<(&str, Seal)>,
+        process: Option<Process>,
+    ) -> Result<u32, Parting> {
+        if version != VERSION {
+            let older = if version < VERSION { "client" } else { "daemon" };
+            let why = format!(
+                "the client speaks version {version} of the protocol, the daemon {VERSION}: upgrade the {older}"
+            );
+            return Err((code::VERSION, why));
+        }
+        if self.stopping {
+            return Err((code::STOPPING, "the daemon stops; come back".into()));
+        }
+        let known = resume.and_then(|(id, secret)| self.absent(id, secret, bucket));
+        let key = match known {
+            Some(key) => key,
+            None => {
+                let id = to_hex(&random()[..8]);
+                let session = Recorded { id, secret: random(), bucket: bucket.into(), process };
+                check_bucket(bucket).map_err(|why| (code::NOT_SUPPORTED, why))?;
+                let storage = |error| (code::STORAGE, format!("the session cannot be recorded: {error}"));
+                self.journal.opened(&session).map_err(storage)?;
+                self.add(session, None).map_err(|why| (code::LIMIT, why))?
+            }
+        };
+        let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let session = self.session(key);
+        session.outbox = Some(Outbox::default());
+        session.awaited_until = None;
+        session.reclaiming = known.is_some();
+        let (client_id, secret) = (session.id.clone(), session.secret);
+        session.send(&ToClient::Welcome {
+            version: VERSION,
+            client_id: &client_id,
+            secret,
+            ttl,
+            resumed: known.is_some(),
+        });
+        tracing::debug!(session = client_id, bucket, resumed = known.is_some(), "hello");
+        Ok(key)
+    }
+
+    /// The session that a client may go on with: one that is waited for, and whose secret it knows.
+    fn absent(&self, id: &str, secret: Seal, bucket: &str) -> Option<u32> {
+        let key = *self.by_id.get(id)?;
+        let session = self.sessions[key as usize].as_ref()?;
+        let same =
+            session.secret.iter().zip(secret).fold(0, |seen, (ours, theirs)| seen | (ours ^ theirs)) == 0;
+        let bucket = self.buckets[session.bucket as usize].name == bucket;
+        (same && bucket && session.outbox.is_none()).then_some(key)
+    }
+
+    /// The connection of a session has ended. On this machine that means the client has, or wants no more.
+    pub(crate) fn disconnected(&mut self, key: u32) {
+        match self.stopping {
+            true => self.session(key).outbox = None,
+            false => self.end(key),
+        }
+    }
+
+    /// Ends a session, and all it has with it (§2.6).
+    pub(crate) fn end(&mut self, key: u32) {
+        let Some(session) = self.sessions[key as usize].take() else { return };
+        self.by_id.remove(&session.id);
+        self.free.push(key);
+        self.busy = Instant::now();
+        if let Some(grace) = &mut self.grace {
+            grace.forget(key);
+        }
+        let bucket = &mut self.buckets[session.bucket as usize];
+        bucket.manager.client_gone(session.client, &mut bucket.effects);
+        self.deliver(session.bucket);
+        if let Err(error) = self.journal.closed(&session.id) {
+            // It will be waited for in vain, until its process is seen to be dead.
+            tracing::warn!(%error, "the end of a session cannot be recorded");
+        }
+        if self.journal.is_long() {
+            let sessions: Vec<_> =
+                self.sessions.iter().flatten().map(|session| self.record(session)).collect();
+            if let Err(error) = self.journal.rewrite(sessions.iter()) {
+                tracing::warn!(%error, "the list of sessions cannot be shortened");
+            }
+        }
+        tracing::debug!(session = session.id, "ended");
+    }
+
+    pub(crate) fn handle(&mut self, key: u32, message: ToServer<'_>) -> Result<(), Parting> {
+        match message {
+            ToServer::Hello { .. } => return Err((code::OUT_OF_ORDER, "hello was said already".into())),
+            ToServer::Request { rid, scope, flags, nested_in, info } => {
+                let session = self.session(key);
+                match session.requests.get(&rid) {
+                    // It was not answered, and is said again.
+                    Some(&request) if session.reclaiming => {
+                        self.tell(key, rid, request, Claim::Waiting { ticket: None });
+                        return Ok(());
+                    }
+                    _ if session.reclaiming => session.last_rid = session.last_rid.max(rid),
+                    _ => self.advance(key, rid)?,
+                }
+                let ask = Ask { key, rid, scope: &scope, flags, nested_in, info };
+                match &mut self.grace {
+                    Some(grace) => grace.later(&ask),
+                    None => self.request(&ask),
+                }
+            }
+            ToServer::Release { rid } => {
+                self.give_up(key, rid);
+                self.session(key).send(&ToClient::Released { rid });
+            }
+            ToServer::Abort { rid } => {
+                self.give_up(key, rid);
+                self.session(key).send(&ToClient::Aborted { rid });
+            }
+            ToServer::ForceRelease { rid, name } => {
+                self.advance(key, rid)?;
+                self.force_release(key, rid, name);
+            }
+            ToServer::Query { rid, name } => {
+                self.advance(key, rid)?;
+                self.query(key, rid, name);
+            }
+            ToServer::Reclaim { rid, scope, info, claim } => self.reclaim(key, rid, &scope, info, claim)?,
+            ToServer::Ready => {
+                self.session(key).reclaiming = false;
+                self.settle_if_all_are_back();
+            }
+            ToServer::Ping => self.session(key).send(&ToClient::Pong),
+        }
+        Ok(())
+    }
+
+    /// Numbers grow: none is used twice.
+    fn advance(&mut self, key: u32, rid: u64) -> Result<(), Parting> {
+        let session = self.session(key);
+        if rid <= session.last_rid {
+            let why = format!("number {rid} does not come after {}", session.last_rid);
+            return Err((code::OUT_OF_ORDER, why));
+        }
+        session.last_rid = rid;
+        Ok(())
+    }
+
+    pub(crate) fn request(&mut self, ask: &Ask<'_>) {
+        let Ask { key, rid, scope, flags, nested_in, info } = *ask;
+        let session = self.sessions[key as usize].as_mut().expect("who asks has a session");
+        let bucket = &mut self.buckets[session.bucket as usize];
+        // As many as can wait, so that a release never needs one that is not reserved.
+        let most = u64::from(self.limits.requests) + 1;
+        if let Err(error) = self.journal.reserve(bucket.last_token, most) {
+            let message = format!("the state directory cannot be written to: {error}");
+            return session.send(&ToClient::Refused { rid, code: code::STORAGE, message: &message });
+        }
+        let options = Options {
+            if_available: flags.if_available,
+            steal: flags.steal,
+            refuse_deadlock: flags.refuse_deadlock,
+            nested_in: nested_in.and_then(|outer| session.requests.get(&outer).copied()),
+        };
+        let since = since(self.began);
+        let ticket = Ticket { session: key, rid, info: info.map(Into::into), since, token: None };
+        match bucket.manager.request(session.client, scope, options, ticket, &mut bucket.effects) {
+            Ok(Outcome::Granted { request, token }) => {
+                session.requests.insert(rid, request);
+                bucket.last_token = token.get();
+                let live = bucket.manager.get(request).expect("it was just granted");
+                let receipt = receipt(&self.journal, session, rid, token, live);
+                session.send(&ToClient::Granted { rid, token: token.get(), receipt });
+            }
+            Ok(Outcome::Queued { request }) => {
+                session.requests.insert(rid, request);
+                session.send(&ToClient::Queued { rid, ticket: request.arrival() });
+            }
+            Ok(Outcome::Unavailable) => session.send(&ToClient::Unavailable { rid }),
+            Err(error) => {
+                let code = match error {
+                    RequestError::Limit(_) => code::LIMIT,
+                    RequestError::Deadlock(_) => code::DEADLOCK,
+                    _ => code::NOT_SUPPORTED,
+                };
+                session.send(&ToClient::Refused { rid, code, message: &error.to_string() });
+            }
+        }
+        let bucket = session.bucket;
+        self.deliver(bucket);
+    }
+
+    /// Ends a request, however it stands. One that has ended already is no matter: the two messages have crossed.
+    fn give_up(&mut self, key: u32, rid: u64) {
+        if let Some(grace) = &mut self.grace {
+            grace.give_up(key, rid);
+        }
+        let session = self.session(key);
+        let Some(request) = session.requests.remove(&rid) else { return };
+        let number = session.bucket;
+        let bucket = &mut self.buckets[number as usize];
+        if bucket.manager.release(request, &mut bucket.effects).is_none() {
+            bucket.manager.abort(request, &mut bucket.effects);
+        }
+        self.deliver(number);
+    }
+
+    fn force_release(&mut self, key: u32, rid: u64, name: &[u8]) {
+        if self.refuse_in_grace(key, rid) {
+            return;
+        }
+        let number = self.session(key).bucket;
+        let bucket = &mut self.buckets[number as usize];
+        bucket.manager.force_release(name, &mut bucket.effects);
+        self.deliver(number);
+        self.session(key).send(&ToClient::Released { rid });
+    }
+
+    fn refuse_in_grace(&mut self, key: u32, rid: u64) -> bool {
+        if self.grace.is_none() {
+            return false;
+        }
+        let absent = self.sessions.iter().flatten().filter(|session| session.awaited_until.is_some()).count();
+        let message = format!("the daemon was killed and has started again: it waits for {absent} sessions");
+        self.session(key).send(&ToClient::Refused { rid, code: code::GRACE, message: &message });
+        true
+    }
+
+    fn query(&mut self, key: u32, rid: u64, name: Option<&[u8]>) {
+        if self.refuse_in_grace(key, rid) {
+            return;
+        }
+        let now = since(self.began);
+        let number = self.session(key).bucket;
+        let manager = &self.buckets[number as usize].manager;
+        let entry = |live: Live<'_, Ticket>, name: &Name, mode: Mode| OwnedEntry {
+            name: name.clone(),
+            mode,
+            session: live.data().session,
+            ticket: live.id().arrival(),
+            token: live.token().map(|token| live.data().token.unwrap_or(token.get())),
+            info: live.data().info.clone(),
+            since: now.saturating_sub(live.data().since),
+        };
+        let mut entries = Vec::new();
+        match name {
+            Some(name) => {
+                let name = Name::from(name);
+                entries.extend(manager.queue(&name).map(|(live, mode)| entry(live, &name, mode)));
+            }
+            None => {
+                for live in manager.requests() {
+                    entries.extend(live.scope().map(|(name, mode)| entry(live, name, mode)));
+                }
+            }
+        }
+        // Held first; within each, the order of arrival stays.
+        entries.sort_by_key(|entry| entry.token.is_none());
+        let sessions = &self.sessions;
+        let id = |key: u32| sessions[key as usize].as_ref().map_or("", |session| &session.id);
+        let borrowed = entries.iter().map(|entry| Entry {
+            name: entry.name.as_bytes(),
+            mode: entry.mode,
+            client_id: id(entry.session),
+            ticket: entry.ticket,
+            token: entry.token,
+            info: entry.info.as_deref(),
+            since: entry.since,
+        });
+        let snapshot = ToClient::Snapshot { rid, entries: borrowed.collect() };
+        let mut bytes = Vec::new();
+        frame::append(&mut bytes, |out| snapshot.encode(out));
+        let session = self.session(key);
+        if bytes.len() > frame::MAX_TO_CLIENT {
+            let message = "the snapshot is too long: ask for one name";
+            return session.send(&ToClient::Refused { rid, code: code::LIMIT, message });
+        }
+        if let Some(outbox) = &mut session.outbox {
+            outbox.bytes.append(&mut bytes);
+        }
+    }
+
+    /// Sends the effects of a message to those whom they concern.
+    fn deliver(&mut self, number: u32) {
+        let bucket = &mut self.buckets[number as usize];
+        let mut effects = std::mem::take(&mut bucket.effects);
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Granted { request, token } => {
+                    bucket.last_token = token.get();
+                    let now = since(self.began);
+                    if let Some(ticket) = bucket.manager.data_mut(request) {
+                        ticket.since = now;
+                    }
+                    let live = bucket.manager.get(request).expect("it was just granted");
+                    let &Ticket { session, rid, .. } = live.data();
+                    let session = self.sessions[session as usize].as_mut().expect("its session lives");
+                    let receipt = receipt(&self.journal, session, rid, token, live);
+                    session.send(&ToClient::Granted { rid, token: token.get(), receipt });
+                }
+                // Of its own accord, or with its session.
+                Effect::Aborted { .. } => {}
+                Effect::Broken { cause, data, .. } => {
+                    // Not if it was broken with its session.
+                    if let Some(session) = &mut self.sessions[data.session as usize] {
+                        session.requests.remove(&data.rid);
+                        session.send(&ToClient::Broken { rid: data.rid, cause });
+                    }
+                }
+            }
+        }
+        bucket.effects = effects;
+    }
+
+    /// A client that has come back says what it had.
+    fn reclaim(
+        &mut self,
+        key: u32,
+        rid: u64,
+        scope: &[(&[u8], Mode)],
+        info: Option<&str>,
+        claim: Claim,
+    ) -> Result<(), Parting> {
+        let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
+        if !session.reclaiming {
+            return Err((code::OUT_OF_ORDER, "there is nothing to reclaim".into()));
+        }
+        if let Claim::Held { token, receipt } = claim
+            && self.journal.receipt(&session.id, rid, token, scope.iter().copied()) != receipt
+        {
+            return Err((code::FORGED, format!("the claim to number {rid} has a wrong receipt")));
+        }
+        session.last_rid = session.last_rid.max(rid);
+        let scope = scope.iter().map(|(name, mode)| (Name::from(*name), *mode)).collect();
+        let kept = Kept { rid, scope, info: info.map(Into::into), claim };
+        match (&mut self.grace, session.requests.get(&rid)) {
+            (Some(grace), _) => grace.claim(key, kept),
+            (None, Some(&request)) => self.tell(key, rid, request, claim),
+            (None, None) => self.enter(key, &kept),
+        }
+        Ok(())
+    }
+
+    /// Tells how a live request stands.
+    fn tell(&mut self, key: u32, rid: u64, request: RequestId, claim: Claim) {
+        let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
+        let manager = &self.buckets[session.bucket as usize].manager;
+        let Some(live) = manager.get(request) else { return };
+        let answer = match (live.token(), claim) {
+            (Some(_), Claim::Held { token, receipt }) => ToClient::Granted { rid, token, receipt },
+            (Some(token), Claim::Waiting { .. }) => {
+                let receipt = receipt(&self.journal, session, rid, token, live);
+                ToClient::Granted { rid, token: token.get(), receipt }
+            }
+            (None, _) => ToClient::Queued { rid, ticket: request.arrival() },
+        };
+        session.send(&answer);
+    }
+
+    /// Enters a request of the daemon's former life. A lock that cannot be had any more was stolen.
+    fn enter(&mut self, key: u32, kept: &Kept) {
+        let Claim::Held { token, receipt } = kept.claim else {
+            let scope: Vec<_> = kept.scope.iter().map(|(name, mode)| (name.as_bytes(), *mode)).collect();
+            let (rid, info) = (kept.rid, kept.info.as_deref());
+            let ask = Ask { key, rid, scope: &scope, flags: Flags::default(), nested_in: None, info };
+            return self.request(&ask);
+        };
+        let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
+        let bucket = &mut self.buckets[session.bucket as usize];
+        let options = Options { if_available: true, ..Options::default() };
+        let (rid, info) = (kept.rid, kept.info.clone());
+        let ticket = Ticket { session: key, rid, info, since: since(self.began), token: Some(token) };
+        let outcome =
+            bucket.manager.request(session.client, &kept.scope, options, ticket, &mut bucket.effects);
+        let answer = match outcome {
+            Ok(Outcome::Granted { request, token: inner }) => {
+                bucket.last_token = inner.get();
+                session.requests.insert(rid, request);
+                ToClient::Granted { rid, token, receipt }
+            }
+            _ => ToClient::Broken { rid, cause: lockkeeper_core::Cause::Stolen },
+        };
+        session.send(&answer);
+    }
+
+    /// Enters what a former life's sessions had: locks first, the greatest token first, since of two that are in each
+    /// other's way it is the thief's; then who waited, in the order of their tickets.
+    fn enter_all(&mut self, mut claims: Vec<(u32, Kept)>) {
+        claims.sort_by_key(|(_, kept)| match kept.claim {
+            Claim::Held { token, .. } => (0, u64::MAX - token),
+            Claim::Waiting { ticket } => (1, ticket.unwrap_or(u64::MAX)),
+        });
+        for (key, kept) in &claims {
+            self.enter(*key, kept);
+        }
+    }
+
+    fn restore(&mut self, state: Vec<(String, Vec<Kept>)>) {
+        let mut claims = Vec::new();
+        for (id, requests) in state {
+            let Some(&key) = self.by_id.get(&id) else { continue };
+            let last = requests.iter().map(|kept| kept.rid).max().unwrap_or(0);
+            self.session(key).last_rid = last;
+            claims.extend(requests.into_iter().map(|kept| (key, kept)));
+        }
+        self.enter_all(claims);
+    }
+
+    /// Ends the grace once nobody is waited for any more.
+    pub(crate) fn settle_if_all_are_back(&mut self) {
+        let waits = |session: &Session| session.awaited_until.is_some() || session.reclaiming;
+        if self.grace.is_none() || self.sessions.iter().flatten().any(waits) {
+            return;
+        }
+        let (claims, later) = self.grace.take().unwrap_or_default().end();
+        tracing::info!(reclaimed = claims.len(), "all clients are back, or gone");
+        self.enter_all(claims);
+        for ask in &later {
+            ask.with(|ask| self.request(&ask));
+        }
+    }
+
+    /// Ends the sessions of a former life that are not coming back. Whether there are others.
+    pub(crate) fn look_for_absent(&mut self, now: Instant) -> bool {
+        let ttl = self.ttl;
+        let mut gone = Vec::new();
+        let mut waits = false;
+        for (key, session) in self.sessions.iter_mut().enumerate() {
+            let Some(session) = session else { continue };
+            let Some(until) = session.awaited_until else { continue };
+            match grace::verdict(session.process, until, now, ttl) {
+                None => {
+                    tracing::info!(session = session.id, "is not coming back");
+                    gone.push(key);
+                }
+                Some(until) => {
+                    session.awaited_until = Some(until);
+                    waits = true;
+                }
+            }
+        }
+        for key in gone {
+            self.end(u32::try_from(key).expect("sessions are numbered so"));
+        }
+        self.settle_if_all_are_back();
+        waits || self.grace.is_some()
+    }
+
+    fn add(&mut self, session: Recorded, awaited_until: Option<Instant>) -> Result<u32, String> {
+        let Recorded { id, secret, bucket, process } = session;
+        let bucket = self.bucket(&bucket);
+        let manager = &mut self.buckets[bucket as usize].manager;
+        let client = manager.client().map_err(|limit| limit.to_string())?;
+        let session = Session {
+            id: id.clone(),
+            secret,
+            bucket,
+            client,
+            process,
+            requests: HashMap::new(),
+            last_rid: 0,
+            outbox: None,
+            reclaiming: false,
+            awaited_until,
+        };
+        let key = match self.free.pop() {
+            Some(key) => key,
+            None => {
+                self.sessions.push(None);
+                u32::try_from(self.sessions.len() - 1).expect("there are fewer sessions than that")
+            }
+        };
+        self.sessions[key as usize] = Some(session);
+        self.by_id.insert(id, key);
+        Ok(key)
+    }
+
+    fn bucket(&mut self, name: &str) -> u32 {
+        if let Some(&number) = self.by_name.get(name) {
+            return number;
+        }
+        let last_token = self.journal.last_token();
+        let seed = u64::from_le_bytes(random()[..8].try_into().expect("eight of sixteen bytes"));
+        let config = lockkeeper_core::Config { limits: self.limits, last_token, hash_seed: seed };
+        let manager = Manager::new(config);
+        self.buckets.push(Bucket { name: name.into(), manager, effects: Vec::new(), last_token });
+        let number = u32::try_from(self.buckets.len() - 1).expect("there are fewer buckets than that");
+        self.by_name.insert(name.into(), number);
+        number
+    }
+
+    fn session(&mut self, key: u32) -> &mut Session {
+        self.sessions[key as usize].as_mut().expect("a connection's session lives as long as it does")
+    }
+
+    fn record(&self, session: &Session) -> Recorded {
+        let bucket = self.buckets[session.bucket as usize].name.clone();
+        Recorded { id: session.id.clone(), secret: session.secret, bucket, process: session.process }
+    }
+
+    /// What a session has, in its own words.
+    fn kept(&self, session: &Session) -> Vec<Kept> {
+        let manager = &self.buckets[session.bucket as usize].manager;
+        let kept = |(&rid, &request): (&u64, &RequestId)| {
+            let live = manager.get(request)?;
+            let claim = match live.token() {
+                Some(token) => {
+                    let token = live.data().token.unwrap_or(token.get());
+                    let scope = live.scope().map(|(name, mode)| (name.as_bytes(), mode));
+                    Claim::Held { token, receipt: self.journal.receipt(&session.id, rid, token, scope) }
+                }
+                None => Claim::Waiting { ticket: Some(request.arrival()) },
+            };
+            let scope = live.scope().map(|(name, mode)| (name.clone(), mode)).collect();
+            Some(Kept { rid, scope, info: live.data().info.clone(), claim })
+        };
+        session.requests.iter().filter_map(kept).collect()
+    }
+}
+
+/// A request as it was asked.
+pub(crate) struct Ask<'a> {
+    pub(crate) key: u32,
+    pub(crate) rid: u64,
+    pub(crate) scope: &'a [(&'a [u8], Mode)],
+    pub(crate) flags: Flags,
+    pub(crate) nested_in: Option<u64>,
+    pub(crate) info: Option<&'a str>,
+}
+
+struct OwnedEntry {
+    name: Name,
+    mode: Mode,
+    session: u32,
+    ticket: u64,
+    token: Option<u64>,
+    info: Option<Box<str>>,
+    since: u64,
+}
+
+fn receipt(journal: &Journal, session: &Session, rid: u64, token: Token, live: Live<'_, Ticket>) -> Seal {
+    let scope = live.scope().map(|(name, mode)| (name.as_bytes(), mode));
+    journal.receipt(&session.id, rid, token.get(), scope)
+}
+
+fn since(began: Instant) -> u64 {
+    u64::try_from(began.elapsed().as_millis()).unwrap_or(u64::MAX)
+}
+
+/// The name of a bucket goes into files and messages.
+fn check_bucket(name: &str) -> Result<(), String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    match name.len() {
+        1..=64 if name.chars().all(allowed) => Ok(()),
+        _ => Err("a bucket is named with 1 to 64 letters, digits, '.', '_' and '-'".into()),
+    }
+}

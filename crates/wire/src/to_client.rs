@@ -1,0 +1,251 @@
+//! What a daemon says.
+
+use crate::{
+    Seal,
+    pack::{Malformed, Reader, Result, Writer},
+};
+use lockkeeper_core::{Cause, Mode};
+
+/// What a daemon says to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ToClient<'a> {
+    /// The answer to a hello.
+    Welcome {
+        /// The version of the protocol that the daemon speaks.
+        version: u32,
+        /// The session's public name.
+        client_id: &'a str,
+        /// What resumes it.
+        secret: Seal,
+        /// For how many milliseconds a daemon that is gone may be gone, before the client takes its locks for lost.
+        ttl: u64,
+        /// Whether it is the session that the client wanted to go on with. Whatever that had is gone if not.
+        resumed: bool,
+    },
+    /// The lock is held.
+    Granted {
+        /// The request.
+        rid: u64,
+        /// Its fencing token.
+        token: u64,
+        /// The daemon's signature over the grant.
+        receipt: Seal,
+    },
+    /// The request waits.
+    Queued {
+        /// The request.
+        rid: u64,
+        /// Its place in the order of arrivals.
+        ticket: u64,
+    },
+    /// The request asked not to wait, and was refused.
+    Unavailable {
+        /// The request.
+        rid: u64,
+    },
+    /// The lock is released.
+    Released {
+        /// The request.
+        rid: u64,
+    },
+    /// The request is given up.
+    Aborted {
+        /// The request.
+        rid: u64,
+    },
+    /// The lock was broken.
+    Broken {
+        /// The request.
+        rid: u64,
+        /// By whose doing.
+        cause: Cause,
+    },
+    /// What was asked is refused, and nothing has changed.
+    Refused {
+        /// The request or question.
+        rid: u64,
+        /// Why, for programs.
+        code: u32,
+        /// Why, for people.
+        message: &'a str,
+    },
+    /// The answer to a query: held first, each in the order of arrival.
+    Snapshot {
+        /// The question.
+        rid: u64,
+        /// A name of a request each.
+        entries: Vec<Entry<'a>>,
+    },
+    /// The daemon is there.
+    Pong,
+    /// The last message of a connection.
+    Goodbye {
+        /// Why, for programs.
+        code: u32,
+        /// Why, for people.
+        message: &'a str,
+    },
+}
+
+/// One name of one request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// The name.
+    pub name: &'a [u8],
+    /// How it is asked for.
+    pub mode: Mode,
+    /// Whose request it is.
+    pub client_id: &'a str,
+    /// The place of the request in the order of arrivals.
+    pub ticket: u64,
+    /// Its fencing token, if it is held.
+    pub token: Option<u64>,
+    /// Its label.
+    pub info: Option<&'a str>,
+    /// For how many milliseconds it has waited, or has been held.
+    pub since: u64,
+}
+
+const WELCOME: u64 = 0;
+const GRANTED: u64 = 1;
+const QUEUED: u64 = 2;
+const UNAVAILABLE: u64 = 3;
+const RELEASED: u64 = 4;
+const ABORTED: u64 = 5;
+const BROKEN: u64 = 6;
+const REFUSED: u64 = 7;
+const SNAPSHOT: u64 = 8;
+const PONG: u64 = 9;
+const GOODBYE: u64 = 10;
+
+impl<'a> ToClient<'a> {
+    /// Appends the bytes of the message.
+    ///
+    /// ```
+    /// # use lockkeeper_wire::ToClient;
+    /// let mut out = Vec::new();
+    /// ToClient::Released { rid: 7 }.encode(&mut out);
+    /// assert_eq!(out, [0x92, 4, 7]);
+    /// ```
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let mut writer = Writer::new(out);
+        match self {
+            Self::Welcome { version, client_id, secret, ttl, resumed } => {
+                writer.array(6).uint(WELCOME).uint(u64::from(*version)).text(client_id).bytes(secret);
+                writer.uint(*ttl).bool(*resumed);
+            }
+            Self::Granted { rid, token, receipt } => {
+                writer.array(4).uint(GRANTED).uint(*rid).uint(*token).bytes(receipt);
+            }
+            Self::Queued { rid, ticket } => _ = writer.array(3).uint(QUEUED).uint(*rid).uint(*ticket),
+            Self::Unavailable { rid } => _ = writer.array(2).uint(UNAVAILABLE).uint(*rid),
+            Self::Released { rid } => _ = writer.array(2).uint(RELEASED).uint(*rid),
+            Self::Aborted { rid } => _ = writer.array(2).uint(ABORTED).uint(*rid),
+            Self::Broken { rid, cause } => {
+                writer.array(3).uint(BROKEN).uint(*rid).uint(match cause {
+                    Cause::Stolen => 0,
+                    Cause::Lost => 1,
+                });
+            }
+            Self::Refused { rid, code, message } => {
+                writer.array(4).uint(REFUSED).uint(*rid).uint(u64::from(*code)).text(message);
+            }
+            Self::Snapshot { rid, entries } => {
+                writer.array(3).uint(SNAPSHOT).uint(*rid).array(entries.len());
+                entries.iter().for_each(|entry| entry.write(&mut writer));
+            }
+            Self::Pong => _ = writer.array(1).uint(PONG),
+            Self::Goodbye { code, message } => {
+                writer.array(3).uint(GOODBYE).uint(u64::from(*code)).text(message);
+            }
+        }
+    }
+
+    /// Reads a message.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] says what is wrong with it.
+    ///
+    /// ```
+    /// # use lockkeeper_wire::ToClient;
+    /// assert_eq!(ToClient::decode(&[0x91, 9]), Ok(ToClient::Pong));
+    /// assert!(ToClient::decode(&[0x91, 99]).is_err());
+    /// ```
+    pub fn decode(bytes: &'a [u8]) -> std::result::Result<Self, Malformed> {
+        let mut reader = Reader::new(bytes);
+        let elements = reader.array()?;
+        let kind = reader.uint()?;
+        let length = match kind {
+            WELCOME => 6,
+            GRANTED | REFUSED => 4,
+            QUEUED | BROKEN | SNAPSHOT | GOODBYE => 3,
+            UNAVAILABLE | RELEASED | ABORTED => 2,
+            PONG => 1,
+            _ => return Err(Malformed("no such message")),
+        };
+        if elements != length {
+            return Err(Malformed("a wrong number of elements"));
+        }
+        let code = |reader: &mut Reader<'_>| Ok(u32::try_from(reader.uint()?).unwrap_or(u32::MAX));
+        let message = match kind {
+            WELCOME => Self::Welcome {
+                version: code(&mut reader)?,
+                client_id: reader.text()?,
+                secret: reader.seal()?,
+                ttl: reader.uint()?,
+                resumed: reader.bool()?,
+            },
+            GRANTED => Self::Granted { rid: reader.uint()?, token: reader.uint()?, receipt: reader.seal()? },
+            QUEUED => Self::Queued { rid: reader.uint()?, ticket: reader.uint()? },
+            UNAVAILABLE => Self::Unavailable { rid: reader.uint()? },
+            RELEASED => Self::Released { rid: reader.uint()? },
+            ABORTED => Self::Aborted { rid: reader.uint()? },
+            BROKEN => Self::Broken {
+                rid: reader.uint()?,
+                cause: match reader.uint()? {
+                    0 => Cause::Stolen,
+                    1 => Cause::Lost,
+                    _ => return Err(Malformed("no such cause")),
+                },
+            },
+            REFUSED => {
+                Self::Refused { rid: reader.uint()?, code: code(&mut reader)?, message: reader.text()? }
+            }
+            SNAPSHOT => Self::Snapshot {
+                rid: reader.uint()?,
+                entries: (0..reader.array()?).map(|_| Entry::read(&mut reader)).collect::<Result<_>>()?,
+            },
+            PONG => Self::Pong,
+            _ => Self::Goodbye { code: code(&mut reader)?, message: reader.text()? },
+        };
+        reader.end()?;
+        Ok(message)
+    }
+}
+
+impl<'a> Entry<'a> {
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer
+            .array(7)
+            .bytes(self.name)
+            .bool(self.mode == Mode::Shared)
+            .text(self.client_id)
+            .uint(self.ticket);
+        writer.option(self.token, |writer, token| _ = writer.uint(token));
+        writer.option(self.info, |writer, info| _ = writer.text(info)).uint(self.since);
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Self> {
+        reader.tuple(7)?;
+        Ok(Self {
+            name: reader.bytes()?,
+            mode: if reader.bool()? { Mode::Shared } else { Mode::Exclusive },
+            client_id: reader.text()?,
+            ticket: reader.uint()?,
+            token: reader.option(Reader::uint)?,
+            info: reader.option(Reader::text)?,
+            since: reader.uint()?,
+        })
+    }
+}
