@@ -87,7 +87,7 @@ pub(crate) struct Serve {
     /// Where to listen [default: this user's own]
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: Option<PathBuf>,
-    /// Where to keep what must outlive the daemon [default: lockkeeper in $XDG_STATE_HOME or ~/.local/state]
+    /// Where to keep what must outlive the daemon [default: in lockkeeper in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     /// How long a daemon that was killed waits for its clients when it is there again

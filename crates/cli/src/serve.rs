@@ -4,7 +4,12 @@ use crate::{Done, args::Serve, exit};
 use lockkeeper_client::Endpoint;
 use lockkeeper_core::Limits;
 use lockkeeper_server::{Config, Error};
-use std::{env, io, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    env, io,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 use tokio::{
     signal::unix::{SignalKind, signal},
     task::LocalSet,
@@ -26,12 +31,10 @@ pub(crate) fn serve(args: Serve) -> Done {
         Some(path) => path,
         None => Endpoint::from_env().map_err(|why| (exit::USAGE, why))?.socket().into(),
     };
+    let state_dir = args.state_dir.or_else(|| state_dir(&socket));
     let config = Config {
         socket,
-        state_dir: args
-            .state_dir
-            .or_else(state_dir)
-            .ok_or((exit::USAGE, "no HOME: --state-dir is needed".into()))?,
+        state_dir: state_dir.ok_or((exit::USAGE, "no HOME: --state-dir is needed".into()))?,
         ttl: args.ttl,
         idle: args.idle.or(args.background.then_some(IDLE)),
         limits: Limits { requests_per_client: 1_000_000, requests: 4_000_000, ..Limits::default() },
@@ -60,8 +63,13 @@ pub(crate) fn serve(args: Serve) -> Done {
     }
 }
 
-fn state_dir() -> Option<PathBuf> {
+/// A directory for each socket: two daemons share nothing.
+fn state_dir(socket: &Path) -> Option<PathBuf> {
     let dir = |name| env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let state = dir("XDG_STATE_HOME").or_else(|| Some(dir("HOME")?.join(".local/state")));
-    state.map(|state| state.join("lockkeeper"))
+    let own = match socket == Endpoint::default().socket() {
+        true => "default".into(),
+        false => socket.to_string_lossy().replace('%', "%%").replace('/', "%"),
+    };
+    state.map(|state| state.join("lockkeeper").join(own))
 }

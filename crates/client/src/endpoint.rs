@@ -64,8 +64,18 @@ impl Endpoint {
         &self.socket
     }
 
-    /// Connects, and starts the daemon if need be.
+    /// Connects, and starts the daemon if need be. To nobody but this user's daemon, or root's.
     pub(crate) fn connect(&self, launch: &Launch) -> io::Result<UnixStream> {
+        let stream = self.connect_or_launch(launch)?;
+        let daemon = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+        if daemon != rustix::process::geteuid() && !daemon.is_root() {
+            let why = format!("it is served by another user ({})", daemon.as_raw());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        Ok(stream)
+    }
+
+    fn connect_or_launch(&self, launch: &Launch) -> io::Result<UnixStream> {
         let first = match UnixStream::connect(&self.socket) {
             Err(error) if absent(&error) => error,
             done => return done,
@@ -113,7 +123,7 @@ impl Endpoint {
 }
 
 /// Whether nobody listens there.
-pub(crate) fn absent(error: &io::Error) -> bool {
+fn absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 

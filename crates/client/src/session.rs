@@ -78,7 +78,7 @@ impl Session {
     /// If no daemon can be reached, or it refuses.
     pub fn open(endpoint: &Endpoint, launch: Launch, bucket: &str) -> Result<Self, Error> {
         let unreachable = |error| Error::Unreachable(endpoint.clone(), error);
-        let (reader, welcome) = greet(endpoint, &launch, bucket, None)?;
+        let (reader, welcome) = greet(endpoint, &launch, bucket, None, None)?;
         let stream = reader.stream.try_clone().map_err(unreachable)?;
         let state = State {
             table: Table::default(),
@@ -252,7 +252,7 @@ impl Shared {
                 }
                 (state.id.clone(), state.secret)
             };
-            match greet(&self.endpoint, &self.launch, &self.bucket, Some(&resume)) {
+            match greet(&self.endpoint, &self.launch, &self.bucket, Some(&resume), Some(deadline)) {
                 Ok((_, welcome)) if !welcome.resumed => return None,
                 _ if Instant::now() >= deadline => return None,
                 Ok((reader, _)) => {
@@ -288,15 +288,19 @@ struct Welcome {
     resumed: bool,
 }
 
-/// Connects and says hello.
+/// Connects and says hello. A daemon that does not answer is waited for until the deadline.
 fn greet(
     endpoint: &Endpoint,
     launch: &Launch,
     bucket: &str,
     resume: Option<&(String, Seal)>,
+    deadline: Option<Instant>,
 ) -> Result<(Reader, Welcome), Error> {
     let unreachable = |error| Error::Unreachable(endpoint.clone(), error);
     let mut stream = endpoint.connect(launch).map_err(unreachable)?;
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    // A socket takes no timeout of zero.
+    stream.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1)))).map_err(unreachable)?;
     let resume = resume.map(|(id, secret)| (&id[..], *secret));
     let mut out = Vec::new();
     send(&mut out, &ToServer::Hello { version: VERSION, bucket, resume });
@@ -307,6 +311,7 @@ fn greet(
         reader.read(|message| answer = Some(welcome(message))).map_err(unreachable)?;
     }
     let welcome = answer.expect("it was just set")?;
+    reader.stream.set_read_timeout(None).map_err(unreachable)?;
     Ok((reader, welcome))
 }
 
