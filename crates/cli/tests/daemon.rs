@@ -1,0 +1,124 @@
+//! The daemon's own life: how it is started, killed, stopped and started again.
+
+mod common;
+
+use common::{User, running, wait_until};
+use rustix::process::{Signal, kill_process};
+use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    process::{Child, Stdio},
+};
+
+#[test]
+fn several_that_start_it_at_once_end_with_one() {
+    let user = User::new();
+    let start = |_| user.command(&["run", "a", "--", "sh", "-c", "echo $PPID"]).stdout(Stdio::null()).spawn();
+    let mut runs: Vec<Child> = (0..12).map(|number| start(number).expect("it starts")).collect();
+    assert!(runs.iter_mut().all(|run| run.wait().expect("it ends").success()));
+    let daemon = user.daemon();
+    assert_eq!(user.daemon(), daemon);
+    let log = user.run(&["serve", "--socket", user.socket().to_str().expect("it is text")]);
+    assert_eq!(log.status.code(), Some(69), "another is running, and says so");
+    assert!(String::from_utf8_lossy(&log.stderr).contains("another daemon is running"));
+}
+
+#[test]
+fn what_a_killed_daemon_leaves_is_no_obstacle() {
+    let user = User::new();
+    assert!(user.run(&["run", "a", "--", "true"]).status.success());
+    user.end_daemon(Signal::KILL);
+    assert!(user.socket().exists());
+    assert!(user.run(&["run", "a", "--", "true"]).status.success());
+}
+
+#[test]
+fn holders_and_waiters_outlive_a_daemon_that_is_killed() {
+    for signal in [Signal::KILL, Signal::TERM] {
+        let user = User::new();
+        let mut holder = user.hold(&["a"]);
+        let mut readers = [user.hold(&["--shared", "b"]), user.hold(&["--shared", "b"])];
+        let mut first = user.start(&["a"]);
+        user.wait_for("a", 1, 1);
+        let mut second = user.start(&["a"]);
+        user.wait_for("a", 1, 2);
+        for _ in 0..3 {
+            user.end_daemon(signal);
+            user.wait_for("a", 1, 2);
+            user.wait_for("b", 2, 0);
+        }
+        assert_eq!(holder.let_go(), 0);
+        assert_eq!(first.line(), "held");
+        assert_eq!(first.let_go(), 0);
+        assert_eq!(second.line(), "held");
+        readers.iter_mut().for_each(|reader| assert_eq!(reader.let_go(), 0));
+    }
+}
+
+#[test]
+fn nobody_is_let_in_while_a_holder_is_stopped_and_the_daemon_killed() {
+    let user = User::new();
+    let mut holder = user.hold(&["a"]);
+    kill_process(holder.pid(), Signal::STOP).expect("it runs");
+    user.end_daemon(Signal::KILL);
+    let mut waiter = user.start(&["a"]);
+    // Longer than the daemon waits for one that could come back.
+    let ttl = user.run(&["run", "--timeout", "12s", "b", "--", "true"]);
+    assert_eq!(ttl.status.code(), Some(75), "it waits for the one that is stopped");
+    kill_process(holder.pid(), Signal::CONT).expect("it runs");
+    let code = holder.let_go();
+    assert!(code == 0 || code == 76, "it released, or was told that it had lost its lock: {code}");
+    assert_eq!(waiter.line(), "held");
+}
+
+#[test]
+fn a_holder_that_dies_with_the_daemon_is_not_waited_for() {
+    let user = User::new();
+    let mut holder = user.hold(&["a"]);
+    let daemon = user.daemon();
+    kill_process(daemon, Signal::KILL).expect("it runs");
+    holder.child.kill().expect("it runs");
+    holder.child.wait().expect("it is dead");
+    wait_until(|| !running(daemon));
+    assert!(user.run(&["run", "--timeout", "5s", "a", "--", "true"]).status.success());
+}
+
+#[test]
+fn a_daemon_that_nobody_needs_leaves() {
+    let user = User::new();
+    let socket = user.socket();
+    fs::create_dir(socket.parent().expect("it is in a directory")).expect("it is new");
+    fs::set_permissions(socket.parent().expect("as above"), fs::Permissions::from_mode(0o700))
+        .expect("it is ours");
+    let args = ["serve", "--idle", "10ms", "--socket", socket.to_str().expect("it is text")];
+    let left = user.command(&args).stderr(Stdio::null()).status().expect("it starts");
+    assert!(left.success());
+}
+
+#[test]
+fn a_state_directory_that_cannot_be_used_is_refused_in_words() {
+    let user = User::new();
+    let socket = user.socket();
+    let socket = socket.to_str().expect("it is text");
+    let refused = user.run(&["serve", "--socket", socket, "--state-dir", "/proc/lockkeeper"]);
+    assert_eq!(refused.status.code(), Some(69));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("/proc/lockkeeper"));
+    let damaged = user.state_dir();
+    fs::create_dir_all(&damaged).expect("it is new");
+    fs::write(damaged.join("tokens"), "no number").expect("it is ours");
+    let refused = user.run(&["serve", "--socket", socket]);
+    assert_eq!(refused.status.code(), Some(69));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is damaged"));
+}
+
+#[test]
+fn a_socket_in_a_directory_that_others_can_write_to_is_refused() {
+    let user = User::new();
+    let dir = user.state_dir();
+    fs::create_dir_all(&dir).expect("it is new");
+    fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).expect("it is ours");
+    let socket = dir.join("daemon.sock");
+    let refused = user.run(&["serve", "--socket", socket.to_str().expect("it is text")]);
+    assert_eq!(refused.status.code(), Some(69));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("not this user's alone"));
+}
