@@ -41,7 +41,7 @@ impl<T> Manager<T> {
                     }
                 };
                 assert_eq!(entry.blocked, !free, "open is exactly what no earlier entry conflicts with");
-                let request = &self.requests[entry.request];
+                let request = self.queues.request(entry.request);
                 if request.thief {
                     assert!(prev == NIL, "a thief is first in its queues: it holds them");
                 } else {
@@ -60,10 +60,14 @@ impl<T> Manager<T> {
         let mut listed = 0;
         for (at, client) in self.clients.iter() {
             let (mut prev, mut live, mut slot) = (NIL, 0, client.first);
-            while let Some(request) = self.requests.get(slot) {
+            while slot != NIL {
+                let request = self.queues.request(slot);
                 assert_eq!((request.client, request.prev), (at, prev), "links of a client's list agree");
-                if let Some(before) = self.requests.get(prev) {
-                    assert!(before.arrival < request.arrival, "a client's list is in the order of arrival");
+                if prev != NIL {
+                    assert!(
+                        self.queues.request(prev).arrival < request.arrival,
+                        "a client's list is in the order of arrival"
+                    );
                 }
                 live += 1;
                 (prev, slot) = (slot, request.next);
@@ -71,17 +75,19 @@ impl<T> Manager<T> {
             assert_eq!((client.last, client.live), (prev, live), "a client knows its list's end and length");
             listed += live;
         }
-        assert_eq!(listed, self.requests.len(), "every request is in its client's list");
+        let requests =
+            || self.queues.entries.iter().filter_map(|(slot, entry)| Some((slot, entry.record.as_ref()?)));
+        assert_eq!(listed as usize, requests().count(), "every request is in its client's list");
 
-        for (slot, request) in self.requests.iter() {
-            let scope = self.queues.scope(request.first_entry);
+        for (slot, request) in requests() {
+            let scope = self.queues.scope(slot);
             assert!(scope.count() > 0, "a live request stands in a queue");
-            let scope = self.queues.scope(request.first_entry);
+            let scope = self.queues.scope(slot);
             assert!(scope.into_iter().all(|entry| entry.request == slot), "an entry knows its request");
             assert_eq!(blocked.get(&slot), Some(&request.blocked), "a request counts its blocked entries");
             assert_eq!(request.token.is_some(), request.blocked == 0, "held if and only if nothing blocks");
             if let Some(outer) = self.nesting.outer(request.nesting) {
-                let mut inner = self.nesting.inner(self.requests[outer].nesting);
+                let mut inner = self.nesting.inner(self.queues.request(outer).nesting);
                 assert!(inner.any(|inner| inner == slot), "an outer request knows what is nested in it");
             }
         }

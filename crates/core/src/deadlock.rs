@@ -125,7 +125,7 @@ impl<T> Manager<T> {
     /// ```
     pub fn deadlocks(&self) -> Vec<Deadlock> {
         let mut nested: Vec<_> = self.nesting.nested().collect();
-        nested.sort_unstable_by_key(|&slot| self.requests[slot].arrival);
+        nested.sort_unstable_by_key(|&slot| self.queues.request(slot).arrival);
         let mut search = Search::new(self);
         let mut found = Vec::new();
         for root in nested {
@@ -169,7 +169,7 @@ impl<T> Manager<T> {
     /// stands between two others in one queue.
     fn report(&self, cycle: &[Edge]) -> Deadlock {
         let starts = (0..cycle.len()).filter(|&i| cycle[(i + cycle.len() - 1) % cycle.len()].queue == NIL);
-        let start = starts.min_by_key(|&i| self.requests[cycle[i].from].arrival).unwrap_or(0);
+        let start = starts.min_by_key(|&i| self.queues.request(cycle[i].from).arrival).unwrap_or(0);
         let turned = cycle[start..].iter().chain(&cycle[..start]).copied();
 
         let mut kept: Vec<Edge> = Vec::new();
@@ -186,7 +186,7 @@ impl<T> Manager<T> {
         }
         let step = |edge: Edge| Step {
             request: self.request_id(edge.from),
-            client: self.client_id(self.requests[edge.from].client),
+            client: self.client_id(self.queues.request(edge.from).client),
             waits_for: match edge.queue {
                 NIL => WaitsFor::Nested,
                 queue => WaitsFor::Name(self.queues.table[queue].name.clone()),
@@ -197,7 +197,7 @@ impl<T> Manager<T> {
 
     fn conflict(&self, queue: u32, a: u32, b: u32) -> bool {
         let mode = |request: u32| {
-            let mut scope = self.queues.scope(self.requests[request].first_entry);
+            let mut scope = self.queues.scope(request);
             scope.find(|entry| entry.queue == queue).map(|entry| entry.mode)
         };
         matches!((mode(a), mode(b)), (Some(a), Some(b)) if a.conflicts(b))
@@ -280,9 +280,9 @@ impl<'a, T> Search<'a, T> {
     /// Whom a request waits for, each with the queue it waits in, or `NIL` for one nested in it.
     fn waits_for(&mut self, request: u32) -> Vec<(u32, u32)> {
         let manager = self.manager;
-        let record = &manager.requests[request];
+        let record = manager.queues.request(request);
         let mut edges: Vec<_> = manager.nesting.inner(record.nesting).map(|inner| (inner, NIL)).collect();
-        let mut entry = record.first_entry;
+        let mut entry = request;
         while let Some(place) = manager.queues.entries.get(entry) {
             if place.blocked {
                 self.blockers(entry, place, &mut edges);
@@ -294,7 +294,7 @@ impl<'a, T> Search<'a, T> {
 
     /// An exclusive entry waits for the shared ones right before it and for the exclusive one before those,
     /// which in turn waits for the rest. A shared entry waits for the nearest exclusive one.
-    fn blockers(&mut self, entry: u32, place: &Entry, edges: &mut Vec<(u32, u32)>) {
+    fn blockers(&mut self, entry: u32, place: &Entry<T>, edges: &mut Vec<(u32, u32)>) {
         let entries = &self.manager.queues.entries;
         let mut passed = Vec::from([entry]);
         let mut before = place.prev;

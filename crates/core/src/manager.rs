@@ -3,7 +3,7 @@
 use crate::{
     name::is_reserved,
     nesting::Nesting,
-    queues::Queues,
+    queues::{Entry, Queues, Request},
     slab::{NIL, Slab},
     vocabulary::{
         Cause, ClientId, Effect, Limit, Limits, Mode, Options, Outcome, RequestError, RequestId, Token,
@@ -38,8 +38,7 @@ use core::num::NonZeroU64;
 /// * Every command costs O(names in the scope) and what it grants, breaks or sets back to waiting.
 ///   Nothing scans all names, requests or clients; nothing recurses.
 pub struct Manager<T = ()> {
-    pub(crate) queues: Queues,
-    pub(crate) requests: Slab<Request<T>>,
+    pub(crate) queues: Queues<T>,
     pub(crate) clients: Slab<Client>,
     pub(crate) nesting: Nesting,
     /// Requests whose last blocked entry opened during the current command. Empty between commands.
@@ -71,26 +70,6 @@ pub struct Config {
     pub hash_seed: u64,
 }
 
-/// A live request, waiting or held.
-pub(crate) struct Request<T> {
-    pub(crate) arrival: u64,
-    /// Its fencing token, if and only if it is held.
-    pub(crate) token: Option<Token>,
-    pub(crate) client: u32,
-    /// Neighbours in the client's list.
-    pub(crate) prev: u32,
-    pub(crate) next: u32,
-    /// Its entry for the first name of its scope.
-    pub(crate) first_entry: u32,
-    /// Its node in the nesting, or `NIL`.
-    pub(crate) nesting: u32,
-    /// How many of its entries are blocked.
-    pub(crate) blocked: u16,
-    /// Whether it stole its names, and so came before requests that arrived earlier.
-    pub(crate) thief: bool,
-    pub(crate) data: T,
-}
-
 /// An agent.
 pub(crate) struct Client {
     pub(crate) serial: u64,
@@ -120,7 +99,6 @@ impl<T> Manager<T> {
     pub fn new(config: Config) -> Self {
         Self {
             queues: Queues::new(config.hash_seed),
-            requests: Slab::new(),
             clients: Slab::new(),
             nesting: Nesting::new(),
             ready: Vec::new(),
@@ -178,6 +156,7 @@ impl<T> Manager<T> {
     /// assert!(effects.is_empty(), "only a steal has effects on others");
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
+    #[inline(always)]
     pub fn request<N: AsRef<[u8]>>(
         &mut self,
         client: ClientId,
@@ -187,6 +166,7 @@ impl<T> Manager<T> {
         effects: &mut Vec<Effect<T>>,
     ) -> Result<Outcome, RequestError> {
         let longest = check(scope, options)?;
+        let [(name, mode), others @ ..] = scope else { return Err(RequestError::EmptyScope) };
         let limits = &self.limits;
         if longest > limits.name_bytes {
             return Err(Limit::NameBytes(limits.name_bytes).into());
@@ -202,54 +182,84 @@ impl<T> Manager<T> {
         if owner.live >= self.limits.requests_per_client {
             return Err(Limit::RequestsPerClient(self.limits.requests_per_client).into());
         }
-        let slot = self.requests.vacant();
+        let slot = self.queues.entries.vacant();
         let prev = core::mem::replace(&mut owner.last, slot);
         match prev {
             NIL => owner.first = slot,
-            prev => self.requests[prev].next = slot,
+            prev => self.queues.request_mut(prev).next = slot,
         }
         owner.live += 1;
         let arrival = self.next_arrival;
         self.next_arrival += 1;
         let request = RequestId { arrival, slot };
+        let (client, thief) = (client.slot, options.steal);
+        let mut record =
+            Request { arrival, token: None, client, prev, next: NIL, nesting: NIL, blocked: 0, thief, data };
 
-        let victims = options.steal.then(|| self.holders(scope.iter().map(|(name, _)| name.as_ref())));
-        let Joined { first_entry, blocked } = self.join(slot, scope, options.steal);
-        let token = if blocked == 0 { Some(self.next_token()) } else { None };
-        self.requests.insert(Request {
-            arrival,
-            token,
-            client: client.slot,
-            prev,
-            next: NIL,
-            first_entry,
-            nesting: NIL,
-            blocked,
-            thief: options.steal,
-            data,
-        });
+        if thief {
+            let token = self.steal(request, scope, options, record, effects);
+            return Ok(Outcome::Granted { request, token });
+        }
+        let (mode, queue) = (*mode, self.queues.table.find_or_insert(name.as_ref()));
+        let (prev, blocked) = self.queues.table[queue].push(slot, mode);
+        let mut token = None;
+        if !blocked && others.is_empty() {
+            token = Some(next_token(&mut self.last_token));
+        }
+        (record.token, record.blocked) = (token, u16::from(blocked));
+        let (next, sibling, record) = (NIL, NIL, Some(record));
+        self.queues.insert(Entry { queue, prev, next, mode, blocked, request: slot, sibling, record });
+        if !others.is_empty() && self.queues.join_others(slot, others) == 0 {
+            token = Some(next_token(&mut self.last_token));
+            self.queues.request_mut(slot).token = token;
+        }
         if let Some(outer) = options.nested_in {
             self.declare_nesting(slot, outer);
         }
-        if let Some(victims) = victims {
-            victims.into_iter().for_each(|victim| self.break_lock(victim, Cause::Stolen, effects));
-        }
         if let Some(token) = token {
-            self.grant_ready(effects);
             return Ok(Outcome::Granted { request, token });
         }
         if options.if_available {
-            self.remove(request, |_| true);
+            self.withdraw(request);
             return Ok(Outcome::Unavailable);
         }
         if options.refuse_deadlock
             && let Some(deadlock) = self.deadlock(request)
         {
-            self.remove(request, |_| true);
+            self.withdraw(request);
             return Err(RequestError::Deadlock(deadlock));
         }
-        debug_assert!(self.ready.is_empty(), "the last in a queue blocks nobody when it goes");
         Ok(Outcome::Queued { request })
+    }
+
+    /// Takes back a request that was just made, and does not want to wait.
+    #[cold]
+    fn withdraw(&mut self, request: RequestId) {
+        self.remove(request, |_| true);
+        debug_assert!(self.ready.is_empty(), "the last in a queue blocks nobody when it goes");
+    }
+
+    /// Goes first in all its queues, then breaks those who held them. Nobody may leave a queue before that, so that a
+    /// thief lets nobody else in; a waiting scope that stood open there waits for that name again.
+    #[cold]
+    fn steal<N: AsRef<[u8]>>(
+        &mut self,
+        request: RequestId,
+        scope: &[(N, Mode)],
+        options: Options,
+        record: Request<T>,
+        effects: &mut Vec<Effect<T>>,
+    ) -> Token {
+        let names = || scope.iter().map(|(name, _)| name.as_ref());
+        let victims = self.holders(names());
+        let token = next_token(&mut self.last_token);
+        self.queues.join_first(request.slot, names(), Request { token: Some(token), ..record });
+        if let Some(outer) = options.nested_in {
+            self.declare_nesting(request.slot, outer);
+        }
+        victims.into_iter().for_each(|victim| self.break_lock(victim, Cause::Stolen, effects));
+        self.grant_ready(effects);
+        token
     }
 
     /// Releases a held lock (§4.2) and grants what that lets in, in the order of arrival.
@@ -326,7 +336,7 @@ impl<T> Manager<T> {
         let mut next = known.first;
         while next != NIL {
             let id = self.request_id(next);
-            next = self.requests[next].next;
+            next = self.queues.request(next).next;
             self.abort(id, effects);
         }
         while self.clients[client.slot].first != NIL {
@@ -362,39 +372,18 @@ impl<T> Manager<T> {
         victims.len()
     }
 
-    /// Enters all queues of a scope: last in each, or, with `first`, first. Nobody may leave a queue on the
-    /// way, so that a thief lets nobody else in; a waiting scope that stood open there waits for that name
-    /// again.
-    #[inline(always)]
-    fn join<N: AsRef<[u8]>>(&mut self, slot: u32, scope: &[(N, Mode)], first: bool) -> Joined {
-        let mut joined = Joined { first_entry: NIL, blocked: 0 };
-        let mut last = NIL;
-        for (name, mode) in scope {
-            let requests = &mut self.requests;
-            let place = match first {
-                true => self.queues.join_first(name.as_ref(), slot, |behind| requests[behind].blocked += 1),
-                false => self.queues.join(name.as_ref(), slot, *mode),
-            };
-            joined.blocked += u16::from(place.newly_blocked);
-            let Some(entry) = place.entry else { continue };
-            match core::mem::replace(&mut last, entry) {
-                NIL => joined.first_entry = entry,
-                last => self.queues.entries[last].sibling = entry,
-            }
-        }
-        joined
-    }
-
     fn declare_nesting(&mut self, slot: u32, outer: RequestId) {
         if self.live(outer).is_none() {
             return;
         }
-        if self.requests[outer.slot].nesting == NIL {
-            self.requests[outer.slot].nesting = self.nesting.insert(outer.slot);
+        let mut around = self.queues.request(outer.slot).nesting;
+        if around == NIL {
+            around = self.nesting.insert(outer.slot);
+            self.queues.request_mut(outer.slot).nesting = around;
         }
         let inner = self.nesting.insert(slot);
-        self.requests[slot].nesting = inner;
-        self.nesting.nest(inner, self.requests[outer.slot].nesting);
+        self.queues.request_mut(slot).nesting = inner;
+        self.nesting.nest(inner, around);
     }
 
     /// The held requests on any of `names`, in the order of their grants: the held lock set's.
@@ -403,7 +392,7 @@ impl<T> Manager<T> {
         for queue in names.into_iter().filter_map(|name| self.queues.table.find(name)) {
             let open = self.queues.walk(queue).take_while(|entry| !entry.blocked);
             holders.extend(open.filter_map(|entry| {
-                Some((self.requests[entry.request].token?, self.request_id(entry.request)))
+                Some((self.queues.request(entry.request).token?, self.request_id(entry.request)))
             }));
         }
         holders.sort_unstable();
@@ -422,27 +411,27 @@ impl<T> Manager<T> {
     /// Whom that lets in is `ready`.
     #[inline(always)]
     fn remove(&mut self, id: RequestId, wanted: impl FnOnce(&Request<T>) -> bool) -> Option<T> {
-        let request = self.requests.remove_if(id.slot, |live| live.arrival == id.arrival && wanted(live))?;
-        let Self { queues, requests, clients, ready, .. } = self;
-        let mut entry = request.first_entry;
-        while entry != NIL {
-            entry = queues.leave(entry, |opened| {
-                let blocked = &mut requests[opened].blocked;
-                *blocked -= 1;
-                if *blocked == 0 {
-                    ready.push(opened);
-                }
-            });
+        let Self { queues, clients, ready, .. } = self;
+        let first = queues.entries.remove_if(id.slot, |entry| {
+            entry.record.as_ref().is_some_and(|live| live.arrival == id.arrival && wanted(live))
+        })?;
+        queues.leave(&first, ready);
+        let mut sibling = first.sibling;
+        while sibling != NIL {
+            let entry = queues.entries.remove(sibling);
+            queues.leave(&entry, ready);
+            sibling = entry.sibling;
         }
+        let request = first.record?;
         let owner = &mut clients[request.client];
         owner.live -= 1;
         match request.prev {
             NIL => owner.first = request.next,
-            prev => requests[prev].next = request.next,
+            prev => queues.request_mut(prev).next = request.next,
         }
         match request.next {
             NIL => owner.last = request.prev,
-            next => requests[next].prev = request.prev,
+            next => queues.request_mut(next).prev = request.prev,
         }
         if request.nesting != NIL {
             self.nesting.remove(request.nesting);
@@ -461,31 +450,26 @@ impl<T> Manager<T> {
 
     fn grant_all(&mut self, effects: &mut Vec<Effect<T>>) {
         let mut ready = core::mem::take(&mut self.ready);
-        ready.sort_unstable_by_key(|&slot| self.requests[slot].arrival);
+        ready.sort_unstable_by_key(|&slot| self.queues.request(slot).arrival);
         for slot in ready.drain(..) {
-            let token = self.next_token();
-            self.requests[slot].token = Some(token);
+            let token = next_token(&mut self.last_token);
+            self.queues.request_mut(slot).token = Some(token);
             effects.push(Effect::Granted { request: self.request_id(slot), token });
         }
         self.ready = ready;
     }
 
     #[inline]
-    fn next_token(&mut self) -> Token {
-        self.last_token += 1;
-        Token(NonZeroU64::new(self.last_token).expect("2⁶⁴ grants do not happen"))
-    }
-
-    #[inline]
     pub(crate) fn live(&self, request: RequestId) -> Option<&Request<T>> {
-        self.requests.get(request.slot).filter(|live| live.arrival == request.arrival)
+        let record = self.queues.entries.get(request.slot)?.record.as_ref();
+        record.filter(|live| live.arrival == request.arrival)
     }
 }
 
-/// Where a request stands after it entered all its queues.
-struct Joined {
-    first_entry: u32,
-    blocked: u16,
+#[inline]
+fn next_token(last: &mut u64) -> Token {
+    *last += 1;
+    Token(NonZeroU64::new(*last).expect("2⁶⁴ grants do not happen"))
 }
 
 /// §3.2.1 steps 5 to 7: whether a manager would take such a request, its limits aside.
@@ -512,16 +496,16 @@ pub fn validate<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result
 /// the longest name.
 #[inline]
 fn check<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result<usize, RequestError> {
+    let [first, others @ ..] = scope else { return Err(RequestError::EmptyScope) };
     let (mut reserved, mut shared, mut longest) = (false, false, 0);
-    for (name, mode) in scope {
+    let mut look = |(name, mode): &(N, Mode)| {
         let name = name.as_ref();
         reserved |= is_reserved(name);
         shared |= *mode == Mode::Shared;
         longest = longest.max(name.len());
-    }
-    if scope.is_empty() {
-        return Err(RequestError::EmptyScope);
-    }
+    };
+    look(first);
+    others.iter().for_each(look);
     if reserved {
         return Err(RequestError::ReservedName);
     }

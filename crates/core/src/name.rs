@@ -100,6 +100,15 @@ impl Name {
         }
     }
 
+    /// Whether these are its bytes.
+    #[inline(always)]
+    pub(crate) fn is(&self, bytes: &[u8]) -> bool {
+        match &self.heap {
+            None => usize::from(self.len) == bytes.len() && same(&self.inline.0, bytes),
+            Some(heap) => ***heap == *bytes,
+        }
+    }
+
     /// The name as text, or `None` if it holds a lone surrogate or is not UTF-8 for another reason.
     ///
     /// ```
@@ -204,6 +213,22 @@ fn inline(name: &[u8]) -> Words {
     Words(bytes)
 }
 
+/// Whether a short name begins with these bytes. Of the usual lengths without a loop or a call, which every request
+/// would pay for: the last eight bytes are looked at as one word, even if some of them were in the word before.
+#[inline(always)]
+fn same(name: &[u8; INLINE], bytes: &[u8]) -> bool {
+    let len = bytes.len();
+    match len {
+        8..=16 => same_word(name, bytes, 0) && same_word(name, bytes, len - 8),
+        _ => name.starts_with(bytes),
+    }
+}
+
+#[inline(always)]
+fn same_word(a: &[u8], b: &[u8], at: usize) -> bool {
+    a[at..at + 8] == b[at..at + 8]
+}
+
 impl From<&str> for Name {
     #[inline]
     fn from(name: &str) -> Self {
@@ -302,6 +327,22 @@ mod tests {
         for len in (0..=26).chain([255, 256, 5000]) {
             let bytes: Vec<u8> = (0..len).map(|i| (i % 251) as u8 + 1).collect();
             assert_eq!(Name::from(&bytes[..]).as_bytes(), bytes);
+        }
+    }
+
+    #[test]
+    fn a_name_is_its_bytes_and_no_others() {
+        for len in 0..=26 {
+            let bytes: Vec<u8> = (1..=len).collect();
+            let name = Name::from(&bytes[..]);
+            assert!(name.is(&bytes));
+            assert!(!name.is(&[&bytes[..], &[0]].concat()));
+            for at in 0..bytes.len() {
+                let mut other = bytes.clone();
+                other[at] = 0;
+                assert!(!name.is(&other));
+                assert!(!name.is(&bytes[..at]));
+            }
         }
     }
 

@@ -1,9 +1,10 @@
 //! Looking at a manager without changing it: the snapshot (§4.5), one queue, one request.
 
 use crate::{
-    manager::{Manager, Request},
+    manager::Manager,
     name::Name,
-    queues::Entry,
+    queues::{Entry, Request},
+    slab::NIL,
     vocabulary::{ClientId, Mode, RequestId, Token},
 };
 use alloc::vec::Vec;
@@ -126,10 +127,11 @@ impl<T> Manager<T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn requests(&self) -> impl Iterator<Item = Live<'_, T>> {
-        let mut ids = Vec::with_capacity(self.requests.len() as usize);
+        let mut ids = Vec::with_capacity(self.queues.entries.len() as usize);
         for (_, client) in self.clients.iter() {
             let mut slot = client.first;
-            while let Some(request) = self.requests.get(slot) {
+            while slot != NIL {
+                let request = self.queues.request(slot);
                 ids.push(RequestId { arrival: request.arrival, slot });
                 slot = request.next;
             }
@@ -193,7 +195,13 @@ impl<T> Manager<T> {
     /// ```
     #[inline]
     pub fn data_mut(&mut self, id: RequestId) -> Option<&mut T> {
-        let live = self.requests.get_mut(id.slot).filter(|live| live.arrival == id.arrival)?;
+        let live = self
+            .queues
+            .entries
+            .get_mut(id.slot)?
+            .record
+            .as_mut()
+            .filter(|live| live.arrival == id.arrival)?;
         Some(&mut live.data)
     }
 }
@@ -263,7 +271,7 @@ impl<'a, T> Live<'a, T> {
     /// ```
     pub fn scope(self) -> impl Iterator<Item = (&'a Name, Mode)> {
         let manager = self.manager;
-        manager.queues.scope(self.request.first_entry).map(|entry| (manager.name_of(entry), entry.mode))
+        manager.queues.scope(self.id.slot).map(|entry| (manager.name_of(entry), entry.mode))
     }
 
     /// Whether it was made with `steal`.
@@ -322,14 +330,14 @@ impl<'a, T> Live<'a, T> {
 
 impl<T> Manager<T> {
     pub(crate) fn request_id(&self, slot: u32) -> RequestId {
-        RequestId { arrival: self.requests[slot].arrival, slot }
+        RequestId { arrival: self.queues.request(slot).arrival, slot }
     }
 
     pub(crate) fn client_id(&self, slot: u32) -> ClientId {
         ClientId { serial: self.clients[slot].serial, slot }
     }
 
-    pub(crate) fn name_of(&self, entry: &Entry) -> &Name {
+    pub(crate) fn name_of(&self, entry: &Entry<T>) -> &Name {
         &self.queues.table[entry.queue].name
     }
 }

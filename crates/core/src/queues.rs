@@ -1,8 +1,9 @@
 //! One FIFO per name: the held lock set and the lock request queue of the name in one list.
 //!
-//! A request stands in the queue of each of its names with one entry. The entries that no earlier entry
-//! conflicts with are *open*; they are a prefix of the list: one exclusive entry, or all shared entries before
-//! the first exclusive one. The others are *blocked*. A request whose entries are all open is held.
+//! A request stands in the queue of each of its names with one entry; the first of these carries what else is known
+//! of the request. The entries that no earlier entry conflicts with are *open*; they are a prefix of the list: one
+//! exclusive entry, or all shared entries before the first exclusive one. The others are *blocked*. A request whose
+//! entries are all open is held.
 //!
 //! Joining a queue at its end opens or blocks only the new entry. Leaving it opens, in one loop, what nothing
 //! conflicts with any more: release, abort and the end of a client are this one operation.
@@ -11,12 +12,13 @@ use crate::{
     name::Name,
     slab::{NIL, Slab},
     table::Table,
-    vocabulary::Mode,
+    vocabulary::{Mode, Token},
 };
+use alloc::vec::Vec;
 
-pub(crate) struct Queues {
+pub(crate) struct Queues<T> {
     pub(crate) table: Table,
-    pub(crate) entries: Slab<Entry>,
+    pub(crate) entries: Slab<Entry<T>>,
 }
 
 /// The queue of one name.
@@ -31,109 +33,169 @@ pub(crate) struct Queue {
 }
 
 /// One request's place in the queue of one of its names.
-pub(crate) struct Entry {
-    pub(crate) request: u32,
+pub(crate) struct Entry<T> {
     /// The queue it stands in.
     pub(crate) queue: u32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
-    /// The same request's entry for its next name.
-    pub(crate) sibling: u32,
     pub(crate) mode: Mode,
     pub(crate) blocked: bool,
+    /// Its request, by which is meant the first entry of that.
+    pub(crate) request: u32,
+    /// The same request's entry for its next name.
+    pub(crate) sibling: u32,
+    /// What else is known of the request, in its first entry. Nearly every request has one name: it is one record.
+    pub(crate) record: Option<Request<T>>,
+}
+
+/// A live request, waiting or held.
+pub(crate) struct Request<T> {
+    pub(crate) arrival: u64,
+    /// Its fencing token, if and only if it is held.
+    pub(crate) token: Option<Token>,
+    pub(crate) client: u32,
+    /// Neighbours in the client's list.
+    pub(crate) prev: u32,
+    pub(crate) next: u32,
+    /// Its node in the nesting, or `NIL`.
+    pub(crate) nesting: u32,
+    /// How many of its entries are blocked.
+    pub(crate) blocked: u16,
+    /// Whether it stole its names, and so came before requests that arrived earlier.
+    pub(crate) thief: bool,
+    pub(crate) data: T,
 }
 
 impl Queue {
     pub(crate) fn new(name: Name) -> Self {
         Self { name, head: NIL, tail: NIL, exclusive: 0, noted_idle: false }
     }
+
+    /// Puts an entry at the end. Returns the one before it, and whether any before it conflicts.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, entry: u32, mode: Mode) -> (u32, bool) {
+        let blocked = match mode {
+            Mode::Exclusive => self.tail != NIL,
+            Mode::Shared => self.exclusive > 0,
+        };
+        self.exclusive += u32::from(mode == Mode::Exclusive);
+        let before = core::mem::replace(&mut self.tail, entry);
+        if before == NIL {
+            self.head = entry;
+        }
+        (before, blocked)
+    }
 }
 
-/// What came of joining a queue.
-pub(crate) struct Place {
-    /// The new entry, or `None` if the request stood in the queue already.
-    pub(crate) entry: Option<u32>,
-    /// Whether the request has one more blocked entry than before.
-    pub(crate) newly_blocked: bool,
-}
-
-impl Queues {
+impl<T> Queues<T> {
     pub(crate) fn new(seed: u64) -> Self {
         Self { table: Table::new(seed), entries: Slab::new() }
     }
 
-    /// Puts `request` at the end of the queue of `name`.
+    #[inline]
+    pub(crate) fn request(&self, request: u32) -> &Request<T> {
+        self.entries[request].record.as_ref().expect("a first entry has the request")
+    }
+
+    #[inline]
+    pub(crate) fn request_mut(&mut self, request: u32) -> &mut Request<T> {
+        self.entries[request].record.as_mut().expect("a first entry has the request")
+    }
+
+    /// Puts `request`, which has joined the queue of its first name, at the end of those of the others. Returns how
+    /// many of its entries are blocked.
+    #[cold]
+    pub(crate) fn join_others<N: AsRef<[u8]>>(&mut self, request: u32, others: &[(N, Mode)]) -> u16 {
+        let mut before = request;
+        for (name, mode) in others {
+            let at = self.table.find_or_insert(name.as_ref());
+            let queue = &mut self.table[at];
+            // A request joins all its queues in one step: if it is in this one already, it is the last in it.
+            let last = queue.tail;
+            if last != NIL && self.entries[last].request == request {
+                self.join_again(last, *mode);
+                continue;
+            }
+            let (mode, next, sibling, record) = (*mode, NIL, NIL, None);
+            let (prev, blocked) = queue.push(self.entries.vacant(), mode);
+            let entry = self.insert(Entry { queue: at, prev, next, mode, blocked, request, sibling, record });
+            self.request_mut(request).blocked += u16::from(blocked);
+            self.entries[before].sibling = entry;
+            before = entry;
+        }
+        self.request(request).blocked
+    }
+
+    /// Makes the record of an entry that its queue has at its end already.
     #[inline(always)]
-    pub(crate) fn join(&mut self, name: &[u8], request: u32, mode: Mode) -> Place {
-        let at = self.table.find_or_insert(name);
-        let queue = &mut self.table[at];
-        let last = queue.tail;
-        // A request joins all its queues in one step: if it is in this one already, it is the last in it.
-        if last != NIL && self.entries[last].request == request {
-            return self.join_again(last, mode);
-        }
-        let blocked = match mode {
-            Mode::Exclusive => last != NIL,
-            Mode::Shared => queue.exclusive > 0,
-        };
-        let entry = Entry { request, queue: at, prev: last, next: NIL, sibling: NIL, mode, blocked };
+    pub(crate) fn insert(&mut self, entry: Entry<T>) -> u32 {
+        let prev = entry.prev;
         let entry = self.entries.insert(entry);
-        queue.exclusive += u32::from(mode == Mode::Exclusive);
-        queue.tail = entry;
-        match last {
-            NIL => queue.head = entry,
-            last => self.entries[last].next = entry,
+        if prev != NIL {
+            self.entries[prev].next = entry;
         }
-        Place { entry: Some(entry), newly_blocked: blocked }
+        entry
     }
 
     /// A name that stands twice in a scope is exclusive if either asks for that.
-    #[cold]
-    fn join_again(&mut self, entry: u32, mode: Mode) -> Place {
+    fn join_again(&mut self, entry: u32, mode: Mode) {
         let again = &mut self.entries[entry];
         if mode == Mode::Shared || again.mode == Mode::Exclusive {
-            return Place { entry: None, newly_blocked: false };
+            return;
         }
         again.mode = Mode::Exclusive;
         let newly_blocked = again.prev != NIL && !again.blocked;
         again.blocked |= newly_blocked;
-        let queue = again.queue;
+        let (queue, request) = (again.queue, again.request);
         self.table[queue].exclusive += 1;
-        Place { entry: None, newly_blocked }
+        self.request_mut(request).blocked += u16::from(newly_blocked);
     }
 
-    /// Puts `request` first in the queue of `name`, exclusive. Every open entry is blocked behind it, and its
-    /// request passed to `blocked`.
-    pub(crate) fn join_first(&mut self, name: &[u8], request: u32, mut blocked: impl FnMut(u32)) -> Place {
-        let at = self.table.find_or_insert(name);
-        let queue = &mut self.table[at];
-        let first = queue.head;
-        if first != NIL && self.entries[first].request == request {
-            return Place { entry: None, newly_blocked: false };
+    /// Puts `request`, with its record, first in the queues of all its names, exclusive. Every open entry is blocked
+    /// behind it.
+    pub(crate) fn join_first<'a>(
+        &mut self,
+        request: u32,
+        names: impl Iterator<Item = &'a [u8]>,
+        record: Request<T>,
+    ) {
+        let (mut record, mut before) = (Some(record), NIL);
+        for name in names {
+            let at = self.table.find_or_insert(name);
+            let queue = &mut self.table[at];
+            let first = queue.head;
+            if first != NIL && self.entries[first].request == request {
+                continue;
+            }
+            let (mode, blocked, record) = (Mode::Exclusive, false, record.take());
+            let (prev, next, sibling) = (NIL, first, NIL);
+            let entry = Entry { queue: at, prev, next, mode, blocked, request, sibling, record };
+            let entry = self.entries.insert(entry);
+            queue.exclusive += 1;
+            queue.head = entry;
+            match first {
+                NIL => queue.tail = entry,
+                first => self.entries[first].prev = entry,
+            }
+            let mut behind = first;
+            while let Some(open) = self.entries.get_mut(behind).filter(|entry| !entry.blocked) {
+                open.blocked = true;
+                behind = open.next;
+                let robbed = open.request;
+                self.request_mut(robbed).blocked += 1;
+            }
+            if let Some(before) = self.entries.get_mut(before) {
+                before.sibling = entry;
+            }
+            before = entry;
         }
-        let mode = Mode::Exclusive;
-        let entry = Entry { request, queue: at, prev: NIL, next: first, sibling: NIL, mode, blocked: false };
-        let entry = self.entries.insert(entry);
-        queue.exclusive += 1;
-        queue.head = entry;
-        match first {
-            NIL => queue.tail = entry,
-            first => self.entries[first].prev = entry,
-        }
-        let mut behind = first;
-        while let Some(open) = self.entries.get_mut(behind).filter(|entry| !entry.blocked) {
-            open.blocked = true;
-            blocked(open.request);
-            behind = open.next;
-        }
-        Place { entry: Some(entry), newly_blocked: false }
     }
 
-    /// Takes an entry out of its queue, and passes to `opened` the request of each entry that opens thereby,
-    /// in the order of the queue. Returns the entry's sibling.
+    /// Takes an entry, which is out of the slab already, out of its queue. Requests of which the last blocked entry
+    /// opens thereby are `ready`.
     #[inline(always)]
-    pub(crate) fn leave(&mut self, entry: u32, mut opened: impl FnMut(u32)) -> u32 {
-        let Entry { queue: at, prev, next, sibling, mode, .. } = self.entries.remove(entry);
+    pub(crate) fn leave(&mut self, entry: &Entry<T>, ready: &mut Vec<u32>) {
+        let &Entry { queue: at, prev, next, mode, .. } = entry;
         let queue = &mut self.table[at];
         queue.exclusive -= u32::from(mode == Mode::Exclusive);
         match prev {
@@ -145,16 +207,14 @@ impl Queues {
             next => self.entries[next].prev = prev,
         }
         if next != NIL {
-            self.open(next, &mut opened);
+            self.open(next, ready);
         } else if prev == NIL && !queue.noted_idle {
             self.table.note_idle(at);
         }
-        sibling
     }
 
     /// The one loop: opens entries from `next` on as long as they are blocked and no earlier one conflicts.
-    #[inline]
-    fn open(&mut self, mut next: u32, opened: &mut impl FnMut(u32)) {
+    fn open(&mut self, mut next: u32, ready: &mut Vec<u32>) {
         while let Some(entry) = self.entries.get(next).filter(|entry| entry.blocked) {
             let free = match self.entries.get(entry.prev) {
                 None => true,
@@ -165,19 +225,24 @@ impl Queues {
             }
             let entry = &mut self.entries[next];
             entry.blocked = false;
-            opened(entry.request);
             next = entry.next;
+            let request = entry.request;
+            let blocked = &mut self.request_mut(request).blocked;
+            *blocked -= 1;
+            if *blocked == 0 {
+                ready.push(request);
+            }
         }
     }
 
     /// The entries of a queue, first to last.
-    pub(crate) fn walk(&self, queue: u32) -> impl Iterator<Item = &Entry> {
+    pub(crate) fn walk(&self, queue: u32) -> impl Iterator<Item = &Entry<T>> {
         let first = self.entries.get(self.table[queue].head);
         core::iter::successors(first, |entry| self.entries.get(entry.next))
     }
 
     /// The entries of one request, in the order of its scope.
-    pub(crate) fn scope(&self, first: u32) -> impl Iterator<Item = &Entry> {
-        core::iter::successors(self.entries.get(first), |entry| self.entries.get(entry.sibling))
+    pub(crate) fn scope(&self, request: u32) -> impl Iterator<Item = &Entry<T>> {
+        core::iter::successors(self.entries.get(request), |entry| self.entries.get(entry.sibling))
     }
 }

@@ -61,7 +61,8 @@ impl<T> Slab<T> {
         let at = self.vacant();
         let slot = &mut self.chunks[chunk(at)][place(at)];
         let Slot::Free(next) = *slot else { unreachable!("the free list holds free places only") };
-        *slot = Slot::Live(value);
+        // Not assigned: an assignment looks at what was there, in case it has to be dropped.
+        core::mem::forget(core::mem::replace(slot, Slot::Live(value)));
         self.free = next;
         self.live += 1;
         at

@@ -48,7 +48,7 @@ impl Table {
     /// Gets the lock request queue (§2.5), if the name has one.
     pub(crate) fn find(&self, name: &[u8]) -> Option<u32> {
         let hash = hashed(&self.seed, name);
-        let same = |address: &Address| self.queues[address.at].name.as_bytes() == name;
+        let same = |address: &Address| self.queues[address.at].name.is(name);
         Some(self.addresses[table(hash)].find(spread(hash), same)?.at)
     }
 
@@ -56,13 +56,20 @@ impl Table {
     #[inline(always)]
     pub(crate) fn find_or_insert(&mut self, name: &[u8]) -> u32 {
         let hash = hashed(&self.seed, name);
-        let Self { addresses, queues, .. } = self;
-        let addresses = &mut addresses[table(hash)];
-        let same = |address: &Address| queues[address.at].name.as_bytes() == name;
-        if let Some(found) = addresses.find(spread(hash), same) {
-            return found.at;
+        // The first name with this hash, which next to always is the one, is found without a call.
+        match self.addresses[table(hash)].find(spread(hash), |address| address.hash == hash) {
+            Some(&Address { at, .. }) if self.queues[at].name.is(name) => at,
+            first => self.insert(hash, name, first.is_some()),
         }
-        let at = queues.insert(Queue::new(Name::from(name)));
+    }
+
+    #[cold]
+    fn insert(&mut self, hash: u32, name: &[u8], collides: bool) -> u32 {
+        if collides && let Some(at) = self.find(name) {
+            return at;
+        }
+        let at = self.queues.insert(Queue::new(Name::from(name)));
+        let addresses = &mut self.addresses[table(hash)];
         addresses.insert_unique(spread(hash), Address { hash, at }, |address| spread(address.hash));
         at
     }
@@ -116,7 +123,7 @@ impl IndexMut<u32> for Table {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn hashed(seed: &FixedState, name: &[u8]) -> u32 {
     let mut hasher = seed.build_hasher();
     hasher.write(name);
@@ -134,4 +141,23 @@ fn table(hash: u32) -> usize {
 #[inline]
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::{collections::BTreeMap, format};
+
+    #[test]
+    fn names_with_the_same_hash_have_their_own_queues() {
+        let mut table = Table::new(0);
+        let mut met = BTreeMap::new();
+        let names = (0..).map(|i| format!("name {i}"));
+        let same = names.map(|name| (met.insert(hashed(&table.seed, name.as_bytes()), name.clone()), name));
+        let (one, other) = same.into_iter().find_map(|(met, name)| Some((met?, name))).expect("2³² hashes");
+        let at = [&one, &other].map(|name| table.find_or_insert(name.as_bytes()));
+        assert_ne!(at[0], at[1]);
+        assert_eq!([&one, &other].map(|name| table.find_or_insert(name.as_bytes())), at);
+        assert_eq!([&one, &other].map(|name| table.find(name.as_bytes())), at.map(Some));
+    }
 }

@@ -75,7 +75,7 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { request: new, stage } = self.get_mut();
         if let Stage::New = stage {
-            match new.make(cx) {
+            match new.make(false, cx) {
                 Asked::Granted(request, token) => {
                     *stage = Stage::Done;
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
@@ -164,7 +164,7 @@ impl Drop for Waiting<'_> {
 
 /// Makes a request that does not wait.
 pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
-    match new.make(&mut Context::from_waker(Waker::noop())) {
+    match new.make(true, &mut Context::from_waker(Waker::noop())) {
         Asked::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
         Asked::Unavailable => Ok(None),
         Asked::Refused(error) => Err(*error),
@@ -174,10 +174,12 @@ pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'
 
 impl<S: IntoScope> Request<'_, S> {
     #[inline(always)]
-    fn make(&mut self, cx: &mut Context<'_>) -> Asked {
-        let Self { agent, scope, mode, steal, if_available, extras } = self;
-        let options = Options { steal: *steal, if_available: *if_available, ..Options::default() };
-        scope.ask(*mode, |scope| make(agent, scope, options, extras.as_deref_mut(), cx))
+    fn make(&mut self, if_available: bool, cx: &mut Context<'_>) -> Asked {
+        let Self { agent, scope, mode, extras } = self;
+        match (scope.one(*mode), extras) {
+            (Some((name, mode)), None) => make_plain(agent, name, mode, if_available, cx.waker()),
+            (_, extras) => make_any(agent, &scope.all(*mode), if_available, extras.as_deref_mut(), cx),
+        }
     }
 }
 
@@ -189,29 +191,48 @@ enum Asked {
     Refused(Box<Error>),
 }
 
-/// §3.2.1 steps 5 to 11. If the request has to wait, the task is woken when it is granted.
+/// One name and nothing special, as nearly every request is. What it is called with fits in registers: a store on the
+/// way to the mutex costs more than it seems, because the mutex waits until all are done.
 ///
-/// Compiled once, and called from every form and for every kind of scope: what their callers inline is small.
+/// This and the other are compiled once, and called from every form: what their callers inline is small.
 #[inline(never)]
-fn make(
+fn make_plain(agent: &Agent, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
+    let options = Options { if_available, ..Options::default() };
+    ask(agent, [(name, mode)], options, None, waker)
+}
+
+/// Several names, or one, with whatever is asked for.
+#[inline(never)]
+fn make_any(
     agent: &Agent,
     scope: &[(&[u8], Mode)],
-    mut options: Options,
+    if_available: bool,
     extras: Option<&mut Extras>,
     cx: &mut Context<'_>,
 ) -> Asked {
-    let mut note = None;
-    if let Some(extras) = extras {
-        match prepare(extras, scope, &mut options, cx) {
-            Ok(label) => note = label,
-            Err(error) => return Asked::Refused(Box::new(error)),
-        }
+    let mut options = Options { if_available, ..Options::default() };
+    match extras.map_or(Ok(None), |extras| prepare(extras, scope, &mut options, cx)) {
+        Ok(note) => ask(agent, scope, options, note, cx.waker()),
+        Err(error) => Asked::Refused(Box::new(error)),
     }
-    let Agent { shared, client, .. } = agent;
+}
+
+/// §3.2.1 steps 5 to 11. If the request has to wait, the task is woken when it is granted.
+///
+/// Compiled for one name apart from several: a scope that is an array has no loops left.
+#[inline(always)]
+fn ask<'a>(
+    agent: &Agent,
+    scope: impl AsRef<[(&'a [u8], Mode)]>,
+    options: Options,
+    note: Note,
+    waker: &Waker,
+) -> Asked {
+    let (Agent { shared, client, .. }, scope) = (agent, scope.as_ref());
     shared.with(|state| match state.manager.request(*client, scope, options, note, &mut state.effects) {
         Ok(Outcome::Granted { request, token }) => Asked::Granted(request, token),
         Ok(Outcome::Queued { request }) => {
-            state.set_waker(request, cx.waker());
+            state.set_waker(request, waker);
             if let Some(notes) = state.notes(request) {
                 notes.queued_at = shared.now();
             }
@@ -230,6 +251,7 @@ fn prepare(
     options: &mut Options,
     cx: &mut Context<'_>,
 ) -> Result<Note, Error> {
+    options.steal = extras.steal;
     if let Some(signal) = &mut extras.signal {
         validate(scope, *options)?;
         if options.steal || options.if_available {

@@ -32,8 +32,6 @@ pub struct Request<'a, S> {
     pub(crate) agent: &'a Agent,
     pub(crate) scope: S,
     pub(crate) mode: Mode,
-    pub(crate) steal: bool,
-    pub(crate) if_available: bool,
     /// Kept apart: most requests have none of it, and a request is moved often.
     pub(crate) extras: Option<Box<Extras>>,
 }
@@ -46,6 +44,7 @@ pub(crate) struct Extras {
     pub(crate) signal: Option<Signal>,
     pub(crate) nested_in: Option<RequestId>,
     pub(crate) refuse_deadlock: bool,
+    pub(crate) steal: bool,
 }
 
 pub(crate) type Signal = Pin<Box<dyn Future<Output = AbortReason> + Send>>;
@@ -53,7 +52,7 @@ pub(crate) type Signal = Pin<Box<dyn Future<Output = AbortReason> + Send>>;
 impl<'a, S: IntoScope> Request<'a, S> {
     #[inline]
     pub(crate) fn new(agent: &'a Agent, scope: S) -> Self {
-        Self { agent, scope, mode: Mode::Exclusive, steal: false, if_available: false, extras: None }
+        Self { agent, scope, mode: Mode::Exclusive, extras: None }
     }
 
     pub(crate) fn extras(&mut self) -> &mut Extras {
@@ -108,7 +107,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn steal(mut self) -> Self {
-        self.steal = true;
+        self.extras().steal = true;
         self
     }
 
@@ -234,8 +233,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// assert!(free);
     /// # Ok(()) }) }
     /// ```
-    pub fn if_available(mut self) -> IfAvailable<'a, S> {
-        self.if_available = true;
+    pub fn if_available(self) -> IfAvailable<'a, S> {
         IfAvailable { request: self }
     }
 
@@ -273,8 +271,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// assert!(locks.request("cache").try_acquire()?.is_none());
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
-    pub fn try_acquire(mut self) -> Result<Option<Lock<'a>>, Error> {
-        self.if_available = true;
+    pub fn try_acquire(self) -> Result<Option<Lock<'a>>, Error> {
         acquire::now(self)
     }
 

@@ -24,8 +24,11 @@ pub(crate) mod sealed {
     use super::{Mode, Name};
 
     pub trait Scoped {
-        /// Calls `ask` with the names, each with its own mode or else `mode`.
-        fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R;
+        /// The name, with its own mode or else `mode`, if this is a single one.
+        fn one(&self, mode: Mode) -> Option<(&[u8], Mode)>;
+
+        /// The names, each with its own mode or else `mode`.
+        fn all(&self, mode: Mode) -> Vec<(&[u8], Mode)>;
     }
 
     /// One name, with its own mode or without.
@@ -44,8 +47,12 @@ pub(crate) mod sealed {
 
     impl<I: Item> Scoped for I {
         #[inline]
-        fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R {
-            ask(&[self.pair(mode)])
+        fn one(&self, mode: Mode) -> Option<(&[u8], Mode)> {
+            Some(self.pair(mode))
+        }
+
+        fn all(&self, mode: Mode) -> Vec<(&[u8], Mode)> {
+            vec![self.pair(mode)]
         }
     }
 
@@ -66,8 +73,12 @@ pub(crate) mod sealed {
     macro_rules! collections {
         ($($collection:ty $(, $n:ident)?;)*) => {$(
             impl<I: Item $(, const $n: usize)?> Scoped for $collection {
-                fn ask<R>(&self, mode: Mode, ask: impl FnOnce(&[(&[u8], Mode)]) -> R) -> R {
-                    ask(&sorted(&self[..], mode))
+                fn one(&self, _: Mode) -> Option<(&[u8], Mode)> {
+                    None
+                }
+
+                fn all(&self, mode: Mode) -> Vec<(&[u8], Mode)> {
+                    sorted(&self[..], mode)
                 }
             }
         )*};
