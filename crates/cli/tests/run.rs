@@ -149,7 +149,8 @@ fn killing_run_alone_does_not_free_the_lock_under_the_command() {
     kill_process(holder.pid(), Signal::KILL).expect("it runs");
     holder.child.wait().expect("it is dead");
     assert_eq!(user.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
-    assert_eq!(holder.say("still here").parse::<u64>().is_ok(), true, "the token comes first");
+    assert!(holder.say("still here").parse::<u64>().is_ok(), "the token comes first");
+    assert_eq!(holder.line(), "still here");
     drop(holder);
     wait_until(|| !running(Pid::from_raw(command).expect("it is one")));
     assert_eq!(user.run(&["run", "a", "--", "true"]).status.code(), Some(0));

@@ -110,7 +110,7 @@ pub(crate) fn inspect(state: &State) -> Inspection {
         list.push(Request {
             request: BigInt::from(live.id().arrival()),
             client_id: live.client().to_string(),
-            scope: live.scope().map(|(name, mode)| place(name, mode)).collect(),
+            scope: scope(live.scope()),
             info: ticket.info.as_deref().map(String::from),
             token: token.map(|token| BigInt::from(token.get())),
             waited: token.is_none().then(waited),
@@ -122,12 +122,18 @@ pub(crate) fn inspect(state: &State) -> Inspection {
     Inspection { held, pending, deadlocks }
 }
 
-fn place(name: &Name, mode: Mode) -> Place {
-    let mode = match mode {
-        Mode::Exclusive => "exclusive",
-        Mode::Shared => "shared",
+/// Sorted as JavaScript sorts strings.
+fn scope<'a>(scope: impl Iterator<Item = (&'a Name, Mode)>) -> Vec<Place> {
+    let mut scope: Vec<_> = scope.collect();
+    scope.sort_by_cached_key(|(name, _)| name.to_utf16());
+    let place = |(name, mode)| Place {
+        name: names::to_js(name),
+        mode: match mode {
+            Mode::Exclusive => "exclusive",
+            Mode::Shared => "shared",
+        },
     };
-    Place { name: names::to_js(name), mode }
+    scope.into_iter().map(place).collect()
 }
 
 pub(crate) fn deadlock(deadlock: &lockkeeper_core::Deadlock) -> Deadlock {

@@ -12,9 +12,10 @@ export class Lock {
 
   /** Throws: locks are granted, not made. */
   constructor(...illegal: never);
-  constructor(given?: unknown, request?: Request) {
+  // An interface object has a length of 0, so its parameters have defaults.
+  constructor(given: unknown = undefined, request: Request = undefined!) {
     if (given !== key) throw new TypeError('Illegal constructor');
-    this.#request = request!;
+    this.#request = request;
   }
 
   get name(): string {
@@ -43,18 +44,25 @@ export class Lock {
 
 /** A lock of `acquire()`. */
 export class AcquiredLock extends Lock {
+  /** Tells the lock of `acquire()` from one that ends with its callback. */
+  readonly #acquired = true;
+
   /** The names, sorted and each once. `name` is the first that was asked for. */
   get scope(): readonly string[] {
-    return sorted(requestOf(this)!.scope().names);
+    return sorted(this.#request().scope().names);
   }
 
   /** Releases the lock. Resolves to `false` if it was released, stolen or lost before. */
-  release(): Promise<boolean> {
-    return Promise.resolve(requestOf(this)!.release());
+  async release(): Promise<boolean> {
+    return this.#request().release();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.release();
+    await this.#request().release();
+  }
+
+  #request(this: AcquiredLock): Request {
+    return this.#acquired && requestOf(this)!;
   }
 }
 

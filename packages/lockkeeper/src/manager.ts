@@ -59,9 +59,10 @@ export class LockManager {
 
   /** Throws: `locks` is the one there is. */
   constructor(...illegal: never);
-  constructor(given?: unknown, transport?: typeof local) {
+  // An interface object has a length of 0, so its parameters have defaults.
+  constructor(given: unknown = undefined, transport: typeof local = undefined!) {
     if (given !== key) throw new TypeError('Illegal constructor');
-    this.#transport = transport!;
+    this.#transport = transport;
   }
 
   /** Requests a lock and runs the callback while it is held (§3.2.1). */
@@ -72,7 +73,7 @@ export class LockManager {
     callback: LockGrantedCallback<T, Lock>,
   ): Promise<Awaited<T>>;
   request<T>(name: string, options: LockOptions, callback: LockGrantedCallback<T>): Promise<Awaited<T>>;
-  request(name: unknown, second: unknown, third?: unknown): Promise<unknown> {
+  request(name: unknown, second: unknown, third: unknown = undefined): Promise<unknown> {
     try {
       if (arguments.length < 2) throw new TypeError(`request needs 2 arguments, but ${arguments.length} were given`);
       const transport = this.#transport;
@@ -206,7 +207,10 @@ export function toScope(given: LockScope, mode: LockMode): Scope {
   return { names: entries.map(([name]) => name), shared: entries.map(([, own]) => own === 'shared') };
 }
 
-/** Unpacks a snapshot: plain objects, and in each entry the three members that the draft has. */
+/**
+ * Unpacks a snapshot: plain objects, and in each entry the three members that the draft has, in the order in which Web
+ * IDL has the members of a dictionary.
+ */
 function snapshot({ names, entries, held, clients }: ReturnType<typeof local.query>): LockManagerSnapshot {
   const lists: LockManagerSnapshot = { held: [], pending: [] };
   let at = 0;
@@ -214,7 +218,7 @@ function snapshot({ names, entries, held, clients }: ReturnType<typeof local.que
     const end = at + (entries[i]! >>> 1);
     const mode = entries[i]! & 1 ? 'shared' : 'exclusive';
     const list = i < 2 * held ? lists.held : lists.pending;
-    list.push({ name: names.slice(at, end), mode, clientId: clients[entries[i + 1]!]! });
+    list.push({ clientId: clients[entries[i + 1]!]!, mode, name: names.slice(at, end) });
     at = end;
   }
   return lists;

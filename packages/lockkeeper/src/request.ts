@@ -184,12 +184,12 @@ export class CallbackRequest extends Request {
     const { callback } = this;
     let result: unknown;
     try {
-      result = lock && outer.storage ? outer.storage.run(this, callback, lock) : callback(lock);
+      result = lock && outer.storage ? outer.storage.run(this, () => callback(lock)) : callback(lock);
     } catch (error) {
       result = Promise.reject(error);
     }
-    then.call(
-      toPromise(result),
+    react(
+      result,
       (value) => this.settled(lock, this.resolve, value),
       (reason) => this.settled(lock, this.reject, reason),
     );
@@ -206,17 +206,36 @@ export class CallbackRequest extends Request {
 }
 
 const begin = CallbackRequest.begin;
-const { then } = Promise.prototype;
+const { prototype } = Promise;
+const { then } = prototype;
 const fulfilled = Promise.resolve();
 
 /**
- * What Web IDL does with the value of a callback that returns a promise: it resolves a new one with it. One that has
- * nothing but the language's own `then` is as good, and three microtasks quicker.
+ * What Web IDL does with the value of a callback that returns a promise: it resolves a new one with it, and reacts to
+ * that. One that has nothing but the language's own `then` is as good, and three microtasks quicker.
  */
-function toPromise(value: unknown): Promise<unknown> {
-  if (value === undefined) return fulfilled;
-  const plain = value instanceof Promise && value.constructor === Promise && value.then === then;
-  return plain ? value : new Promise((resolve) => resolve(value));
+function react(value: unknown, resolved: (value: unknown) => void, rejected: (reason: unknown) => void): void {
+  if (value === undefined) return void then.call(fulfilled, resolved, rejected);
+  if (isPlainPromise(value)) {
+    try {
+      return void then.call(value, resolved, rejected);
+    } catch {
+      // It only looks like one.
+    }
+  }
+  then.call(new Promise((resolve) => resolve(value)), resolved, rejected);
+}
+
+function isPlainPromise(value: unknown): value is Promise<unknown> {
+  return (
+    typeof value === 'object' &&
+    value !== null &&
+    Object.getPrototypeOf(value) === prototype &&
+    !Object.hasOwn(value, 'then') &&
+    !Object.hasOwn(value, 'constructor') &&
+    prototype.then === then &&
+    prototype.constructor === Promise
+  );
 }
 
 /** `acquire()`: hands out a lock that its owner releases. */

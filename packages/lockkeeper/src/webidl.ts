@@ -60,7 +60,12 @@ export function toCallback<T>(value: unknown): (argument: T) => unknown {
 
 /** Runs `algorithm` when the signal aborts, whatever its event listeners do. Returns how to remove it. */
 export function addAbortAlgorithm(signal: AbortSignal, algorithm: () => void): () => void {
-  const added = addAbortListener(signal, algorithm);
+  const heard = (): void => {
+    if (signal.aborted) algorithm();
+    // Anybody can dispatch an event, which the listener hears once.
+    else added = addAbortListener(signal, heard);
+  };
+  let added = addAbortListener(signal, heard);
   return () => added[Symbol.dispose]();
 }
 

@@ -15,27 +15,27 @@ use std::{
 
 static USERS: AtomicU32 = AtomicU32::new(0);
 
-pub struct User {
+pub(crate) struct User {
     home: PathBuf,
 }
 
 impl User {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let number = USERS.fetch_add(1, Ordering::Relaxed);
         let home = env::temp_dir().join(format!("lockkeeper-test-{}-{number}", id()));
         fs::DirBuilder::new().mode(0o700).create(&home).expect("the directory is new");
         Self { home }
     }
 
-    pub fn socket(&self) -> PathBuf {
+    pub(crate) fn socket(&self) -> PathBuf {
         self.home.join("lockkeeper/daemon.sock")
     }
 
-    pub fn state_dir(&self) -> PathBuf {
+    pub(crate) fn state_dir(&self) -> PathBuf {
         self.home.join("state/lockkeeper/default")
     }
 
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
         command.args(args).env_clear().env("PATH", "/usr/bin:/bin");
         command.env("XDG_RUNTIME_DIR", &self.home).env("XDG_STATE_HOME", self.home.join("state"));
@@ -43,19 +43,19 @@ impl User {
     }
 
     /// Runs a command to its end.
-    pub fn run(&self, args: &[&str]) -> Output {
+    pub(crate) fn run(&self, args: &[&str]) -> Output {
         self.command(args).stdin(Stdio::null()).output().expect("it starts")
     }
 
     /// Holds a lock until it is told to let go, or is dropped. Returns once it is held.
-    pub fn hold(&self, args: &[&str]) -> Holder {
+    pub(crate) fn hold(&self, args: &[&str]) -> Holder {
         let mut holder = self.start(args);
         assert_eq!(holder.line(), "held", "the command runs once the lock is held");
         holder
     }
 
     /// The same, without waiting for the lock.
-    pub fn start(&self, args: &[&str]) -> Holder {
+    pub(crate) fn start(&self, args: &[&str]) -> Holder {
         let mut command = self.command(&["run"]);
         // It says its process id, then holds until its input ends.
         let script = "echo held; echo $$; echo $LOCKKEEPER_TOKEN; cat";
@@ -72,20 +72,20 @@ impl User {
     }
 
     /// The daemon's process.
-    pub fn daemon(&self) -> Pid {
+    pub(crate) fn daemon(&self) -> Pid {
         let stream = UnixStream::connect(self.socket()).expect("a daemon listens");
         rustix::net::sockopt::socket_peercred(&stream).expect("a socket has a peer").pid
     }
 
     /// Sends the daemon a signal and waits until it is gone.
-    pub fn end_daemon(&self, signal: Signal) {
+    pub(crate) fn end_daemon(&self, signal: Signal) {
         let pid = self.daemon();
         kill_process(pid, signal).expect("it runs");
         wait_until(|| !running(pid));
     }
 
     /// Waits until so many hold the lock and so many wait.
-    pub fn wait_for(&self, name: &str, held: usize, pending: usize) {
+    pub(crate) fn wait_for(&self, name: &str, held: usize, pending: usize) {
         wait_until(|| {
             let json = String::from_utf8(self.run(&["query", "--json", name]).stdout).expect("it is text");
             let Some((holders, waiters)) = json.split_once("\"pending\"") else { return false };
@@ -106,43 +106,43 @@ impl Drop for User {
     }
 }
 
-pub struct Holder {
-    pub child: Child,
+pub(crate) struct Holder {
+    pub(crate) child: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Holder {
     /// The next line that the command prints.
-    pub fn line(&mut self) -> String {
+    pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.output.read_line(&mut line).expect("it is text");
         line.trim_end().into()
     }
 
-    pub fn pid(&self) -> Pid {
+    pub(crate) fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
     /// Has the command end, and returns the exit code.
-    pub fn let_go(&mut self) -> i32 {
+    pub(crate) fn let_go(&mut self) -> i32 {
         drop(self.input.take());
         self.code()
     }
 
-    pub fn code(&mut self) -> i32 {
+    pub(crate) fn code(&mut self) -> i32 {
         let status = self.child.wait().expect("it ends");
         status.code().expect("no signal ended it")
     }
 
     /// Writes a line to the command, which prints it.
-    pub fn say(&mut self, line: &str) -> String {
+    pub(crate) fn say(&mut self, line: &str) -> String {
         writeln!(self.input.as_mut().expect("it was not let go"), "{line}").expect("it reads");
         self.line()
     }
 
     /// All that the command prints from now on.
-    pub fn rest(mut self) -> String {
+    pub(crate) fn rest(mut self) -> String {
         let mut text = String::new();
         self.output.read_to_string(&mut text).expect("it is text");
         text
@@ -156,13 +156,13 @@ impl Drop for Holder {
     }
 }
 
-pub fn running(pid: Pid) -> bool {
+pub(crate) fn running(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
 /// Waits for something that happens elsewhere; a test that waits for ever is ended from outside.
-pub fn wait_until(mut happened: impl FnMut() -> bool) {
+pub(crate) fn wait_until(mut happened: impl FnMut() -> bool) {
     while !happened() {
         thread::sleep(Duration::from_millis(2));
     }
