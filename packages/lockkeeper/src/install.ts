@@ -28,11 +28,10 @@ const mixin = {
     return locks;
   },
 };
-Object.defineProperty(
-  Object.getPrototypeOf(navigator),
-  'locks',
-  Object.getOwnPropertyDescriptor(mixin, 'locks')!,
-);
+// Where `navigator` is of no interface, its prototype is everybody's.
+const prototype = Object.getPrototypeOf(navigator) as object;
+const target = prototype === Object.prototype ? navigator : prototype;
+Object.defineProperty(target, 'locks', Object.getOwnPropertyDescriptor(mixin, 'locks')!);
 define('LockManager', LockManager);
 define('Lock', Lock);
 

@@ -1,7 +1,5 @@
 /** Conversions of the Web IDL standard, as far as the interfaces need them. */
 
-import { addAbortListener } from 'node:events';
-
 export type LockMode = 'exclusive' | 'shared';
 
 export interface LockOptions {
@@ -58,15 +56,44 @@ export function toCallback<T>(value: unknown): (argument: T) => unknown {
   return value as (argument: T) => unknown;
 }
 
-/** Runs `algorithm` when the signal aborts, whatever its event listeners do. Returns how to remove it. */
+/** The algorithms of each signal (DOM, "add"). */
+const algorithms = new WeakMap<AbortSignal, AbortAlgorithms>();
+
+/** Runs `algorithm` when the signal aborts. Returns how to remove it. */
 export function addAbortAlgorithm(signal: AbortSignal, algorithm: () => void): () => void {
-  const heard = (): void => {
-    if (signal.aborted) algorithm();
-    // Anybody can dispatch an event, which the listener hears once.
-    else added = addAbortListener(signal, heard);
+  let all = algorithms.get(signal);
+  if (all === undefined) algorithms.set(signal, (all = new AbortAlgorithms(signal)));
+  return all.add(algorithm);
+}
+
+/**
+ * Algorithms are no listeners: they run before those that were added later, and no event starts or stops them. So it
+ * takes two: a listener, which may be kept from hearing, and a signal that aborts with the given one and that nobody
+ * else has, which hears last.
+ */
+class AbortAlgorithms {
+  readonly #all = new Set<() => void>();
+  readonly #signal: AbortSignal;
+  readonly #own: AbortSignal;
+  readonly #run = (): void => {
+    if (!this.#signal.aborted) return;
+    for (const algorithm of this.#all) algorithm();
   };
-  let added = addAbortListener(signal, heard);
-  return () => added[Symbol.dispose]();
+
+  constructor(signal: AbortSignal) {
+    this.#signal = signal;
+    this.#own = AbortSignal.any([signal]);
+    this.#own.addEventListener('abort', this.#run);
+  }
+
+  add(algorithm: () => void): () => void {
+    if (this.#all.size === 0) this.#signal.addEventListener('abort', this.#run);
+    this.#all.add(algorithm);
+    return () => {
+      this.#all.delete(algorithm);
+      if (this.#all.size === 0) this.#signal.removeEventListener('abort', this.#run);
+    };
+  }
 }
 
 /** Operations and attributes of an interface are enumerable; a class makes them not. */
