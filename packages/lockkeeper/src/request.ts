@@ -54,12 +54,12 @@ export abstract class Request {
   readonly resolve = resolveLast;
   readonly reject = rejectLast;
   /** Starts the delivery of a grant that had to be waited for. */
-  private deliverLater: (() => void) | undefined = undefined;
+  private deliverLater?: () => void;
   /** Stops listening to the signal and the clock. */
-  private disarm: (() => void) | undefined = undefined;
+  private disarm?: () => void;
   /** Behind `lock.signal`; made when somebody asks for it. */
-  private controller: AbortController | undefined = undefined;
-  private brokenBy: DOMException | undefined = undefined;
+  private controller?: AbortController;
+  private brokenBy?: DOMException;
 
   constructor(
     readonly transport: Transport,
