@@ -4,7 +4,7 @@ use crate::{
     fast::{self, Numbers, answer},
     names,
     report::{self, Deadlock, Inspection, Snapshot},
-    state::{Bell, State, Ticket},
+    state::{Address, Bell, State, Ticket},
 };
 use lockkeeper_core::{ClientId, Mode, Name, Options, Outcome, RequestError, RequestId};
 use napi::{
@@ -26,7 +26,7 @@ pub struct Agent {
 }
 
 pub(crate) struct Inner {
-    pub(crate) mailbox: u32,
+    pub(crate) mailbox: Address,
     pub(crate) client: ClientId,
     /// The requests of this thread by slot. A slot is used again only after its request has ended and the thread knows.
     pub(crate) slots: RefCell<Vec<RequestId>>,
@@ -35,17 +35,21 @@ pub(crate) struct Inner {
 }
 
 thread_local! {
-    /// Ends this thread's agents with the thread, where the runtime does not call the environment's cleanup hook.
-    static AGENTS: RefCell<Vec<EndsWithThread>> = const { RefCell::new(Vec::new()) };
+    /// Ends what is this thread's with the thread, where the runtime does not call the environment's cleanup hook.
+    static ENDS: RefCell<Vec<EndsWithThread>> = const { RefCell::new(Vec::new()) };
 }
 
-struct EndsWithThread(u32, ClientId);
+struct EndsWithThread(Box<dyn Fn()>);
 
 impl Drop for EndsWithThread {
     fn drop(&mut self) {
-        // The runtime is gone, and the bell is its to take down.
-        State::lock().close(self.0, self.1);
+        self.0();
     }
+}
+
+/// Has `end` called when this thread exits. The runtime is gone then, and bells are its to take down.
+pub(crate) fn at_thread_exit(end: impl Fn() + 'static) {
+    ENDS.with_borrow_mut(|ends| ends.push(EndsWithThread(Box::new(end))));
 }
 
 #[napi]
@@ -64,7 +68,7 @@ impl Agent {
         let (slots, ended) = (RefCell::default(), Cell::new(false));
         let inner = Rc::new(Inner { mailbox, client, slots, numbers, ended });
         env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
-        AGENTS.with_borrow_mut(|agents| agents.push(EndsWithThread(mailbox, client)));
+        at_thread_exit(move || _ = State::lock().close(mailbox, client));
         Ok(Self { inner })
     }
 
@@ -158,7 +162,7 @@ impl Inner {
             refuse_deadlock: flags & fast::flag::REFUSE_DEADLOCK != 0,
             nested_in,
         };
-        let ticket = Ticket { mailbox: self.mailbox, slot, queued_at: 0, info };
+        let ticket = Ticket { mailbox: self.mailbox.place, slot, queued_at: 0, info };
         let mut state = State::lock();
         let State { manager, effects, .. } = &mut *state;
         let outcome = manager.request(self.client, scope, options, ticket, effects)?;
@@ -184,7 +188,7 @@ impl Inner {
 
     /// Delivers the effects of a command. [`answer::MAIL`] if some are the caller's own.
     fn post(&self, state: &mut State) -> u32 {
-        if state.deliver(Some(self.mailbox)) { answer::MAIL } else { 0 }
+        if state.deliver(Some(self.mailbox.place)) { answer::MAIL } else { 0 }
     }
 
     /// Slots are handed out densely.
@@ -202,16 +206,12 @@ impl Inner {
             return;
         }
         let bell = State::lock().close(self.mailbox, self.client);
-        if let Some(Bell(function)) = bell {
-            let mode = sys::ThreadsafeFunctionReleaseMode::abort;
-            // SAFETY: the environment lives until its hooks have run, and the bell is in nobody's hands now.
-            unsafe { sys::napi_release_threadsafe_function(function, mode) };
-        }
+        bell.into_iter().for_each(Bell::release);
     }
 }
 
 /// The thread-safe function that runs `on_mail`. It does not keep the thread alive.
-fn bell(env: &Env, on_mail: &Function<'_, (), ()>) -> Result<Bell> {
+pub(crate) fn bell(env: &Env, on_mail: &Function<'_, (), ()>) -> Result<Bell> {
     let name = env.create_string("lockkeeper")?;
     let mut function = ptr::null_mut();
     // SAFETY: all values are of the running call; without a callback of ours the runtime calls `on_mail` itself.

@@ -3,7 +3,7 @@
 use crate::{
     agent::Inner,
     names::with_name,
-    state::{Letter, State},
+    state::{Address, Letter, State},
 };
 use lockkeeper_core::{Cause, Mode};
 use napi::{
@@ -31,11 +31,15 @@ pub(crate) mod answer {
     pub(crate) const MAIL: u32 = 4;
 }
 
-/// What became of a request, in a letter: the two low bits of its first number.
+/// What became of a request, in a letter: the three low bits of its first number.
 mod news {
     pub(super) const GRANTED: u32 = 0;
     pub(super) const STOLEN: u32 = 1;
     pub(super) const LOST: u32 = 2;
+    pub(super) const UNAVAILABLE: u32 = 3;
+    pub(super) const ENDED: u32 = 4;
+    pub(super) const REFUSED: u32 = 5;
+    pub(super) const OPENED: u32 = 6;
 }
 
 /// The thread's array of numbers, through which it and the addon pass what is not a string: writing there costs less
@@ -79,13 +83,27 @@ impl Numbers {
         }
     }
 
+    /// Takes letters out of a mailbox, as many as there is room for. Answers how many.
+    #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
+    pub(crate) fn collect(&self, mailbox: Address) {
+        let mut state = State::lock();
+        let letters = state.letters(mailbox.place);
+        let count = letters.len().min(self.room());
+        letters.drain(..count).enumerate().for_each(|(place, letter)| self.put_letter(place, letter));
+        self.put(0, count as f64, 0);
+    }
+
     fn put_letter(&self, place: usize, letter: Letter) {
         let (slot, news, token) = match letter {
             Letter::Granted { slot, token } => (slot, news::GRANTED, token),
             Letter::Broken { slot, cause: Cause::Stolen } => (slot, news::STOLEN, 0),
             Letter::Broken { slot, cause: Cause::Lost } => (slot, news::LOST, 0),
+            Letter::Unavailable { slot } => (slot, news::UNAVAILABLE, 0),
+            Letter::Ended { slot } => (slot, news::ENDED, 0),
+            Letter::Refused { slot } => (slot, news::REFUSED, 0),
+            Letter::Opened => (0, news::OPENED, 0),
         };
-        self.put(place + 1, f64::from(slot) * 4.0 + f64::from(news), token);
+        self.put(place + 1, f64::from(slot) * 8.0 + f64::from(news), token);
     }
 }
 
@@ -141,7 +159,7 @@ unsafe extern "C" fn release(env: sys::napi_env, info: sys::napi_callback_info) 
 unsafe extern "C" fn collect(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([], agent) = unsafe { arguments::<0>(env, info) };
-    agent.collect();
+    agent.numbers.collect(agent.mailbox);
     ptr::null_mut()
 }
 
@@ -153,10 +171,10 @@ impl Inner {
         let mut state = State::lock();
         let State { manager, effects, .. } = &mut *state;
         let released = manager.release(request, effects).is_some();
-        if released && effects.is_empty() || !state.deliver(Some(self.mailbox)) {
+        if released && effects.is_empty() || !state.deliver(Some(self.mailbox.place)) {
             return;
         }
-        let letters = state.letters(self.mailbox);
+        let letters = state.letters(self.mailbox.place);
         match letters.front() {
             Some(&Letter::Granted { slot, token }) if letters.len() == 1 => {
                 letters.clear();
@@ -164,15 +182,6 @@ impl Inner {
             }
             _ => self.numbers.put(0, -1.0, 0),
         }
-    }
-
-    #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
-    fn collect(&self) {
-        let mut state = State::lock();
-        let letters = state.letters(self.mailbox);
-        let count = letters.len().min(self.numbers.room());
-        letters.drain(..count).enumerate().for_each(|(place, letter)| self.numbers.put_letter(place, letter));
-        self.numbers.put(0, count as f64, 0);
     }
 }
 

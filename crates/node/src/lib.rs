@@ -6,6 +6,8 @@
 //! answer is a number. What a call does to others goes to their mailboxes ([`state`]): the caller's own is announced
 //! in the answer, that of another thread through its thread-safe function.
 //!
+//! [`remote`] is the way to a daemon: the same letters, from a thread that reads its socket.
+//!
 //! Nothing here decides: the rules are the engine's, the steps of the specification are TypeScript's.
 #![allow(
     unsafe_code,
@@ -19,6 +21,7 @@
 mod agent;
 mod fast;
 mod names;
+mod remote;
 mod report;
 mod state;
 

@@ -126,14 +126,15 @@ pub(crate) fn inspect(state: &State) -> Inspection {
 fn scope<'a>(scope: impl Iterator<Item = (&'a Name, Mode)>) -> Vec<Place> {
     let mut scope: Vec<_> = scope.collect();
     scope.sort_by_cached_key(|(name, _)| name.to_utf16());
-    let place = |(name, mode)| Place {
-        name: names::to_js(name),
-        mode: match mode {
-            Mode::Exclusive => "exclusive",
-            Mode::Shared => "shared",
-        },
+    scope.into_iter().map(|(name, mode)| place(name, mode)).collect()
+}
+
+pub(crate) fn place(name: &Name, mode: Mode) -> Place {
+    let mode = match mode {
+        Mode::Exclusive => "exclusive",
+        Mode::Shared => "shared",
     };
-    scope.into_iter().map(place).collect()
+    Place { name: names::to_js(name), mode }
 }
 
 pub(crate) fn deadlock(deadlock: &lockkeeper_core::Deadlock) -> Deadlock {

@@ -13,6 +13,7 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
     Mutex::new(State {
         manager: Manager::default(),
         mailboxes: Vec::new(),
+        opened: 0,
         effects: Vec::new(),
         began: Instant::now(),
     })
@@ -22,6 +23,8 @@ pub(crate) struct State {
     pub(crate) manager: Manager<Ticket>,
     /// By [`Ticket::mailbox`]. A place is free again once its agent has ended, and all its requests with it.
     mailboxes: Vec<Option<Mailbox>>,
+    /// How many mailboxes there have been.
+    opened: u64,
     /// Of the current command. Empty between commands.
     pub(crate) effects: Vec<Effect<Ticket>>,
     /// Waiting times count from here.
@@ -40,6 +43,8 @@ pub(crate) struct Ticket {
 
 /// Where an agent learns what others did to its requests.
 struct Mailbox {
+    /// Tells it from one that had its place before.
+    serial: u64,
     letters: VecDeque<Letter>,
     bell: Bell,
     /// Whether the bell has rung since the mailbox was last emptied.
@@ -49,8 +54,34 @@ struct Mailbox {
 /// What befell a request of one slot.
 #[derive(Clone, Copy)]
 pub(crate) enum Letter {
-    Granted { slot: u32, token: u64 },
-    Broken { slot: u32, cause: Cause },
+    Granted {
+        slot: u32,
+        token: u64,
+    },
+    Broken {
+        slot: u32,
+        cause: Cause,
+    },
+    /// Of a daemon's, from here on: the engine of this process answers in the call.
+    Unavailable {
+        slot: u32,
+    },
+    /// Released or aborted; or a question was answered.
+    Ended {
+        slot: u32,
+    },
+    Refused {
+        slot: u32,
+    },
+    /// The session is open, or will not be.
+    Opened,
+}
+
+/// A mailbox, for those who post from other threads.
+#[derive(Clone, Copy)]
+pub(crate) struct Address {
+    pub(crate) place: u32,
+    serial: u64,
 }
 
 /// A thread-safe function, which has the runtime run the thread's `onMail`.
@@ -73,24 +104,40 @@ impl State {
     }
 
     /// Gives a new agent its mailbox.
-    pub(crate) fn open(&mut self, bell: Bell) -> u32 {
-        let mailbox = Some(Mailbox { letters: VecDeque::new(), bell, rung: false });
+    pub(crate) fn open(&mut self, bell: Bell) -> Address {
+        self.opened += 1;
+        let serial = self.opened;
+        let mailbox = Some(Mailbox { serial, letters: VecDeque::new(), bell, rung: false });
         let place = self.mailboxes.iter().position(Option::is_none).unwrap_or(self.mailboxes.len());
         match self.mailboxes.get_mut(place) {
             Some(free) => *free = mailbox,
             None => self.mailboxes.push(mailbox),
         }
-        u32::try_from(place).expect("there are fewer threads than that")
+        Address { place: u32::try_from(place).expect("there are fewer threads than that"), serial }
+    }
+
+    /// Puts a letter into a mailbox, if that is still there.
+    pub(crate) fn post(&mut self, to: Address, letter: Letter) {
+        if let Some(mailbox) = &mut self.mailboxes[to.place as usize]
+            && mailbox.serial == to.serial
+        {
+            mailbox.letters.push_back(letter);
+            mailbox.ring();
+        }
+    }
+
+    /// Takes a mailbox away, once. Returns its bell, for a thread that can still take it down.
+    pub(crate) fn shut(&mut self, address: Address) -> Option<Bell> {
+        let mailbox = &mut self.mailboxes[address.place as usize];
+        mailbox.take_if(|mailbox| mailbox.serial == address.serial).map(|mailbox| mailbox.bell)
     }
 
     /// Ends an agent (§2.6), once. Returns its bell, for a thread that can still take it down.
-    pub(crate) fn close(&mut self, place: u32, client: ClientId) -> Option<Bell> {
-        if !self.manager.client_gone(client, &mut self.effects) {
-            return None;
-        }
-        let mailbox = self.mailboxes[place as usize].take();
+    pub(crate) fn close(&mut self, address: Address, client: ClientId) -> Option<Bell> {
+        let bell = self.shut(address)?;
+        self.manager.client_gone(client, &mut self.effects);
         self.deliver(None);
-        mailbox.map(|mailbox| mailbox.bell)
+        Some(bell)
     }
 
     /// Puts the effects of a command into the mailboxes of those concerned, and rings where they do not call
@@ -101,8 +148,8 @@ impl State {
             let Some((place, letter)) = self.letter(&effect) else { continue };
             let Some(mailbox) = &mut self.mailboxes[place as usize] else { continue };
             mailbox.letters.push_back(letter);
-            if Some(place) != caller && !mailbox.rung {
-                mailbox.rung = mailbox.bell.ring();
+            if Some(place) != caller {
+                mailbox.ring();
             }
         }
         self.effects = effects;
@@ -143,12 +190,25 @@ impl State {
 }
 
 impl Mailbox {
+    fn ring(&mut self) {
+        if !self.rung {
+            self.rung = self.bell.ring();
+        }
+    }
+
     fn has_letters(&self) -> bool {
         !self.letters.is_empty()
     }
 }
 
 impl Bell {
+    /// Takes it down, on the thread it rings for.
+    pub(crate) fn release(self) {
+        let mode = sys::ThreadsafeFunctionReleaseMode::abort;
+        // SAFETY: it is in nobody's hands now, and its environment lives until the cleanup hooks have run.
+        unsafe { sys::napi_release_threadsafe_function(self.0, mode) };
+    }
+
     fn ring(&self) -> bool {
         let mode = sys::ThreadsafeFunctionCallMode::nonblocking;
         // SAFETY: the function lives while its mailbox is open, and the mailbox is under the mutex.

@@ -15,11 +15,10 @@ export {
   locks,
   type AcquireOptions,
   type LockGrantedCallback,
-  type LockInfo,
-  type LockManagerSnapshot,
   type LockScope,
 } from './manager.js';
+export { connect, type ConnectOptions } from './remote.js';
 export type { LockMessage } from './diagnostics.js';
 export type { Deadlock, DeadlockStep, Inspection, RequestInfo } from './native.js';
 export { detectDeadlocks } from './nesting.js';
-export type { LockMode, LockOptions } from './webidl.js';
+export type { LockInfo, LockManagerSnapshot, LockMode, LockOptions } from './webidl.js';

@@ -7,8 +7,8 @@ import { setInterval } from 'node:timers';
 import { DeadlockError, refused } from './errors.js';
 import { addon, Answer, News, type Deadlock, type Inspection } from './native.js';
 import { watchForDeadlock } from './nesting.js';
-import type { Request, Transport } from './request.js';
-import { State } from './request.js';
+import { State, type Request, type Transport } from './request.js';
+import type { LockManagerSnapshot } from './webidl.js';
 
 /** Letters that are collected in one call. */
 const ROOM = 255;
@@ -85,9 +85,30 @@ export const local = {
     if (agent.forceRelease(name) & Answer.MAIL) collect();
   },
 
-  query: () => agent.query(),
+  close(): void {
+    throw new TypeError('the lock manager of the process cannot be closed');
+  },
+
+  query: () => snapshot(agent.query()),
   inspect: (): Inspection => agent.inspect(),
-} satisfies Transport & Record<string, unknown>;
+} satisfies Transport;
+
+/**
+ * Unpacks a snapshot: plain objects, and in each entry the three members that the draft has, in the order in which Web
+ * IDL has the members of a dictionary.
+ */
+function snapshot({ names, entries, held, clients }: ReturnType<typeof agent.query>): LockManagerSnapshot {
+  const lists: LockManagerSnapshot = { held: [], pending: [] };
+  let at = 0;
+  for (let i = 0; i < entries.length; i += 2) {
+    const end = at + (entries[i]! >>> 1);
+    const mode = entries[i]! & 1 ? 'shared' : 'exclusive';
+    const list = i < 2 * held ? lists.held : lists.pending;
+    list.push({ clientId: clients[entries[i + 1]!]!, mode, name: names.slice(at, end) });
+    at = end;
+  }
+  return lists;
+}
 
 /** What became of a request that was just made. */
 function answered(request: Request): boolean {
@@ -115,8 +136,8 @@ function collect(): void {
     count = numbers[0]!;
     for (let i = 1; i <= count; i++) {
       const letter = numbers[2 * i]!;
-      const slot = Math.floor(letter / 4);
-      const news = letter % 4;
+      const slot = Math.floor(letter / 8);
+      const news = letter % 8;
       if (news === News.GRANTED) grant(slot, numbers[2 * i + 1]!);
       else breakLock(slot, news);
     }

@@ -6,7 +6,7 @@ import { local } from './local.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
 import { Flag, type Inspection } from './native.js';
 import { outerRequest } from './nesting.js';
-import { AcquireRequest, CallbackRequest, State, type Scope } from './request.js';
+import { AcquireRequest, CallbackRequest, State, type Scope, type Transport } from './request.js';
 import {
   exposeInterface,
   toAbortSignal,
@@ -14,20 +14,10 @@ import {
   toDOMString,
   toLockMode,
   toLockOptions,
+  type LockManagerSnapshot,
   type LockMode,
   type LockOptions,
 } from './webidl.js';
-
-export interface LockInfo {
-  name: string;
-  mode: LockMode;
-  clientId: string;
-}
-
-export interface LockManagerSnapshot {
-  held: LockInfo[];
-  pending: LockInfo[];
-}
 
 export type LockGrantedCallback<T, L = Lock | null> = (lock: L) => T;
 
@@ -55,12 +45,12 @@ const key = Symbol('lockkeeper');
 
 /** The interface `LockManager` of the Web Locks API, with `acquire` and `inspect`. */
 export class LockManager {
-  #transport: typeof local;
+  #transport: Transport;
 
   /** Throws: `locks` is the one there is. */
   constructor(...illegal: never);
   // An interface object has a length of 0, so its parameters have defaults.
-  constructor(given: unknown = undefined, transport: typeof local = undefined!) {
+  constructor(given: unknown = undefined, transport: Transport = undefined!) {
     if (given !== key) throw new TypeError('Illegal constructor');
     this.#transport = transport;
   }
@@ -89,7 +79,7 @@ export class LockManager {
   /** A snapshot of all locks and requests (§3.2.2). */
   query(): Promise<LockManagerSnapshot> {
     try {
-      return Promise.resolve(snapshot(this.#transport.query()));
+      return Promise.resolve(this.#transport.query());
     } catch (error) {
       return Promise.reject(error);
     }
@@ -117,16 +107,25 @@ export class LockManager {
       return Promise.reject(error);
     }
   }
+
+  /** Ends the session of a manager that `connect` gave: its locks are released, its requests are gone. */
+  async close(): Promise<void> {
+    await this.#transport.close();
+  }
 }
 
-exposeInterface('LockManager', LockManager.prototype, ['request', 'query', 'acquire', 'inspect']);
+exposeInterface('LockManager', LockManager.prototype, ['request', 'query', 'acquire', 'inspect', 'close']);
 
 /** The lock manager of this process. */
-export const locks: LockManager = new LockManager(...([key, local] as never));
+export const locks: LockManager = newManager(local);
+
+export function newManager(transport: Transport): LockManager {
+  return new LockManager(...([key, transport] as never));
+}
 
 /** §3.2.1, from step 5. Steps 2 to 4 are about documents and origins, of which there are none here. */
 function request(
-  transport: typeof local,
+  transport: Transport,
   name: string,
   { mode = 'exclusive', ifAvailable = false, steal = false, signal }: LockOptions,
   callback: (lock: Lock | null) => unknown,
@@ -169,7 +168,7 @@ function flagsOf(shared: boolean, ifAvailable: boolean, steal: boolean): number 
 }
 
 function acquire(
-  transport: typeof local,
+  transport: Transport,
   given: LockScope,
   options: AcquireOptions,
 ): Promise<AcquiredLock | null> {
@@ -177,6 +176,9 @@ function acquire(
   const scope = toScope(given, toLockMode(mode));
   scope.names.forEach(checkName);
   checkOptions(scope.shared.includes(true), ifAvailable, steal, signal && toAbortSignal(signal));
+  if (deadlock !== undefined && deadlock !== 'refuse' && deadlock !== 'report') {
+    throw new TypeError(`"${String(deadlock)}" is neither "refuse" nor "report"`);
+  }
   if (timeout !== undefined && !(timeout >= 0)) throw new TypeError('timeout is a number of milliseconds');
   const nestedIn = within === undefined ? outerRequest() : requestOf(within);
   if (within !== undefined && nestedIn === undefined) throw new TypeError('within is not a Lock');
@@ -189,7 +191,7 @@ function acquire(
   const available = plain
     ? transport.submit(request, flags)
     : transport.submitScope(request, flags, held, info === undefined ? undefined : `${info}`);
-  if (!available) request.resolve(null);
+  if (!available) request.unavailable();
   else if (signal !== undefined || timeout !== undefined) request.arm(signal, timeout);
   return request.promise as Promise<AcquiredLock | null>;
 }
@@ -205,21 +207,4 @@ export function toScope(given: LockScope, mode: LockMode): Scope {
       : Object.entries(given).map(([name, own]) => [name, toLockMode(own)]);
   if (entries.length === 0) throw new TypeError('a scope needs at least one name');
   return { names: entries.map(([name]) => name), shared: entries.map(([, own]) => own === 'shared') };
-}
-
-/**
- * Unpacks a snapshot: plain objects, and in each entry the three members that the draft has, in the order in which Web
- * IDL has the members of a dictionary.
- */
-function snapshot({ names, entries, held, clients }: ReturnType<typeof local.query>): LockManagerSnapshot {
-  const lists: LockManagerSnapshot = { held: [], pending: [] };
-  let at = 0;
-  for (let i = 0; i < entries.length; i += 2) {
-    const end = at + (entries[i]! >>> 1);
-    const mode = entries[i]! & 1 ? 'shared' : 'exclusive';
-    const list = i < 2 * held ? lists.held : lists.pending;
-    list.push({ clientId: clients[entries[i + 1]!]!, mode, name: names.slice(at, end) });
-    at = end;
-  }
-  return lists;
 }

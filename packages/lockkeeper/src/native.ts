@@ -8,6 +8,7 @@
 
 import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
+import { dirname, join } from 'node:path';
 import { getEnvironmentData, setEnvironmentData } from 'node:worker_threads';
 
 /** How a request is made, beyond its names. */
@@ -16,14 +17,22 @@ export const Flag = { SHARED: 1, IF_AVAILABLE: 2, STEAL: 4, REFUSE_DEADLOCK: 8 }
 /** What a call came to. `MAIL`: there are letters to collect. */
 export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
 
-/** What befell a request: the two low bits of the first number of a letter. The second is the token of a grant. */
-export const News = { GRANTED: 0, STOLEN: 1, LOST: 2 } as const;
+/** What befell a request: the three low bits of the first number of a letter. The second is the token of a grant. */
+export const News = {
+  GRANTED: 0,
+  STOLEN: 1,
+  LOST: 2,
+  UNAVAILABLE: 3,
+  ENDED: 4,
+  REFUSED: 5,
+  OPENED: 6,
+} as const;
 
 /**
  * The agent of this thread. Requests go by slots: numbers that this side gives out densely and uses again.
  *
  * What is not a string is passed in an array of numbers, by twos. The first two are a call's. In: a slot, flags. Out:
- * an answer, the token of a grant. The others are letters: a slot × 4 + its news, the token of a grant.
+ * an answer, the token of a grant. The others are letters: a slot × 8 + its news, the token of a grant.
  */
 export interface NativeAgent {
   readonly clientId: string;
@@ -46,6 +55,29 @@ export interface NativeAgent {
   query(): { names: string; entries: Uint32Array; held: number; clients: string[] };
   inspect(): Inspection;
   deadlock(slot: number): Deadlock | null;
+}
+
+/** A session with a daemon. It passes numbers and letters as the agent does; nothing in it waits. */
+export interface NativeRemote {
+  /** Throws if the session could not be opened. */
+  clientId(): string;
+  collect(): void;
+  request(names: string[], shared: boolean[], nestedIn: number | undefined, info: string | undefined): void;
+  release(slot: number): void;
+  query(slot: number): void;
+  forceRelease(slot: number, name: string): void;
+  refusal(slot: number): { code: number; message: string } | null;
+  entries(slot: number): RemoteEntry[];
+  close(): void;
+}
+
+export interface RemoteEntry {
+  place: { name: string; mode: 'exclusive' | 'shared' };
+  clientId: string;
+  ticket: bigint;
+  token?: bigint;
+  info?: string;
+  since: number;
 }
 
 /** A cycle of requests that wait for each other if each awaits the request nested in it. */
@@ -89,6 +121,13 @@ export interface RequestInfo {
 interface Addon {
   ABI: number;
   Agent: new (numbers: Float64Array, onMail: () => void) => NativeAgent;
+  Remote: new (
+    numbers: Float64Array,
+    onMail: () => void,
+    url: string | undefined,
+    program: string | undefined,
+    bucket: string,
+  ) => NativeRemote;
 }
 
 const ABI = 1;
@@ -96,6 +135,12 @@ const SHARED_PATH = `lockkeeper.addon.${ABI}`;
 const require = createRequire(import.meta.url);
 
 export const addon = load();
+
+/** The daemon that came with this copy of the package. */
+export function daemonPath(): string | undefined {
+  const path = join(dirname(ownPath()), process.platform === 'win32' ? 'lockkeeper.exe' : 'lockkeeper');
+  return existsSync(path) ? path : undefined;
+}
 
 function load(): Addon {
   const own = ownPath();

@@ -8,19 +8,27 @@ import { publish } from './diagnostics.js';
 import { broken, timedOut, type BrokenBy } from './errors.js';
 import { newAcquiredLock, newLock, type Lock } from './lock.js';
 import { outer } from './nesting.js';
-import { addAbortAlgorithm, type LockMode } from './webidl.js';
+import type { Inspection } from './native.js';
+import { addAbortAlgorithm, type LockManagerSnapshot, type LockMode } from './webidl.js';
 
-/** What carries requests to a lock manager. It answers with `queued`, `granted` and `broke` on the request. */
+/**
+ * What carries requests to a lock manager. It tells each what became of it: `queued`, `granted`, `broke`,
+ * `notAvailable`, `refused`.
+ */
 export interface Transport {
   readonly clientId: string;
-  /** Requests a lock on one name. `false` if it is not available, and was not to wait. */
+  /** Requests a lock on one name. `false` if it is known already that it is not available. */
   submit(request: Request, flags: number): boolean;
   /** The same with all that a scope may have. */
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean;
   /** Takes a waiting request out of its queues. `false` if it does not wait any more. */
   abort(request: Request): boolean;
   /** Releases a lock. `false` if it was broken before; then its request has been told. */
-  release(request: Request): boolean;
+  release(request: Request): boolean | Promise<boolean>;
+  query(): LockManagerSnapshot | Promise<LockManagerSnapshot>;
+  inspect(): Inspection | Promise<Inspection>;
+  forceRelease(name: string): void | Promise<void>;
+  close(): void | Promise<void>;
 }
 
 /** Names, each with its mode. */
@@ -30,7 +38,7 @@ export interface Scope {
 }
 
 /** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
-export const State = { NEW: 0, WAITING: 1, GRANTED: 2, HELD: 3, ENDED: 4 } as const;
+export const State = { NEW: 0, WAITING: 1, GRANTED: 2, HELD: 3, RELEASING: 4, ENDED: 5 } as const;
 
 /** What a timer can count to: 25 days. Who would wait longer waits for ever. */
 const MAX_TIMEOUT = 2 ** 31 - 1;
@@ -75,6 +83,8 @@ export abstract class Request {
   protected abstract grantedAtOnce(): void;
   /** Hands the lock to the owner. */
   protected abstract deliver(): void;
+  /** Tells the owner that there is no lock now. */
+  abstract unavailable(): void;
 
   queued(): void {
     this.state = State.WAITING;
@@ -96,11 +106,26 @@ export abstract class Request {
     this.state = State.HELD;
     this.disarm?.();
     publish('grant', this);
-    this.deliver();
+    // Who hears that it was granted may have stolen it.
+    if (this.state === State.HELD) this.deliver();
   }
 
-  /** Stolen, or lost. */
+  /** It was not to wait, and cannot be granted. */
+  notAvailable(): void {
+    if (this.state === State.ENDED) return;
+    this.end();
+    this.unavailable();
+  }
+
+  /** The manager will not have it. */
+  refused(reason: unknown): void {
+    this.end();
+    this.reject(reason);
+  }
+
+  /** Stolen, or lost. One that was given up before is nobody's. */
   broke(cause: BrokenBy): void {
+    if (this.state === State.ENDED) return;
     this.end();
     const error = broken(describe(this.scope()), cause);
     this.brokenBy = error;
@@ -123,11 +148,20 @@ export abstract class Request {
   }
 
   /** Releases the lock. `false` if it was not held any more. */
-  release(): boolean {
-    if (this.state !== State.HELD || !this.transport.release(this)) return false;
-    this.end();
-    publish('release', this);
-    return true;
+  release(): boolean | Promise<boolean> {
+    if (this.state !== State.HELD) return false;
+    const released = this.transport.release(this);
+    if (typeof released === 'boolean') return this.released(released);
+    this.state = State.RELEASING;
+    return released.then((done) => this.released(done));
+  }
+
+  private released(done: boolean): boolean {
+    if (done) {
+      this.end();
+      publish('release', this);
+    }
+    return done;
   }
 
   /** Aborts the request with the signal, or when the time is up, unless it is delivered before. */
@@ -174,8 +208,8 @@ export class CallbackRequest extends Request {
     this.run(newLock(this));
   }
 
-  /** §4.1, step 3.5.1: not available. */
-  unavailable(): void {
+  /** §4.1, step 3.5.1. */
+  override unavailable(): void {
     setImmediate(() => this.run(null));
   }
 
@@ -197,7 +231,9 @@ export class CallbackRequest extends Request {
 
   /** §2.4: releases the lock, then settles the released promise, which is rejected already if the lock was broken. */
   private settled(lock: Lock | null, settle: (result: unknown) => void, result: unknown): void {
-    if (lock === null || this.release()) settle(result);
+    const released = lock === null || this.release();
+    if (released === true) settle(result);
+    else if (released) void released.then((done) => done && settle(result));
   }
 
   static begin(request: CallbackRequest): void {
@@ -257,6 +293,10 @@ export class AcquireRequest extends Request {
 
   protected override deliver(): void {
     this.resolve(newAcquiredLock(this));
+  }
+
+  override unavailable(): void {
+    this.resolve(null);
   }
 }
 

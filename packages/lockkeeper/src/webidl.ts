@@ -9,6 +9,17 @@ export interface LockOptions {
   signal?: AbortSignal;
 }
 
+export interface LockInfo {
+  name: string;
+  mode: LockMode;
+  clientId: string;
+}
+
+export interface LockManagerSnapshot {
+  held: LockInfo[];
+  pending: LockInfo[];
+}
+
 const aborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get;
 
 /** DOMString. A symbol throws. */

@@ -1,0 +1,297 @@
+//! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says comes as letters.
+
+use crate::{
+    agent::{at_thread_exit, bell},
+    fast::{Numbers, flag},
+    names,
+    report::{self, Place},
+    state::{Address, Bell, Letter, State},
+};
+use lockkeeper_client::{Endpoint, Entry, Event, Flags, Launch, Request, Session};
+use lockkeeper_core::{Cause, Mode, Name};
+use napi::{
+    Env, Error, JsString, Result,
+    bindgen_prelude::{BigInt, Float64ArraySlice, Function},
+};
+use napi_derive::napi;
+use std::{
+    cell::RefCell,
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+/// A session of the thread that makes it.
+#[napi]
+pub struct Remote {
+    shared: Arc<Shared>,
+    numbers: Numbers,
+    /// The requests by slot.
+    slots: RefCell<Vec<u64>>,
+}
+
+struct Shared {
+    mailbox: Address,
+    state: Mutex<Opening>,
+    /// What is said in words, by slot, until it is fetched.
+    words: Mutex<HashMap<u32, Words>>,
+}
+
+enum Opening {
+    Pending,
+    Open(Arc<Session>),
+    Failed(String),
+    Closed,
+}
+
+enum Words {
+    Refused { code: u32, message: String },
+    Entries(Vec<Entry>),
+}
+
+/// Why a request or question was refused.
+#[napi(object, object_from_js = false)]
+pub struct Refusal {
+    pub code: u32,
+    pub message: String,
+}
+
+/// One name of one request of the daemon's.
+#[napi(object, object_from_js = false)]
+pub struct RemoteEntry {
+    pub place: Place,
+    pub client_id: String,
+    pub ticket: BigInt,
+    pub token: Option<BigInt>,
+    pub info: Option<String>,
+    pub since: f64,
+}
+
+#[napi]
+impl Remote {
+    /// Opens a session with the daemon at `url`, or this user's own, and starts `program` as the daemon if none answers.
+    /// A letter tells when it is open.
+    #[napi(constructor)]
+    pub fn new(
+        env: Env,
+        mut numbers: Float64ArraySlice<'_>,
+        on_mail: Function<'_, (), ()>,
+        url: Option<String>,
+        program: Option<String>,
+        bucket: String,
+    ) -> Result<Self> {
+        let endpoint = url.map_or_else(Endpoint::from_env, |url| url.parse()).map_err(Error::from_reason)?;
+        let launch = program.map_or(Launch::Never, |program| Launch::Program(program.into()));
+        let bell = bell(&env, &on_mail)?;
+        // SAFETY: nothing else reads or writes the array during this call.
+        let numbers = Numbers::new(unsafe { numbers.as_mut() });
+        let mailbox = State::lock().open(bell);
+        let shared = Arc::new(Shared {
+            mailbox,
+            state: Mutex::new(Opening::Pending),
+            words: Mutex::new(HashMap::new()),
+        });
+        env.add_env_cleanup_hook(Arc::clone(&shared), |shared| shared.end())?;
+        let ending = Arc::clone(&shared);
+        at_thread_exit(move || _ = ending.end_quietly());
+        let opening = Arc::clone(&shared);
+        let open = move || opening.opened(Session::open(&endpoint, launch, &bucket));
+        let thread = thread::Builder::new().name("lockkeeper-connect".into()).spawn(open);
+        thread.map_err(|error| Error::from_reason(error.to_string()))?;
+        Ok(Self { shared, numbers, slots: RefCell::default() })
+    }
+
+    /// The client's id, once the session is open. Throws if it is not to be had.
+    #[napi]
+    pub fn client_id(&self) -> Result<String> {
+        match &*self.shared.state() {
+            Opening::Open(session) => Ok(session.client_id()),
+            Opening::Failed(why) => Err(Error::from_reason(why.clone())),
+            Opening::Pending | Opening::Closed => Err(Error::from_reason("the session is not open")),
+        }
+    }
+
+    #[napi]
+    pub fn collect(&self) {
+        self.numbers.collect(self.shared.mailbox);
+    }
+
+    /// Makes a request, of the slot and with the flags in the numbers.
+    #[napi]
+    pub fn request(
+        &self,
+        env: Env,
+        names: Vec<JsString<'_>>,
+        shared: Vec<bool>,
+        nested_in: Option<u32>,
+        info: Option<String>,
+    ) -> Result<()> {
+        let session = self.shared.session()?;
+        let (slot, flags) = self.numbers.given();
+        let names = names.iter().map(|name| names::name(&env, name)).collect::<Result<Vec<Name>>>()?;
+        let mode = |shared: bool| if shared { Mode::Shared } else { Mode::Exclusive };
+        let mut slots = self.slots.borrow_mut();
+        let listening = Arc::clone(&self.shared);
+        let rid = session.request(Request {
+            scope: names.into_iter().zip(shared.into_iter().map(mode)).collect(),
+            flags: Flags {
+                if_available: flags & flag::IF_AVAILABLE != 0,
+                steal: flags & flag::STEAL != 0,
+                refuse_deadlock: flags & flag::REFUSE_DEADLOCK != 0,
+            },
+            nested_in: nested_in.and_then(|slot| slots.get(slot as usize).copied()),
+            info,
+            listener: Arc::new(move |event| listening.hear(slot, event)),
+        });
+        match slots.get_mut(slot as usize) {
+            Some(place) => *place = rid,
+            None => slots.push(rid),
+        }
+        Ok(())
+    }
+
+    /// Releases a lock or gives a request up. A letter tells when it is done.
+    #[napi]
+    pub fn release(&self, slot: u32) {
+        let rid = self.slots.borrow().get(slot as usize).copied();
+        if let (Some(rid), Ok(session)) = (rid, self.shared.session()) {
+            session.release(rid);
+        }
+    }
+
+    /// Asks for the state of the bucket. A letter to the slot tells when the answer is there.
+    #[napi]
+    pub fn query(&self, slot: u32) -> Result<()> {
+        let (session, shared) = (self.shared.session()?, Arc::clone(&self.shared));
+        self.ask(move || session.query(None).map(Words::Entries), slot, shared)
+    }
+
+    /// Breaks every lock of a name.
+    #[napi]
+    pub fn force_release(&self, env: Env, slot: u32, name: JsString<'_>) -> Result<()> {
+        let (session, shared) = (self.shared.session()?, Arc::clone(&self.shared));
+        let name = names::name(&env, &name)?;
+        let ask = move || session.force_release(&name).map(|()| Words::Entries(Vec::new()));
+        self.ask(ask, slot, shared)
+    }
+
+    /// Why what had this slot was refused.
+    #[napi]
+    pub fn refusal(&self, slot: u32) -> Option<Refusal> {
+        match self.shared.words().remove(&slot)? {
+            Words::Refused { code, message } => Some(Refusal { code, message }),
+            Words::Entries(_) => None,
+        }
+    }
+
+    /// The answer to a query.
+    #[napi]
+    pub fn entries(&self, slot: u32) -> Vec<RemoteEntry> {
+        let Some(Words::Entries(entries)) = self.shared.words().remove(&slot) else { return Vec::new() };
+        let entry = |entry: Entry| RemoteEntry {
+            place: report::place(&entry.name, entry.mode),
+            client_id: entry.client_id,
+            ticket: BigInt::from(entry.ticket),
+            token: entry.token.map(BigInt::from),
+            info: entry.info,
+            #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
+            since: entry.since as f64,
+        };
+        entries.into_iter().map(entry).collect()
+    }
+
+    /// Ends the session, and all it has with it.
+    #[napi]
+    pub fn close(&self) {
+        self.shared.close();
+    }
+}
+
+impl Remote {
+    /// Has a thread wait for an answer. Questions are rare.
+    fn ask(
+        &self,
+        question: impl FnOnce() -> std::result::Result<Words, lockkeeper_client::Error> + Send + 'static,
+        slot: u32,
+        shared: Arc<Shared>,
+    ) -> Result<()> {
+        let ask = move || match question() {
+            Ok(words) => shared.say(slot, words, Letter::Ended { slot }),
+            Err(error) => {
+                let code = match error {
+                    lockkeeper_client::Error::Refused { code, .. } => code,
+                    _ => 0,
+                };
+                let words = Words::Refused { code, message: error.to_string() };
+                shared.say(slot, words, Letter::Refused { slot });
+            }
+        };
+        let thread = thread::Builder::new().name("lockkeeper-query".into()).spawn(ask);
+        thread.map(drop).map_err(|error| Error::from_reason(error.to_string()))
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, Opening> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn words(&self) -> MutexGuard<'_, HashMap<u32, Words>> {
+        self.words.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn session(&self) -> Result<Arc<Session>> {
+        match &*self.state() {
+            Opening::Open(session) => Ok(Arc::clone(session)),
+            _ => Err(Error::from_reason("the session is closed")),
+        }
+    }
+
+    fn opened(&self, opened: std::result::Result<Session, lockkeeper_client::Error>) {
+        let mut state = self.state();
+        // A session that nobody wants any more ends here.
+        if let Opening::Pending = *state {
+            *state = match opened {
+                Ok(session) => Opening::Open(Arc::new(session)),
+                Err(error) => Opening::Failed(error.to_string()),
+            };
+        }
+        drop(state);
+        State::lock().post(self.mailbox, Letter::Opened);
+    }
+
+    fn hear(&self, slot: u32, event: Event) {
+        let letter = match event {
+            Event::Queued => return,
+            Event::Granted { token } => Letter::Granted { slot, token },
+            Event::Unavailable => Letter::Unavailable { slot },
+            Event::Broken(cause @ (Cause::Stolen | Cause::Lost)) => Letter::Broken { slot, cause },
+            Event::Ended => Letter::Ended { slot },
+            Event::Refused { code, message } => {
+                return self.say(slot, Words::Refused { code, message }, Letter::Refused { slot });
+            }
+        };
+        State::lock().post(self.mailbox, letter);
+    }
+
+    fn say(&self, slot: u32, words: Words, letter: Letter) {
+        self.words().insert(slot, words);
+        State::lock().post(self.mailbox, letter);
+    }
+
+    fn close(&self) {
+        // Dropped outside: its end may be told while the mutex is held.
+        let was = std::mem::replace(&mut *self.state(), Opening::Closed);
+        drop(was);
+    }
+
+    /// At the environment's end: no code of this thread runs any more.
+    fn end(&self) {
+        self.end_quietly().into_iter().for_each(Bell::release);
+    }
+
+    fn end_quietly(&self) -> Option<Bell> {
+        self.close();
+        State::lock().shut(self.mailbox)
+    }
+}

@@ -1,0 +1,189 @@
+/**
+ * The package as it is installed: `import` and `require`, `lockkeeper/install` (§3.1), and several copies in
+ * one process.
+ *
+ * WPT: secure-context, idlharness (of `navigator`).
+ */
+
+import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
+import { createRequire } from 'node:module';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import * as lockkeeper from 'lockkeeper';
+import { assert, cleanUp, run, runtime, test } from './harness.js';
+
+const root = fileURLToPath(new URL('..', import.meta.url));
+const require = createRequire(import.meta.url);
+
+test('require() gives the same objects as import', () => {
+  const required = require('lockkeeper');
+  const keys = Object.keys(required).filter((key) => key !== '__esModule');
+  assert.deepEqual(keys.sort(), Object.keys(lockkeeper).sort());
+  for (const [name, value] of Object.entries(lockkeeper)) assert.equal(required[name], value, name);
+});
+
+test('the package exports what its documentation names', () => {
+  const names = ['AcquiredLock', 'DeadlockError', 'Lock', 'LockManager', 'connect', 'detectDeadlocks', 'locks'];
+  assert.deepEqual(Object.keys(lockkeeper).sort(), names);
+});
+
+test('every file that package.json names is there, types included', () => {
+  const { exports } = require('lockkeeper/package.json');
+  for (const target of Object.values(exports).flatMap((entry) => Object.values(Object(entry)))) {
+    if (target.length > 1) assert.ok(readFileSync(join(root, target)).length > 0, target);
+  }
+});
+
+test('§3.1: lockkeeper/install sets navigator.locks and the interfaces, as Web IDL has them', async () => {
+  const { stdout, stderr, code } = await run(new URL('fixtures/install.js', import.meta.url));
+  assert.equal(code, 0, stderr);
+  const report = JSON.parse(stdout);
+  assert.equal(report.untouched, true, 'no object but navigator has it');
+  assert.deepEqual(report.same, [true, true, true]);
+  assert.equal(report.works, true);
+  assert.equal(report.onPrototype, true, 'the attribute is on the prototype');
+  const attribute = { enumerable: true, configurable: true, get: 'function', set: 'undefined' };
+  assert.deepEqual(report.locks, attribute);
+  assert.deepEqual(report.getter, { name: 'get locks', length: 0 });
+  const accessor = { get: 'undefined', set: 'undefined' };
+  const global = { enumerable: false, configurable: true, writable: true, ...accessor };
+  assert.deepEqual([report.Lock, report.LockManager], [global, global]);
+  assert.deepEqual(report.brand, ['TypeError', 'TypeError', 'TypeError', 'TypeError']);
+  assert.equal(report.assign, 'TypeError');
+});
+
+test('§3.1: it replaces native locks, and makes a navigator where there is none', async () => {
+  const { stdout } = await run(new URL('fixtures/install.js', import.meta.url));
+  const { before, replaced, tag, constructor, illegal } = JSON.parse(stdout);
+  const major = Number.parseInt(process.versions.node, 10);
+  const native = runtime === 'deno' || (runtime === 'node' && major >= 24);
+  const navigator = runtime === 'node' && major < 21 ? 'undefined' : 'object';
+  // What the runtimes come with is what makes this test one: told if it changes.
+  assert.deepEqual(before, { navigator, locks: native });
+  assert.equal(replaced, true);
+  if (before.navigator === 'undefined') {
+    assert.deepEqual([tag, constructor, illegal], ['[object Navigator]', 'Navigator', 'TypeError']);
+  }
+});
+
+/** An installation of the package in a folder of its own. `change` may edit its files. */
+function install(folder, change = () => {}) {
+  const modules = join(folder, 'node_modules');
+  for (const platform of readdirSync(join(root, 'npm'))) {
+    cpSync(join(root, 'npm', platform), join(modules, `lockkeeper-${platform}`), { recursive: true });
+  }
+  const copy = join(modules, 'lockkeeper');
+  cpSync(join(root, 'dist'), join(copy, 'dist'), { recursive: true });
+  cpSync(join(root, 'package.json'), join(copy, 'package.json'));
+  change(copy);
+  return join(copy, 'dist/index.js');
+}
+
+/** A project with two installations, "a" and "b", and the program that is run in it. */
+async function twoCopies(program, changeB) {
+  const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
+  cleanUp(() => rmSync(folder, { recursive: true }));
+  const [a, b] = ['a', 'b'].map((name) => {
+    mkdirSync(join(folder, name));
+    return install(join(folder, name), name === 'b' ? changeB : undefined);
+  });
+  for (const [file, text] of Object.entries(program(a, b))) writeFileSync(join(folder, file), text);
+  return run(join(folder, 'main.mjs'), [], { cwd: folder });
+}
+
+test('two copies of the package in one thread share one manager', async () => {
+  const { stdout, stderr, code } = await twoCopies((a, b) => ({
+    'main.mjs': `
+      import { locks as a } from ${JSON.stringify(a)};
+      import { locks as b } from ${JSON.stringify(b)};
+      process.on('warning', (warning) => console.log(warning.code));
+      await a.request('x', async () => {
+        console.log(a !== b, await b.request('x', { ifAvailable: true }, (lock) => lock));
+        const robbed = new Promise((resolve) => b.request('y', () => new Promise(() => {})).catch(resolve));
+        await a.request('y', { steal: true }, () => {});
+        console.log((await robbed).cause);
+        const waiting = b.request('x', () => console.log('granted'));
+        console.log((await a.query()).pending.length);
+        setImmediate(() => waiting);
+      });
+      await b.request('x', () => {});
+    `,
+  }));
+  assert.deepEqual(stdout.trim().split('\n'), ['true null', 'stolen', '1', 'granted'], stderr);
+  assert.equal(code, 0);
+});
+
+test('two copies of the package in sibling worker threads share one manager', async () => {
+  const worker = (copy) => `
+    import { parentPort } from 'node:worker_threads';
+    import { locks } from ${JSON.stringify(copy)};
+    process.on('warning', (warning) => parentPort.postMessage(warning.code));
+    parentPort.on('message', (name) => {
+      locks.request(name, { ifAvailable: true }, (lock) => {
+        parentPort.postMessage(lock === null ? 'refused' : 'granted');
+        return new Promise(() => {});
+      });
+    });
+  `;
+  // The thread that starts them has not loaded the package, so that it can hand nothing on.
+  const { stdout, stderr, code } = await twoCopies((a, b) => ({
+    'a.mjs': worker(a),
+    'b.mjs': worker(b),
+    'main.mjs': `
+      import { Worker } from 'node:worker_threads';
+      for (const file of ['a', 'b']) {
+        const worker = new Worker(new URL(file + '.mjs', import.meta.url));
+        const answer = new Promise((resolve) => worker.once('message', resolve));
+        worker.postMessage('x');
+        console.log(await answer);
+      }
+      process.exit();
+    `,
+  }));
+  assert.deepEqual(stdout.trim().split('\n'), ['granted', 'refused'], stderr);
+  assert.equal(code, 0);
+});
+
+/** Has a copy say that it was made for an addon of another interface. */
+function incompatible(copy) {
+  const file = join(copy, 'dist/native.js');
+  const text = readFileSync(file, 'utf8');
+  const changed = text.replace(/const ABI = \d+;/, 'const ABI = 4711;');
+  assert.notEqual(changed, text, 'dist/native.js names its ABI');
+  writeFileSync(file, changed);
+}
+
+test('a second copy that cannot share the manager of the first says so in a warning', async () => {
+  const program = (first, second) => ({
+    'main.mjs': `
+      const warned = new Promise((resolve) => process.on('warning', resolve));
+      const { locks: a } = await import(${JSON.stringify(first)});
+      const { locks: b } = await import(${JSON.stringify(second)});
+      const warning = await warned;
+      console.log(warning.name, warning.code);
+      console.log(warning.message.includes(${JSON.stringify(join(second, '../../../lockkeeper-'))}));
+      await a.request('x', async () => {
+        console.log(await b.request('x', { ifAvailable: true }, (lock) => lock !== null));
+      });
+    `,
+  });
+  const { stdout, stderr, code } = await twoCopies(program, incompatible);
+  const lines = stdout.trim().split('\n');
+  assert.deepEqual(lines, ['LockkeeperWarning LOCKKEEPER_TWO_MANAGERS', 'true', 'true'], stderr);
+  assert.equal(code, 0);
+});
+
+test('without the package of its platform, the error says what is missing', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
+  cleanUp(() => rmSync(folder, { recursive: true }));
+  const index = install(folder);
+  for (const platform of readdirSync(join(root, 'npm'))) {
+    rmSync(join(folder, 'node_modules', `lockkeeper-${platform}`), { recursive: true });
+  }
+  const main = join(folder, 'main.mjs');
+  writeFileSync(main, `import(${JSON.stringify(index)}).catch((error) => console.log(error.message));`);
+  const { stdout, stderr } = await run(main, [], { cwd: folder });
+  assert.match(stdout, new RegExp(`no addon for ${process.platform}-${process.arch}`), stderr);
+  assert.match(stdout, /optional/);
+});

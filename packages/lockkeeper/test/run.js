@@ -1,0 +1,99 @@
+/**
+ * Runs every test file in every runtime that is installed, and prints a table of them.
+ *
+ *     node test/run.js [--runtime node24]... [part of a file's name]...
+ */
+
+import { spawn } from 'node:child_process';
+import { existsSync, readdirSync } from 'node:fs';
+import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
+
+const here = fileURLToPath(new URL('.', import.meta.url));
+const modules = join(here, '../../../node_modules');
+const runtimes = {
+  node20: [join(modules, 'node20/bin/node')],
+  node22: [join(modules, 'node22/bin/node')],
+  node24: [join(modules, 'node24/bin/node')],
+  node26: [join(modules, 'node26/bin/node')],
+  bun: [join(modules, 'bun/bin/bun.exe')],
+  deno: [join(modules, 'deno/deno'), 'run', '-A'],
+};
+
+/** What is started at a time: tests of threads want processors of their own. */
+const AT_ONCE = 2;
+/** How long a file may take. */
+const LIMIT = Number(process.env.FILE_LIMIT ?? 300_000);
+
+const filters = [];
+const chosen = [];
+for (let args = process.argv.slice(2), i = 0; i < args.length; i++) {
+  if (args[i] === '--runtime') chosen.push(args[++i]);
+  else filters.push(args[i]);
+}
+const unknown = chosen.filter((name) => !(name in runtimes));
+if (unknown.length > 0) throw new Error(`no runtime ${unknown}; there are ${Object.keys(runtimes)}`);
+
+const wanted = Object.keys(runtimes).filter((name) => chosen.length === 0 || chosen.includes(name));
+const missing = wanted.filter((name) => !existsSync(runtimes[name][0]));
+const installed = wanted.filter((name) => !missing.includes(name));
+const files = readdirSync(here)
+  .filter((file) => file.endsWith('.test.js'))
+  .filter((file) => filters.length === 0 || filters.some((filter) => file.includes(filter)))
+  .sort();
+if (files.length === 0) throw new Error(`no test file has ${filters.join(' or ')} in its name`);
+
+const results = new Map();
+const work = files.flatMap((file) => installed.map((runtime) => ({ file, runtime })));
+await Promise.all(Array.from({ length: AT_ONCE }, drain));
+const failures = [...results.values()].filter((result) => !result.ok).length;
+report();
+process.exit(failures > 0 || (missing.length > 0 && process.env.CI === 'true') ? 1 : 0);
+
+async function drain() {
+  for (let next = work.shift(); next; next = work.shift()) {
+    const { file, runtime } = next;
+    const result = await runFile(file, runtime);
+    results.set(`${runtime} ${file}`, result);
+    if (!result.ok) console.log(`--- ${file} in ${runtime} (${result.why})\n${result.output.trimEnd()}`);
+  }
+}
+
+function runFile(file, runtime) {
+  const [program, ...args] = runtimes[runtime];
+  const env = { ...process.env, NO_COLOR: '1' };
+  const stdio = ['ignore', 'pipe', 'pipe'];
+  const child = spawn(program, [...args, join(here, file)], { cwd: here, env, stdio });
+  let output = '';
+  for (const stream of [child.stdout, child.stderr]) stream.on('data', (data) => (output += data));
+  const timer = setTimeout(() => child.kill('SIGKILL'), LIMIT);
+  return new Promise((resolve) => {
+    child.on('error', (error) => resolve({ ok: false, why: error.message, output, cell: 'ERROR' }));
+    child.on('close', (code, signal) => {
+      clearTimeout(timer);
+      const counts = output.match(/^(\d+) passed, (\d+) failed$/m);
+      const cell = counts ? (counts[2] === '0' ? counts[1] : `${counts[1]}, ${counts[2]} FAILED`) : 'DIED';
+      // A process that ends without counting its tests did not run them.
+      resolve({ ok: code === 0 && counts !== null, why: signal ?? `exit code ${code}`, output, cell });
+    });
+  });
+}
+
+function report() {
+  const rows = files.map((file) => [
+    file,
+    ...wanted.map((runtime) => results.get(`${runtime} ${file}`)?.cell ?? 'SKIPPED'),
+  ]);
+  const total = (runtime) => {
+    const cells = files.map((file) => results.get(`${runtime} ${file}`)?.cell ?? '0');
+    return String(cells.reduce((sum, cell) => sum + (Number.parseInt(cell, 10) || 0), 0));
+  };
+  const table = [['', ...wanted], ...rows, ['passed', ...wanted.map(total)]];
+  const widths = table[0].map((_, column) => Math.max(...table.map((row) => row[column].length)));
+  for (const row of table) {
+    const cells = row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i]) : cell.padStart(widths[i])));
+    console.log(cells.join('  ').trimEnd());
+  }
+  for (const name of missing) console.log(`SKIPPED: ${name} is not installed (${runtimes[name][0]})`);
+  if (failures > 0) console.log(`FAILED: ${failures} of ${results.size} runs`);
+}
