@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Parser, Subcommand};
-use lockkeeper_client::{Endpoint, Launch};
+use lockkeeper_client::{Endpoint, Session};
 use lockkeeper_core::Name;
 use std::{env, ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
@@ -18,7 +18,7 @@ Try it:
   lockkeeper run hello -- sleep 60 &                 …and see who has it
   lockkeeper query
 
-The daemon is started when it is needed. LOCKKEEPER_URL says where it is (unix:/path/to/daemon.sock)."
+The daemon is started when it is needed. With LOCKKEEPER_URL (unix:/path/to/daemon.sock) it is one that you start."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -101,11 +101,12 @@ pub(crate) struct Serve {
     pub(crate) background: bool,
 }
 
-/// Where the daemon is, and how to start it.
-pub(crate) fn endpoint() -> Result<(Endpoint, Launch), (u8, String)> {
+/// A session with the daemon, which this program can be.
+pub(crate) fn session() -> Result<Session, (u8, String)> {
     let endpoint = Endpoint::from_env().map_err(|why| (crate::exit::USAGE, why))?;
     let program = env::current_exe().map_err(|error| (crate::exit::SOFTWARE, error.to_string()))?;
-    Ok((endpoint, Launch::Program(program)))
+    Session::open(&endpoint, Some(program), "default")
+        .map_err(|error| (crate::exit::UNAVAILABLE, error.to_string()))
 }
 
 /// A name of any bytes that the shell can pass.

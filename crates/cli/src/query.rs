@@ -1,15 +1,13 @@
 //! `lockkeeper query`.
 
 use crate::{Done, args, args::Query, exit};
-use lockkeeper_client::{Entry, Session};
+use lockkeeper_client::Entry;
 use std::{fmt::Write as _, process::ExitCode};
 
 pub(crate) fn query(args: Query) -> Done {
-    let (endpoint, launch) = args::endpoint()?;
-    let unreachable = |error: lockkeeper_client::Error| (exit::UNAVAILABLE, error.to_string());
-    let session = Session::open(&endpoint, launch, "default").map_err(unreachable)?;
+    let session = args::session()?;
     let name = args.name.as_ref().map(args::name);
-    let entries = session.query(name.as_ref()).map_err(unreachable)?;
+    let entries = session.query(name.as_ref()).map_err(|error| (exit::UNAVAILABLE, error.to_string()))?;
     print!("{}", if args.json { json(&entries) } else { table(&entries) });
     Ok(ExitCode::SUCCESS)
 }

@@ -27,9 +27,7 @@ enum News {
 }
 
 pub(crate) fn run(args: Run) -> Done {
-    let (endpoint, launch) = args::endpoint()?;
-    let unreachable = |error: lockkeeper_client::Error| (exit::UNAVAILABLE, error.to_string());
-    let session = Session::open(&endpoint, launch, "default").map_err(unreachable)?;
+    let session = args::session()?;
     let (sender, news) = mpsc::channel();
     let token = match acquire(&session, &args, &sender, &news)? {
         Ok(token) => token,

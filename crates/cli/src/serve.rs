@@ -31,10 +31,13 @@ pub(crate) fn serve(args: Serve) -> Done {
         Some(path) => path,
         None => Endpoint::from_env().map_err(|why| (exit::USAGE, why))?.socket().into(),
     };
-    let state_dir = args.state_dir.or_else(|| state_dir(&socket));
+    let remembered = || lockkeeper_server::remembered_state_dir(&socket);
+    let state_dir = args.state_dir.or_else(remembered).or_else(|| state_dir(&socket));
+    let state_dir = state_dir.ok_or((exit::USAGE, "no HOME: --state-dir is needed".into()))?;
     let config = Config {
         socket,
-        state_dir: state_dir.ok_or((exit::USAGE, "no HOME: --state-dir is needed".into()))?,
+        // Remembered for whoever serves next, from wherever that is started.
+        state_dir: std::path::absolute(state_dir).map_err(|error| (exit::USAGE, error.to_string()))?,
         ttl: args.ttl,
         idle: args.idle.or(args.background.then_some(IDLE)),
         limits: Limits { requests_per_client: 1_000_000, requests: 4_000_000, ..Limits::default() },

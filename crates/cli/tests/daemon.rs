@@ -6,7 +6,7 @@ use common::{User, running, wait_until};
 use rustix::process::{Signal, kill_process};
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
     process::{Child, Stdio},
 };
 
@@ -121,4 +121,26 @@ fn a_socket_in_a_directory_that_others_can_write_to_is_refused() {
     let refused = user.run(&["serve", "--socket", socket.to_str().expect("it is text")]);
     assert_eq!(refused.status.code(), Some(69));
     assert!(String::from_utf8_lossy(&refused.stderr).contains("not this user's alone"));
+}
+
+#[test]
+fn a_daemon_at_a_socket_whose_clients_may_come_back_uses_the_state_they_know() {
+    let user = User::new();
+    let other = user.state_dir().join("../other");
+    let socket = user.socket();
+    let socket = socket.to_str().expect("it is text");
+    let args = ["serve", "--socket", socket, "--state-dir", other.to_str().expect("it is text")];
+    let mut daemon = user.command(&args).stderr(Stdio::null()).spawn().expect("it starts");
+    wait_until(|| UnixStream::connect(user.socket()).is_ok());
+    let mut holder = user.hold(&["a"]);
+    daemon.kill().expect("it runs");
+    daemon.wait().expect("it is dead");
+    // Started on demand, by the holder or the others, it finds the state of the one that was killed.
+    user.wait_for("a", 1, 0);
+    assert_eq!(user.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
+    user.end_daemon(Signal::TERM);
+    user.wait_for("a", 1, 0);
+    let third = user.run(&["serve", "--socket", socket, "--state-dir", "/tmp/lockkeeper-elsewhere"]);
+    assert_eq!(third.status.code(), Some(69));
+    assert_eq!(holder.let_go(), 0);
 }

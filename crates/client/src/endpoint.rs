@@ -24,15 +24,8 @@ const START: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     socket: PathBuf,
-}
-
-/// Whether to start a daemon where none answers.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Launch {
-    /// No: to find none is an error.
-    Never,
-    /// This program, with `serve`.
-    Program(PathBuf),
+    /// Whether it is this user's own, at which a daemon is started if none is there.
+    own: bool,
 }
 
 impl Default for Endpoint {
@@ -42,7 +35,7 @@ impl Default for Endpoint {
             Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("lockkeeper"),
             _ => env::temp_dir().join(format!("lockkeeper-{}", rustix::process::geteuid().as_raw())),
         };
-        Self { socket: dir.join("daemon.sock") }
+        Self { socket: dir.join("daemon.sock"), own: true }
     }
 }
 
@@ -64,9 +57,10 @@ impl Endpoint {
         &self.socket
     }
 
-    /// Connects, and starts the daemon if need be. To nobody but this user's daemon, or root's.
-    pub(crate) fn connect(&self, launch: &Launch) -> io::Result<UnixStream> {
-        let stream = self.connect_or_launch(launch)?;
+    /// Connects, to nobody but this user's daemon, or root's. At this user's own endpoint, starts `program` as the daemon
+    /// if none is there: who gave an address has somebody else to start what listens there, and knows with which state.
+    pub(crate) fn connect(&self, program: Option<&Path>) -> io::Result<UnixStream> {
+        let stream = self.connect_or_launch(program.filter(|_| self.own))?;
         let daemon = rustix::net::sockopt::socket_peercred(&stream)?.uid;
         if daemon != rustix::process::geteuid() && !daemon.is_root() {
             let why = format!("it is served by another user ({})", daemon.as_raw());
@@ -75,12 +69,12 @@ impl Endpoint {
         Ok(stream)
     }
 
-    fn connect_or_launch(&self, launch: &Launch) -> io::Result<UnixStream> {
+    fn connect_or_launch(&self, program: Option<&Path>) -> io::Result<UnixStream> {
         let first = match UnixStream::connect(&self.socket) {
             Err(error) if absent(&error) => error,
             done => return done,
         };
-        let Launch::Program(program) = launch else { return Err(first) };
+        let Some(program) = program else { return Err(first) };
         self.launch(program)?;
         let deadline = Instant::now() + START;
         let mut pause = Duration::from_millis(1);
@@ -132,7 +126,7 @@ impl std::str::FromStr for Endpoint {
 
     fn from_str(url: &str) -> Result<Self, String> {
         match url.strip_prefix("unix:") {
-            Some(path) if path.starts_with('/') => Ok(Self { socket: path.into() }),
+            Some(path) if path.starts_with('/') => Ok(Self { socket: path.into(), own: false }),
             Some(_) => Err(format!("{url:?} has no absolute path: unix:/path/to/daemon.sock")),
             None => Err(format!("{url:?} is not known: a URL is unix:/path/to/daemon.sock")),
         }

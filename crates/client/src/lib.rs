@@ -1,6 +1,6 @@
 //! A session with Lockkeeper's daemon, for programs of the same machine.
 //!
-//! [`Session::open`] connects, and starts the daemon if none answers. Requests are made without waiting; each has a
+//! [`Session::open`] connects, and starts this user's daemon if none answers. Requests are made without waiting; each has a
 //! listener that is told what becomes of it. A thread of the session's reads what the daemon says.
 //!
 //! The table of requests is the truth of this side. When the daemon dies, the session waits for the next one, starts it if
@@ -12,7 +12,7 @@ mod endpoint;
 mod session;
 mod table;
 
-pub use endpoint::{Endpoint, Launch};
+pub use endpoint::Endpoint;
 pub use lockkeeper_wire::Flags;
 pub use session::{Error, Session};
-pub use table::{Entry, Event, Request};
+pub use table::{Answer, Entry, Event, Request};

@@ -1,8 +1,8 @@
 //! The session: its connection, the thread that reads it, and what happens when the daemon dies.
 
 use crate::{
-    endpoint::{Endpoint, Launch},
-    table::{Answer, Entry, Event, Request, Table, Told, send},
+    endpoint::Endpoint,
+    table::{Answer, Asker, Entry, Event, Request, Table, Told, send},
 };
 use lockkeeper_core::{Cause, Name};
 use lockkeeper_wire::{Seal, ToClient, ToServer, VERSION, frame};
@@ -11,6 +11,7 @@ use std::{
     io::{self, Read, Write},
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream},
+    path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
@@ -18,6 +19,12 @@ use std::{
 
 /// How long to wait before another attempt to reach a daemon that is not there.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a daemon may take to leave.
+const LEAVING: Duration = Duration::from_secs(5);
+
+/// The protocol's code for a daemon that stops.
+const STOPPING: u32 = 32;
 
 /// Why there is no session, or no answer.
 #[derive(Debug)]
@@ -45,12 +52,25 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl Error {
+    /// Whether a daemon was there that is about to leave: the next one can be asked.
+    fn is_leaving(&self) -> bool {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        match self {
+            Self::Refused { code, .. } => *code == STOPPING,
+            Self::Unreachable(_, error) => {
+                matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+            }
+        }
+    }
+}
+
 /// A session with a daemon. When it is dropped, all it has is released.
 pub struct Session(Arc<Shared>);
 
 struct Shared {
     endpoint: Endpoint,
-    launch: Launch,
+    program: Option<PathBuf>,
     bucket: String,
     state: Mutex<State>,
 }
@@ -71,14 +91,20 @@ struct State {
 }
 
 impl Session {
-    /// Opens a session in a bucket.
+    /// Opens a session in a bucket. Where no daemon answers at this user's own endpoint, `program` is started as one.
     ///
     /// # Errors
     ///
     /// If no daemon can be reached, or it refuses.
-    pub fn open(endpoint: &Endpoint, launch: Launch, bucket: &str) -> Result<Self, Error> {
+    pub fn open(endpoint: &Endpoint, program: Option<PathBuf>, bucket: &str) -> Result<Self, Error> {
         let unreachable = |error| Error::Unreachable(endpoint.clone(), error);
-        let (reader, welcome) = greet(endpoint, &launch, bucket, None, None)?;
+        let deadline = Instant::now() + LEAVING;
+        let (reader, welcome) = loop {
+            match greet(endpoint, program.as_deref(), bucket, None, None) {
+                Err(error) if error.is_leaving() && Instant::now() < deadline => thread::sleep(PAUSE),
+                done => break done?,
+            }
+        };
         let stream = reader.stream.try_clone().map_err(unreachable)?;
         let state = State {
             table: Table::default(),
@@ -92,7 +118,7 @@ impl Session {
             closed: false,
         };
         let (endpoint, bucket) = (endpoint.clone(), bucket.into());
-        let shared = Arc::new(Shared { endpoint, launch, bucket, state: Mutex::new(state) });
+        let shared = Arc::new(Shared { endpoint, program, bucket, state: Mutex::new(state) });
         let listening = Arc::clone(&shared);
         let listen = move || listening.listen(reader);
         thread::Builder::new()
@@ -128,7 +154,12 @@ impl Session {
     ///
     /// If the daemon goes away, or refuses.
     pub fn query(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        self.ask(|rid| ToServer::Query { rid, name: name.map(Name::as_bytes) })
+        self.wait(|asker| self.query_then(name, asker))
+    }
+
+    /// The same, without waiting: `then` is called on the session's thread, and must not wait for anything.
+    pub fn query_then(&self, name: Option<&Name>, then: impl FnOnce(Answer) + Send + 'static) {
+        self.ask(|rid| ToServer::Query { rid, name: name.map(Name::as_bytes) }, Box::new(then));
     }
 
     /// Breaks every lock of a name.
@@ -137,24 +168,38 @@ impl Session {
     ///
     /// If the daemon goes away, or refuses.
     pub fn force_release(&self, name: &Name) -> Result<(), Error> {
-        self.ask(|rid| ToServer::ForceRelease { rid, name: name.as_bytes() }).map(drop)
+        self.wait(|asker| self.force_release_then(name, asker)).map(drop)
     }
 
-    fn ask<'a>(&self, message: impl FnOnce(u64) -> ToServer<'a>) -> Result<Vec<Entry>, Error> {
-        let (sender, answer) = mpsc::channel::<Answer>();
-        self.0.say(|state| {
-            // Without a daemon nobody would answer: the sender is dropped.
-            if state.connected {
-                state.table.question(sender, message, &mut state.outgoing);
+    /// The same, without waiting: `then` is called on the session's thread, and must not wait for anything.
+    pub fn force_release_then(&self, name: &Name, then: impl FnOnce(Answer) + Send + 'static) {
+        self.ask(|rid| ToServer::ForceRelease { rid, name: name.as_bytes() }, Box::new(then));
+    }
+
+    fn wait(&self, ask: impl FnOnce(Asker)) -> Result<Vec<Entry>, Error> {
+        let (sender, answer) = mpsc::channel();
+        ask(Box::new(move |answer| _ = sender.send(answer)));
+        let gone = || Err((0, "the daemon went away".into()));
+        match answer.recv().unwrap_or_else(|_| gone()) {
+            Ok(entries) => Ok(entries),
+            Err((0, why)) => {
+                let error = io::Error::new(io::ErrorKind::ConnectionReset, why);
+                Err(Error::Unreachable(self.0.endpoint.clone(), error))
             }
+            Err((code, message)) => Err(Error::Refused { code, message }),
+        }
+    }
+
+    fn ask<'a>(&self, message: impl FnOnce(u64) -> ToServer<'a>, asker: Asker) {
+        let unasked = self.0.say(|state| {
+            if !state.connected {
+                return Some(asker);
+            }
+            state.table.question(asker, message, &mut state.outgoing);
+            None
         });
-        match answer.recv() {
-            Ok(Ok(entries)) => Ok(entries),
-            Ok(Err((code, message))) => Err(Error::Refused { code, message }),
-            Err(_) => {
-                let gone = io::Error::new(io::ErrorKind::ConnectionReset, "it went away");
-                Err(Error::Unreachable(self.0.endpoint.clone(), gone))
-            }
+        if let Some(asker) = unasked {
+            asker(Err((0, "there is no daemon at the moment".into())));
         }
     }
 
@@ -220,14 +265,14 @@ impl Shared {
         loop {
             while let Ok(()) = reader.read(|message| {
                 let told = self.lock().table.hear(message);
-                tell(told);
+                told.tell();
             }) {}
             let told = {
                 let mut state = self.lock();
                 state.connected = false;
                 state.table.disconnected()
             };
-            told.into_iter().for_each(tell);
+            told.into_iter().for_each(Told::tell);
             match self.come_back() {
                 Some(again) => reader = again,
                 None => break,
@@ -238,7 +283,7 @@ impl Shared {
             state.closed = true;
             state.table.lose()
         };
-        told.into_iter().for_each(tell);
+        told.into_iter().for_each(Told::tell);
     }
 
     /// Goes on with the session at the daemon that is there next. `None` if there is none in time, or it is another one.
@@ -252,7 +297,8 @@ impl Shared {
                 }
                 (state.id.clone(), state.secret)
             };
-            match greet(&self.endpoint, &self.launch, &self.bucket, Some(&resume), Some(deadline)) {
+            match greet(&self.endpoint, self.program.as_deref(), &self.bucket, Some(&resume), Some(deadline))
+            {
                 Ok((_, welcome)) if !welcome.resumed => return None,
                 _ if Instant::now() >= deadline => return None,
                 Ok((reader, _)) => {
@@ -274,12 +320,6 @@ impl Shared {
     }
 }
 
-fn tell(told: Told) {
-    if let Some((listener, event)) = told {
-        listener(event);
-    }
-}
-
 /// What a daemon says of a session.
 struct Welcome {
     id: String,
@@ -291,13 +331,13 @@ struct Welcome {
 /// Connects and says hello. A daemon that does not answer is waited for until the deadline.
 fn greet(
     endpoint: &Endpoint,
-    launch: &Launch,
+    program: Option<&Path>,
     bucket: &str,
     resume: Option<&(String, Seal)>,
     deadline: Option<Instant>,
 ) -> Result<(Reader, Welcome), Error> {
     let unreachable = |error| Error::Unreachable(endpoint.clone(), error);
-    let mut stream = endpoint.connect(launch).map_err(unreachable)?;
+    let mut stream = endpoint.connect(program).map_err(unreachable)?;
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     // A socket takes no timeout of zero.
     stream.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1)))).map_err(unreachable)?;

@@ -4,7 +4,7 @@ use lockkeeper_core::{Cause, Mode, Name};
 use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, frame};
 use std::{
     collections::{BTreeMap, HashMap},
-    sync::{Arc, mpsc},
+    sync::Arc,
 };
 
 /// What becomes of a request.
@@ -65,15 +65,19 @@ pub struct Entry {
     pub since: u64,
 }
 
-/// The answer to a question.
-pub(crate) type Answer = Result<Vec<Entry>, (u32, String)>;
+/// The answer to a question: what was asked for; or a refusal, with one of the protocol's codes; or, with 0, that the daemon
+/// went away.
+pub type Answer = Result<Vec<Entry>, (u32, String)>;
+
+/// Who waits for an answer.
+pub(crate) type Asker = Box<dyn FnOnce(Answer) + Send>;
 
 #[derive(Default)]
 pub(crate) struct Table {
     /// Live requests, by number: in the order in which they were made.
     requests: BTreeMap<u64, Live>,
     /// Questions that are not answered yet. Nobody asks them again: who asked is told that the daemon is gone.
-    questions: HashMap<u64, mpsc::Sender<Answer>>,
+    questions: HashMap<u64, Asker>,
     last: u64,
 }
 
@@ -92,7 +96,21 @@ enum Stage {
 }
 
 /// Whom to tell what, once the table is let go.
-pub(crate) type Told = Option<(Arc<dyn Fn(Event) + Send + Sync>, Event)>;
+pub(crate) enum Told {
+    Nobody,
+    Listener(Arc<dyn Fn(Event) + Send + Sync>, Event),
+    Asker(Asker, Answer),
+}
+
+impl Told {
+    pub(crate) fn tell(self) {
+        match self {
+            Self::Nobody => {}
+            Self::Listener(listener, event) => listener(event),
+            Self::Asker(asker, answer) => asker(answer),
+        }
+    }
+}
 
 impl Table {
     /// Enters a request and appends it to what is sent. Returns its number.
@@ -118,24 +136,28 @@ impl Table {
 
     pub(crate) fn question<'a>(
         &mut self,
-        answer: mpsc::Sender<Answer>,
+        asker: Asker,
         message: impl FnOnce(u64) -> ToServer<'a>,
         out: &mut Vec<u8>,
     ) {
         self.last += 1;
-        self.questions.insert(self.last, answer);
+        self.questions.insert(self.last, asker);
         send(out, &message(self.last));
     }
 
-    /// What the daemon says of one request.
+    /// What the daemon says of one request or question.
     pub(crate) fn hear(&mut self, message: ToClient<'_>) -> Told {
+        self.understand(message).unwrap_or(Told::Nobody)
+    }
+
+    fn understand(&mut self, message: ToClient<'_>) -> Option<Told> {
         let (rid, event) = match message {
             ToClient::Granted { rid, token, receipt } => {
                 let live = self.requests.get_mut(&rid)?;
                 match live.stage {
                     Stage::Asked | Stage::Waiting { .. } => {
                         live.stage = Stage::Held { token, receipt };
-                        return live.told(Event::Granted { token });
+                        return Some(live.told(Event::Granted { token }));
                     }
                     // It was reclaimed; or is given up, which the daemon will hear.
                     _ => return None,
@@ -147,41 +169,45 @@ impl Table {
                 if matches!(live.stage, Stage::Asked | Stage::Waiting { .. }) {
                     live.stage = Stage::Waiting { ticket };
                 }
-                return if news { live.told(Event::Queued) } else { None };
+                return news.then(|| live.told(Event::Queued));
             }
             ToClient::Unavailable { rid } => (rid, Event::Unavailable),
             ToClient::Released { rid } | ToClient::Aborted { rid } => {
-                if let Some(question) = self.questions.remove(&rid) {
-                    let _ = question.send(Ok(Vec::new()));
-                    return None;
+                if let Some(asker) = self.questions.remove(&rid) {
+                    return Some(Told::Asker(asker, Ok(Vec::new())));
                 }
                 (rid, Event::Ended)
             }
             ToClient::Broken { rid, cause } => (rid, Event::Broken(cause)),
             ToClient::Refused { rid, code, message } => {
-                if let Some(question) = self.questions.remove(&rid) {
-                    let _ = question.send(Err((code, message.into())));
-                    return None;
+                if let Some(asker) = self.questions.remove(&rid) {
+                    return Some(Told::Asker(asker, Err((code, message.into()))));
                 }
                 (rid, Event::Refused { code, message: message.into() })
             }
             ToClient::Snapshot { rid, entries } => {
-                let question = self.questions.remove(&rid)?;
-                let _ = question.send(Ok(entries.into_iter().map(Entry::from).collect()));
-                return None;
+                let asker = self.questions.remove(&rid)?;
+                return Some(Told::Asker(asker, Ok(entries.into_iter().map(Entry::from).collect())));
             }
             ToClient::Welcome { .. } | ToClient::Pong | ToClient::Goodbye { .. } => return None,
         };
-        self.requests.remove(&rid)?.told(event)
+        Some(self.requests.remove(&rid)?.told(event))
     }
 
     /// The daemon is gone: what was to be given up is, and questions have no answer.
     pub(crate) fn disconnected(&mut self) -> Vec<Told> {
-        self.questions.clear();
+        let mut told = self.unanswered();
         let over = |live: &Live| matches!(live.stage, Stage::Releasing | Stage::Aborting);
         let ended: Vec<u64> =
             self.requests.iter().filter(|(_, live)| over(live)).map(|(rid, _)| *rid).collect();
-        ended.iter().filter_map(|rid| self.requests.remove(rid)).map(|live| live.told(Event::Ended)).collect()
+        let ended = ended.iter().filter_map(|rid| self.requests.remove(rid));
+        told.extend(ended.map(|live| live.told(Event::Ended)));
+        told
+    }
+
+    fn unanswered(&mut self) -> Vec<Told> {
+        let gone = || Err((0, "the daemon went away".into()));
+        self.questions.drain().map(|(_, asker)| Told::Asker(asker, gone())).collect()
     }
 
     /// Says to a daemon that has the session what is in the table.
@@ -194,15 +220,16 @@ impl Table {
 
     /// The session is over: all is lost.
     pub(crate) fn lose(&mut self) -> Vec<Told> {
-        self.questions.clear();
+        let mut told = self.unanswered();
         let all = std::mem::take(&mut self.requests);
-        all.into_values().map(|live| live.told(Event::Broken(Cause::Lost))).collect()
+        told.extend(all.into_values().map(|live| live.told(Event::Broken(Cause::Lost))));
+        told
     }
 }
 
 impl Live {
     fn told(&self, event: Event) -> Told {
-        Some((Arc::clone(&self.request.listener), event))
+        Told::Listener(Arc::clone(&self.request.listener), event)
     }
 
     fn say(&self, rid: u64, out: &mut Vec<u8>) {

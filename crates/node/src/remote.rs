@@ -7,7 +7,7 @@ use crate::{
     report::{self, Place},
     state::{Address, Bell, Letter, State},
 };
-use lockkeeper_client::{Endpoint, Entry, Event, Flags, Launch, Request, Session};
+use lockkeeper_client::{Answer, Endpoint, Entry, Event, Flags, Request, Session};
 use lockkeeper_core::{Cause, Mode, Name};
 use napi::{
     Env, Error, JsString, Result,
@@ -81,7 +81,6 @@ impl Remote {
         bucket: String,
     ) -> Result<Self> {
         let endpoint = url.map_or_else(Endpoint::from_env, |url| url.parse()).map_err(Error::from_reason)?;
-        let launch = program.map_or(Launch::Never, |program| Launch::Program(program.into()));
         let bell = bell(&env, &on_mail)?;
         // SAFETY: nothing else reads or writes the array during this call.
         let numbers = Numbers::new(unsafe { numbers.as_mut() });
@@ -95,7 +94,7 @@ impl Remote {
         let ending = Arc::clone(&shared);
         at_thread_exit(move || _ = ending.end_quietly());
         let opening = Arc::clone(&shared);
-        let open = move || opening.opened(Session::open(&endpoint, launch, &bucket));
+        let open = move || opening.opened(Session::open(&endpoint, program.map(Into::into), &bucket));
         let thread = thread::Builder::new().name("lockkeeper-connect".into()).spawn(open);
         thread.map_err(|error| Error::from_reason(error.to_string()))?;
         Ok(Self { shared, numbers, slots: RefCell::default() })
@@ -162,17 +161,17 @@ impl Remote {
     /// Asks for the state of the bucket. A letter to the slot tells when the answer is there.
     #[napi]
     pub fn query(&self, slot: u32) -> Result<()> {
-        let (session, shared) = (self.shared.session()?, Arc::clone(&self.shared));
-        self.ask(move || session.query(None).map(Words::Entries), slot, shared)
+        let shared = Arc::clone(&self.shared);
+        self.shared.session()?.query_then(None, move |answer| shared.answered(slot, answer));
+        Ok(())
     }
 
     /// Breaks every lock of a name.
     #[napi]
     pub fn force_release(&self, env: Env, slot: u32, name: JsString<'_>) -> Result<()> {
-        let (session, shared) = (self.shared.session()?, Arc::clone(&self.shared));
-        let name = names::name(&env, &name)?;
-        let ask = move || session.force_release(&name).map(|()| Words::Entries(Vec::new()));
-        self.ask(ask, slot, shared)
+        let (name, shared) = (names::name(&env, &name)?, Arc::clone(&self.shared));
+        self.shared.session()?.force_release_then(&name, move |answer| shared.answered(slot, answer));
+        Ok(())
     }
 
     /// Why what had this slot was refused.
@@ -204,30 +203,6 @@ impl Remote {
     #[napi]
     pub fn close(&self) {
         self.shared.close();
-    }
-}
-
-impl Remote {
-    /// Has a thread wait for an answer. Questions are rare.
-    fn ask(
-        &self,
-        question: impl FnOnce() -> std::result::Result<Words, lockkeeper_client::Error> + Send + 'static,
-        slot: u32,
-        shared: Arc<Shared>,
-    ) -> Result<()> {
-        let ask = move || match question() {
-            Ok(words) => shared.say(slot, words, Letter::Ended { slot }),
-            Err(error) => {
-                let code = match error {
-                    lockkeeper_client::Error::Refused { code, .. } => code,
-                    _ => 0,
-                };
-                let words = Words::Refused { code, message: error.to_string() };
-                shared.say(slot, words, Letter::Refused { slot });
-            }
-        };
-        let thread = thread::Builder::new().name("lockkeeper-query".into()).spawn(ask);
-        thread.map(drop).map_err(|error| Error::from_reason(error.to_string()))
     }
 }
 
@@ -272,6 +247,15 @@ impl Shared {
             }
         };
         State::lock().post(self.mailbox, letter);
+    }
+
+    fn answered(&self, slot: u32, answer: Answer) {
+        match answer {
+            Ok(entries) => self.say(slot, Words::Entries(entries), Letter::Ended { slot }),
+            Err((code, message)) => {
+                self.say(slot, Words::Refused { code, message }, Letter::Refused { slot })
+            }
+        }
     }
 
     fn say(&self, slot: u32, words: Words, letter: Letter) {

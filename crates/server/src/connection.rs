@@ -32,6 +32,8 @@ struct Connection {
     session: Option<u32>,
     /// What was read and is not a whole message yet.
     input: Vec<u8>,
+    /// There may be a whole message in it all the same: the client had too much to read.
+    more: bool,
     /// What is being written, from `written` on.
     output: Vec<u8>,
     written: usize,
@@ -46,6 +48,7 @@ pub(crate) async fn run(stream: UnixStream, process: Option<Process>, daemon: Rc
         daemon,
         session: None,
         input: Vec::new(),
+        more: false,
         output: Vec::new(),
         written: 0,
         closing: false,
@@ -68,6 +71,10 @@ impl Connection {
             }
             let read = match self.closing || self.backlog() > PATIENCE {
                 true => Poll::Pending,
+                false if std::mem::take(&mut self.more) => {
+                    self.understand();
+                    Poll::Ready(Ok(true))
+                }
                 false => self.read(context),
             };
             match read {
@@ -103,11 +110,15 @@ impl Connection {
         }
     }
 
-    /// Handles every whole message.
+    /// Handles every whole message, until too much waits for the client: a short question can have a long answer.
     fn understand(&mut self) {
-        let input = std::mem::take(&mut self.input);
+        let mut input = std::mem::take(&mut self.input);
         let mut rest = &input[..];
         while !self.closing {
+            if self.backlog() > PATIENCE {
+                self.more = true;
+                break;
+            }
             let message = match frame::first(rest, frame::MAX) {
                 Ok(Some((message, length))) => {
                     rest = &rest[length..];
@@ -121,14 +132,9 @@ impl Connection {
                 Err(why) => self.part(code::MALFORMED, &why),
             }
         }
-        self.input = match rest.len() {
-            0 => {
-                let mut input = input;
-                input.clear();
-                input
-            }
-            _ => rest.to_vec(),
-        };
+        let done = input.len() - rest.len();
+        input.drain(..done);
+        self.input = input;
     }
 
     fn handle(&mut self, message: ToServer<'_>) {

@@ -8,11 +8,11 @@ use crate::{
     session::{Outbox, Session},
 };
 use lockkeeper_core::{
-    Effect, Limits, Live, Manager, Mode, Name, Options, Outcome, RequestError, RequestId, Token,
+    Effect, Limit, Limits, Live, Manager, Mode, Name, Options, Outcome, RequestError, RequestId,
 };
 use lockkeeper_wire::{Claim, Entry, Flags, Seal, ToClient, ToServer, VERSION, frame};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap, hash_map},
     time::{Duration, Instant},
 };
 
@@ -39,6 +39,12 @@ pub mod code {
     /// The daemon stops, and will be there again.
     pub const STOPPING: u32 = 32;
 }
+
+/// Bytes of a label.
+const INFO: usize = 4096;
+
+/// Buckets that a daemon keeps apart.
+const BUCKETS: usize = 10_000;
 
 /// Why a connection ends: a code, and words.
 pub(crate) type Parting = (u32, String);
@@ -138,6 +144,11 @@ impl Daemon {
         }
     }
 
+    /// Whether nobody has a session.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.by_id.is_empty()
+    }
+
     pub(crate) fn connected(&self) -> usize {
         self.sessions.iter().flatten().filter(|session| session.outbox.is_some()).count()
     }
@@ -175,16 +186,26 @@ impl Daemon {
                 let id = to_hex(&random()[..8]);
                 let session = Recorded { id, secret: random(), bucket: bucket.into(), process };
                 check_bucket(bucket).map_err(|why| (code::NOT_SUPPORTED, why))?;
+                if self.buckets.len() >= BUCKETS && !self.by_name.contains_key(bucket) {
+                    return Err((code::LIMIT, format!("limit reached: {BUCKETS} buckets")));
+                }
                 let storage = |error| (code::STORAGE, format!("the session cannot be recorded: {error}"));
-                self.journal.opened(&session).map_err(storage)?;
-                self.add(session, None).map_err(|why| (code::LIMIT, why))?
+                // First what has a limit: a session that is written down is waited for after a kill.
+                let key = self.add(session.clone(), None).map_err(|why| (code::LIMIT, why))?;
+                if let Err(error) = self.journal.opened(&session) {
+                    self.end(key);
+                    return Err(storage(error));
+                }
+                key
             }
         };
-        let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let patience = self.ttl;
+        let ttl = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         let session = self.session(key);
         session.outbox = Some(Outbox::default());
-        session.awaited_until = None;
         session.reclaiming = known.is_some();
+        session.awaited_until = known.map(|_| Instant::now() + patience);
+        session.unclaimed = session.requests.keys().copied().collect();
         let (client_id, secret) = (session.id.clone(), session.secret);
         session.send(&ToClient::Welcome {
             version: VERSION,
@@ -246,6 +267,7 @@ impl Daemon {
             ToServer::Hello { .. } => return Err((code::OUT_OF_ORDER, "hello was said already".into())),
             ToServer::Request { rid, scope, flags, nested_in, info } => {
                 let session = self.session(key);
+                session.unclaimed.remove(&rid);
                 match session.requests.get(&rid) {
                     // It was not answered, and is said again.
                     Some(&request) if session.reclaiming => {
@@ -257,17 +279,23 @@ impl Daemon {
                 }
                 let ask = Ask { key, rid, scope: &scope, flags, nested_in, info };
                 match &mut self.grace {
+                    Some(grace) if grace.count_of(key) >= self.limits.requests_per_client as usize => {
+                        let limit = Limit::RequestsPerClient(self.limits.requests_per_client).to_string();
+                        self.session(key).send(&ToClient::Refused {
+                            rid,
+                            code: code::LIMIT,
+                            message: &limit,
+                        });
+                    }
                     Some(grace) => grace.later(&ask),
                     None => self.request(&ask),
                 }
             }
             ToServer::Release { rid } => {
-                self.give_up(key, rid);
-                self.session(key).send(&ToClient::Released { rid });
+                self.give_up(key, rid, Some(&ToClient::Released { rid }));
             }
             ToServer::Abort { rid } => {
-                self.give_up(key, rid);
-                self.session(key).send(&ToClient::Aborted { rid });
+                self.give_up(key, rid, Some(&ToClient::Aborted { rid }));
             }
             ToServer::ForceRelease { rid, name } => {
                 self.advance(key, rid)?;
@@ -278,13 +306,21 @@ impl Daemon {
                 self.query(key, rid, name);
             }
             ToServer::Reclaim { rid, scope, info, claim } => self.reclaim(key, rid, &scope, info, claim)?,
-            ToServer::Ready => {
-                self.session(key).reclaiming = false;
-                self.settle_if_all_are_back();
-            }
+            ToServer::Ready => self.ready(key),
             ToServer::Ping => self.session(key).send(&ToClient::Pong),
         }
         Ok(())
+    }
+
+    /// The client has said all it had. What it has not said again, it wants no more: it gave that up while there was
+    /// no daemon to hear it.
+    fn ready(&mut self, key: u32) {
+        let session = self.session(key);
+        (session.reclaiming, session.awaited_until) = (false, None);
+        let unclaimed = std::mem::take(&mut session.unclaimed);
+        // The last first, so that none lets in another of them.
+        unclaimed.into_iter().rev().for_each(|rid| self.give_up(key, rid, None));
+        self.settle_if_all_are_back();
     }
 
     /// Numbers grow: none is used twice.
@@ -301,6 +337,10 @@ impl Daemon {
     pub(crate) fn request(&mut self, ask: &Ask<'_>) {
         let Ask { key, rid, scope, flags, nested_in, info } = *ask;
         let session = self.sessions[key as usize].as_mut().expect("who asks has a session");
+        if info.is_some_and(|info| info.len() > INFO) {
+            let message = format!("limit reached: a label has at most {INFO} bytes");
+            return session.send(&ToClient::Refused { rid, code: code::LIMIT, message: &message });
+        }
         let bucket = &mut self.buckets[session.bucket as usize];
         // As many as can wait, so that a release never needs one that is not reserved.
         let most = u64::from(self.limits.requests) + 1;
@@ -321,7 +361,7 @@ impl Daemon {
                 session.requests.insert(rid, request);
                 bucket.last_token = token.get();
                 let live = bucket.manager.get(request).expect("it was just granted");
-                let receipt = receipt(&self.journal, session, rid, token, live);
+                let receipt = receipt(&self.journal, session, rid, token.get(), live);
                 session.send(&ToClient::Granted { rid, token: token.get(), receipt });
             }
             Ok(Outcome::Queued { request }) => {
@@ -342,12 +382,17 @@ impl Daemon {
         self.deliver(bucket);
     }
 
-    /// Ends a request, however it stands. One that has ended already is no matter: the two messages have crossed.
-    fn give_up(&mut self, key: u32, rid: u64) {
+    /// Ends a request, however it stands. One that has ended already is no matter: the two messages have crossed. The
+    /// client has its answer before it hears what that lets in.
+    fn give_up(&mut self, key: u32, rid: u64, answer: Option<&ToClient<'_>>) {
         if let Some(grace) = &mut self.grace {
             grace.give_up(key, rid);
         }
         let session = self.session(key);
+        if let Some(answer) = answer {
+            session.send(answer);
+        }
+        session.unclaimed.remove(&rid);
         let Some(request) = session.requests.remove(&rid) else { return };
         let number = session.bucket;
         let bucket = &mut self.buckets[number as usize];
@@ -395,14 +440,23 @@ impl Daemon {
             since: now.saturating_sub(live.data().since),
         };
         let mut entries = Vec::new();
+        // No more than fits: a name is kept once, however many ask for it, and shown for each.
+        let mut room = frame::MAX_TO_CLIENT;
+        let mut show = |live: Live<'_, Ticket>, name: &Name, mode| {
+            let length = name.as_bytes().len() + live.data().info.as_ref().map_or(0, |info| info.len());
+            room = room.saturating_sub(length);
+            if room > 0 {
+                entries.push(entry(live, name, mode));
+            }
+        };
         match name {
             Some(name) => {
                 let name = Name::from(name);
-                entries.extend(manager.queue(&name).map(|(live, mode)| entry(live, &name, mode)));
+                manager.queue(&name).for_each(|(live, mode)| show(live, &name, mode));
             }
             None => {
                 for live in manager.requests() {
-                    entries.extend(live.scope().map(|(name, mode)| entry(live, name, mode)));
+                    live.scope().for_each(|(name, mode)| show(live, name, mode));
                 }
             }
         }
@@ -423,7 +477,7 @@ impl Daemon {
         let mut bytes = Vec::new();
         frame::append(&mut bytes, |out| snapshot.encode(out));
         let session = self.session(key);
-        if bytes.len() > frame::MAX_TO_CLIENT {
+        if room == 0 || bytes.len() > frame::MAX_TO_CLIENT {
             let message = "the snapshot is too long: ask for one name";
             return session.send(&ToClient::Refused { rid, code: code::LIMIT, message });
         }
@@ -444,10 +498,11 @@ impl Daemon {
                     if let Some(ticket) = bucket.manager.data_mut(request) {
                         ticket.since = now;
                     }
-                    let live = bucket.manager.get(request).expect("it was just granted");
+                    // A client's end lets in what it waited for itself, which then ends with it: nobody's grant.
+                    let Some(live) = bucket.manager.get(request) else { continue };
                     let &Ticket { session, rid, .. } = live.data();
                     let session = self.sessions[session as usize].as_mut().expect("its session lives");
-                    let receipt = receipt(&self.journal, session, rid, token, live);
+                    let receipt = receipt(&self.journal, session, rid, token.get(), live);
                     session.send(&ToClient::Granted { rid, token: token.get(), receipt });
                 }
                 // Of its own accord, or with its session.
@@ -477,12 +532,14 @@ impl Daemon {
         if !session.reclaiming {
             return Err((code::OUT_OF_ORDER, "there is nothing to reclaim".into()));
         }
+        let scope = each_once(scope);
         if let Claim::Held { token, receipt } = claim
             && self.journal.receipt(&session.id, rid, token, scope.iter().copied()) != receipt
         {
             return Err((code::FORGED, format!("the claim to number {rid} has a wrong receipt")));
         }
         session.last_rid = session.last_rid.max(rid);
+        session.unclaimed.remove(&rid);
         let scope = scope.iter().map(|(name, mode)| (Name::from(*name), *mode)).collect();
         let kept = Kept { rid, scope, info: info.map(Into::into), claim };
         match (&mut self.grace, session.requests.get(&rid)) {
@@ -501,8 +558,9 @@ impl Daemon {
         let answer = match (live.token(), claim) {
             (Some(_), Claim::Held { token, receipt }) => ToClient::Granted { rid, token, receipt },
             (Some(token), Claim::Waiting { .. }) => {
+                let token = live.data().token.unwrap_or(token.get());
                 let receipt = receipt(&self.journal, session, rid, token, live);
-                ToClient::Granted { rid, token: token.get(), receipt }
+                ToClient::Granted { rid, token, receipt }
             }
             (None, _) => ToClient::Queued { rid, ticket: request.arrival() },
         };
@@ -560,7 +618,7 @@ impl Daemon {
 
     /// Ends the grace once nobody is waited for any more.
     pub(crate) fn settle_if_all_are_back(&mut self) {
-        let waits = |session: &Session| session.awaited_until.is_some() || session.reclaiming;
+        let waits = |session: &Session| session.awaited_until.is_some();
         if self.grace.is_none() || self.sessions.iter().flatten().any(waits) {
             return;
         }
@@ -581,6 +639,13 @@ impl Daemon {
             let Some(session) = session else { continue };
             let Some(until) = session.awaited_until else { continue };
             match grace::verdict(session.process, until, now, ttl) {
+                None if session.outbox.is_some() => {
+                    (session.reclaiming, session.awaited_until) = (false, None);
+                    session.dismiss(
+                        code::OUT_OF_ORDER,
+                        "it is not ready: all was to be reclaimed within the ttl",
+                    );
+                }
                 None => {
                     tracing::info!(session = session.id, "is not coming back");
                     gone.push(key);
@@ -610,6 +675,7 @@ impl Daemon {
             client,
             process,
             requests: HashMap::new(),
+            unclaimed: BTreeSet::new(),
             last_rid: 0,
             outbox: None,
             reclaiming: false,
@@ -690,9 +756,27 @@ struct OwnedEntry {
     since: u64,
 }
 
-fn receipt(journal: &Journal, session: &Session, rid: u64, token: Token, live: Live<'_, Ticket>) -> Seal {
+fn receipt(journal: &Journal, session: &Session, rid: u64, token: u64, live: Live<'_, Ticket>) -> Seal {
     let scope = live.scope().map(|(name, mode)| (name.as_bytes(), mode));
-    journal.receipt(&session.id, rid, token.get(), scope)
+    journal.receipt(&session.id, rid, token, scope)
+}
+
+/// A scope as the engine has it, which is what receipts are for: a name that stands twice counts once, exclusive if
+/// either asks for that.
+fn each_once<'a>(scope: &[(&'a [u8], Mode)]) -> Vec<(&'a [u8], Mode)> {
+    let mut places = HashMap::new();
+    let mut once: Vec<(&[u8], Mode)> = Vec::new();
+    for &(name, mode) in scope {
+        match places.entry(name) {
+            hash_map::Entry::Vacant(place) => {
+                place.insert(once.len());
+                once.push((name, mode));
+            }
+            hash_map::Entry::Occupied(place) if mode == Mode::Exclusive => once[*place.get()].1 = mode,
+            hash_map::Entry::Occupied(_) => {}
+        }
+    }
+    once
 }
 
 fn since(began: Instant) -> u64 {

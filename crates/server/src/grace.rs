@@ -59,6 +59,11 @@ impl Grace {
         self.said.entry(key).or_default().insert(rid, (self.count, said));
     }
 
+    /// How much a session has said. Nothing of it is answered yet, so that nothing but this bounds it.
+    pub(crate) fn count_of(&self, key: u32) -> usize {
+        self.said.get(&key).map_or(0, HashMap::len)
+    }
+
     /// A request is given up before the daemon has looked at it.
     pub(crate) fn give_up(&mut self, key: u32, rid: u64) {
         self.said.get_mut(&key).map(|said| said.remove(&rid));

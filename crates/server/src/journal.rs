@@ -101,7 +101,8 @@ impl Journal {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::File(state_path, error)),
         };
-        let list = File::create(&sessions_path).map_err(failed(&sessions_path))?;
+        // The list is replaced whole, never emptied: who is killed here has lost nobody.
+        let list = create(&dir.join("sessions.new")).map_err(failed(&sessions_path))?;
         let mut journal = Self { dir: dir.into(), key, reserved, sessions: list, length: 0, _lock: lock };
         journal.rewrite(recorded.iter()).map_err(failed(&sessions_path))?;
         Ok(Found { journal, sessions: recorded, state })

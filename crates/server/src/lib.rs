@@ -18,6 +18,7 @@ mod process;
 mod session;
 
 pub use daemon::code;
+pub use listen::remembered_state_dir;
 
 use daemon::Daemon;
 use lockkeeper_core::Limits;
@@ -44,6 +45,8 @@ pub struct Config {
 pub enum Error {
     /// Another daemon serves there.
     Running(PathBuf),
+    /// The socket was served by a daemon with another state directory, the second one, and may have left clients behind.
+    OtherState(PathBuf, PathBuf),
     /// A file or directory could not be used.
     File(PathBuf, io::Error),
     /// What the state directory holds is not ours, or is damaged.
@@ -54,6 +57,13 @@ impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Running(path) => write!(f, "another daemon is running: it has {}", path.display()),
+            Self::OtherState(path, before) => write!(
+                f,
+                "{} says that the daemon before had its state in {}, and its clients may come back: use that directory, \
+                 or, with no client left alive, remove the file",
+                path.display(),
+                before.display()
+            ),
             Self::File(path, error) => write!(f, "{}: {error}", path.display()),
             Self::Damaged(path, why) => {
                 write!(f, "{} is damaged: {why}. With no client left alive, remove it", path.display())
@@ -71,8 +81,9 @@ impl std::error::Error for Error {}
 ///
 /// If it cannot start: [`Error`].
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
-    let listener = listen::bind(&config.socket)?;
+    let listener = listen::bind(&config.socket, &config.state_dir)?;
     let daemon = Rc::new(RefCell::new(Daemon::start(&config)?));
+    listener.remember(&config.state_dir).map_err(|error| Error::File(config.socket.clone(), error))?;
     tracing::info!(socket = %config.socket.display(), state = %config.state_dir.display(), "serving");
     let grace = tokio::task::spawn_local(grace::watch(Rc::clone(&daemon)));
     tokio::select! {
@@ -90,6 +101,9 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         }
     };
     let _ = tokio::time::timeout(Duration::from_secs(1), gone).await;
+    if daemon.borrow().is_empty() {
+        listener.forget();
+    }
     tracing::info!("stopped");
     Ok(())
 }

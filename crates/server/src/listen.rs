@@ -4,10 +4,14 @@ use crate::{Error, connection, daemon::Daemon, process::Process};
 use rustix::fs::{FlockOperation, flock};
 use std::{
     cell::RefCell,
+    ffi::OsString,
     fs::{self, DirBuilder, File, Permissions},
-    io,
-    os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt},
-    path::Path,
+    io::{self, Read, Seek, Write},
+    os::unix::{
+        ffi::{OsStrExt, OsStringExt},
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+    },
+    path::{Path, PathBuf},
     rc::Rc,
     time::Duration,
 };
@@ -16,10 +20,10 @@ use tokio::net::{UnixListener, UnixStream};
 pub(crate) struct Listener {
     socket: UnixListener,
     /// Held as long as it listens: whoever has it may remove a socket that nobody listens on.
-    _lock: File,
+    lock: File,
 }
 
-pub(crate) fn bind(path: &Path) -> Result<Listener, Error> {
+pub(crate) fn bind(path: &Path, state_dir: &Path) -> Result<Listener, Error> {
     let failed = |error| Error::File(path.into(), error);
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !dir.exists() {
@@ -32,12 +36,14 @@ pub(crate) fn bind(path: &Path) -> Result<Listener, Error> {
         return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)));
     }
     let lock_path = path.with_extension("lock");
-    let lock = File::create(&lock_path).map_err(|error| Error::File(lock_path.clone(), error))?;
+    let lock = File::options().create(true).truncate(false).read(true).write(true).open(&lock_path);
+    let lock = lock.map_err(|error| Error::File(lock_path.clone(), error))?;
     match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Running(lock_path)),
         Err(error) => return Err(Error::File(lock_path, error.into())),
     }
+    check_state(&lock_path, &lock, state_dir)?;
     // What is left of a daemon that was killed.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
@@ -45,10 +51,42 @@ pub(crate) fn bind(path: &Path) -> Result<Listener, Error> {
     }
     let socket = UnixListener::bind(path).map_err(failed)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(Listener { socket, _lock: lock })
+    Ok(Listener { socket, lock })
+}
+
+/// Who serves a socket after a daemon that was killed must know what that one knew. The lock beside the socket says where
+/// that is; it says nothing after a daemon that left nobody behind.
+fn check_state(path: &Path, mut lock: &File, state_dir: &Path) -> Result<(), Error> {
+    let failed = |error| Error::File(path.into(), error);
+    let mut before = Vec::new();
+    lock.read_to_end(&mut before).map_err(failed)?;
+    if before.is_empty() || before == state_dir.as_os_str().as_bytes() {
+        return Ok(());
+    }
+    Err(Error::OtherState(path.into(), OsString::from_vec(before).into()))
+}
+
+/// The state directory of the daemon that served a socket before and may have left clients behind.
+pub fn remembered_state_dir(socket: &Path) -> Option<PathBuf> {
+    let dir = fs::read(socket.with_extension("lock")).ok().filter(|dir| !dir.is_empty());
+    dir.map(|dir| OsString::from_vec(dir).into())
 }
 
 impl Listener {
+    /// Says where the state is, for whoever serves next.
+    pub(crate) fn remember(&self, state_dir: &Path) -> io::Result<()> {
+        let mut lock = &self.lock;
+        lock.rewind()?;
+        lock.write_all(state_dir.as_os_str().as_bytes())
+    }
+
+    /// Nobody is left behind: the next daemon may begin anew.
+    pub(crate) fn forget(&self) {
+        if let Err(error) = self.lock.set_len(0) {
+            tracing::warn!(%error, "the lock cannot be emptied");
+        }
+    }
+
     pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
         loop {
             match self.socket.accept().await {

@@ -3,7 +3,11 @@
 use crate::process::Process;
 use lockkeeper_core::{ClientId, RequestId};
 use lockkeeper_wire::{Seal, ToClient, frame};
-use std::{collections::HashMap, task::Waker, time::Instant};
+use std::{
+    collections::{BTreeSet, HashMap},
+    task::Waker,
+    time::Instant,
+};
 
 pub(crate) struct Session {
     /// Its public name.
@@ -18,13 +22,15 @@ pub(crate) struct Session {
     pub(crate) process: Option<Process>,
     /// Its live requests by the client's own numbers. While the daemon is in grace, the engine has none of them.
     pub(crate) requests: HashMap<u64, RequestId>,
+    /// Those that the client, which has come back, has not spoken of yet.
+    pub(crate) unclaimed: BTreeSet<u64>,
     /// The greatest of these numbers so far.
     pub(crate) last_rid: u64,
     /// Where its messages go while it is connected.
     pub(crate) outbox: Option<Outbox>,
     /// Whether the client has not yet said all it had, after it came back.
     pub(crate) reclaiming: bool,
-    /// Until when it is waited for, if it is of the daemon's former life and has not come back.
+    /// Until when it is waited for, if it is of the daemon's former life and has not come back with all it had.
     pub(crate) awaited_until: Option<Instant>,
 }
 

@@ -112,6 +112,7 @@ class Remote implements Transport {
       requests.set(ticket, request);
     }
     const all = [...requests.values()];
+    for (const { scope } of all) scope.sort((a, b) => (a.name < b.name ? -1 : 1));
     const held = all.filter(({ token }) => token !== undefined);
     return { held, pending: all.filter(({ token }) => token === undefined), deadlocks: [] };
   }
@@ -178,7 +179,7 @@ class Remote implements Transport {
     const releasing = this.#releasing.get(about);
     if (about.state !== State.HELD && about.state !== State.GRANTED) this.#waits(-1);
     this.#releasing.delete(about);
-    if (news === News.UNAVAILABLE) about.notAvailable();
+    if (news === News.UNAVAILABLE) about.unavailable();
     else if (news === News.REFUSED) about.refused(this.#refusal(slot));
     else if (news !== News.ENDED) about.broke(news === News.STOLEN ? 'stolen' : 'lost');
     releasing?.(news === News.ENDED);

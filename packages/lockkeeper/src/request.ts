@@ -12,8 +12,8 @@ import type { Inspection } from './native.js';
 import { addAbortAlgorithm, type LockManagerSnapshot, type LockMode } from './webidl.js';
 
 /**
- * What carries requests to a lock manager. It tells each what became of it: `queued`, `granted`, `broke`,
- * `notAvailable`, `refused`.
+ * What carries requests to a lock manager. It tells each what became of it: `queued`, `granted`, `unavailable`,
+ * `refused`, `broke`.
  */
 export interface Transport {
   readonly clientId: string;
@@ -38,7 +38,7 @@ export interface Scope {
 }
 
 /** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
-export const State = { NEW: 0, WAITING: 1, GRANTED: 2, HELD: 3, RELEASING: 4, ENDED: 5 } as const;
+export const State = { NEW: 0, WAITING: 1, GRANTED: 2, UNAVAILABLE: 3, HELD: 4, RELEASING: 5, ENDED: 6 } as const;
 
 /** What a timer can count to: 25 days. Who would wait longer waits for ever. */
 const MAX_TIMEOUT = 2 ** 31 - 1;
@@ -83,13 +83,20 @@ export abstract class Request {
   protected abstract grantedAtOnce(): void;
   /** Hands the lock to the owner. */
   protected abstract deliver(): void;
-  /** Tells the owner that there is no lock now. */
-  abstract unavailable(): void;
+  /** Tells the owner that there is no lock now (§4.1, step 3.5.1). */
+  protected abstract deliverNothing(): void;
 
   queued(): void {
     this.state = State.WAITING;
     // The grant will come out of somebody else's asynchronous context. A reaction runs in that of its own `then`.
     new Promise<void>((resolve) => (this.deliverLater = resolve)).then(() => this.begin());
+  }
+
+  /** It was not to wait, and cannot be granted. */
+  unavailable(): void {
+    if (this.state === State.ENDED) return;
+    this.state = State.UNAVAILABLE;
+    setImmediate(this.deliverLater ?? (() => this.begin()));
   }
 
   granted(token: number | bigint): void {
@@ -102,19 +109,16 @@ export abstract class Request {
 
   /** The task of §4.4, step 14. A lock that was aborted or broken since is not delivered. */
   protected begin(): void {
+    if (this.state === State.UNAVAILABLE) {
+      this.end();
+      return this.deliverNothing();
+    }
     if (this.state !== State.GRANTED) return;
     this.state = State.HELD;
     this.disarm?.();
     publish('grant', this);
     // Who hears that it was granted may have stolen it.
     if (this.state === State.HELD) this.deliver();
-  }
-
-  /** It was not to wait, and cannot be granted. */
-  notAvailable(): void {
-    if (this.state === State.ENDED) return;
-    this.end();
-    this.unavailable();
   }
 
   /** The manager will not have it. */
@@ -208,9 +212,8 @@ export class CallbackRequest extends Request {
     this.run(newLock(this));
   }
 
-  /** §4.1, step 3.5.1. */
-  override unavailable(): void {
-    setImmediate(() => this.run(null));
+  protected override deliverNothing(): void {
+    this.run(null);
   }
 
   /** §4.4, steps 14.2 and 14.3, and what §2.4 has to follow. */
@@ -295,7 +298,7 @@ export class AcquireRequest extends Request {
     this.resolve(newAcquiredLock(this));
   }
 
-  override unavailable(): void {
+  protected override deliverNothing(): void {
     this.resolve(null);
   }
 }

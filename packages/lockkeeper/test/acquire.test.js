@@ -1,8 +1,19 @@
 /** Beyond the draft: acquire(), scopes, tokens, lock.signal, inspect(). */
 
-import { AcquiredLock, Lock, locks } from 'lockkeeper';
+import { AcquiredLock, Lock } from 'lockkeeper';
 import { assert, cleanUp, startWorker, test, turn, until } from './harness.js';
-import { available, hold, modes, rejection, rejectsDOM, rejectsType, request, unique } from './helpers.js';
+import {
+  available,
+  hold,
+  locks,
+  modes,
+  rejection,
+  rejectsDOM,
+  rejectsType,
+  request,
+  testInProcess,
+  unique,
+} from './helpers.js';
 
 /** Acquires a lock that is released with the test, if it is held then. */
 async function acquire(scope, options) {
@@ -299,7 +310,7 @@ test('timeout: what is no number of milliseconds is a TypeError', async () => {
   for (const timeout of [-1, NaN, 'soon', {}]) await rejectsType(locks.acquire(unique(), { timeout }));
 });
 
-test('token: every grant of a name has a greater one than all before it, whatever its kind', async () => {
+testInProcess('token: every grant of a name has a greater one than all before it, whatever its kind', async () => {
   const name = unique();
   const tokens = [];
   tokens.push(await locks.request(name, (lock) => lock.token));
@@ -356,7 +367,7 @@ test('lock.signal does not abort when the lock is released', async () => {
   assert.equal(signal.aborted, false);
 });
 
-test('lock.signal tells an acquired lock that another thread stole it', async () => {
+testInProcess('lock.signal tells an acquired lock that another thread stole it', async () => {
   const lock = await acquire(unique());
   const worker = startWorker('agent.js');
   const event = new Promise((resolve) => lock.signal.addEventListener('abort', resolve));
@@ -366,7 +377,7 @@ test('lock.signal tells an acquired lock that another thread stole it', async ()
   assert.equal(await lock.release(), false);
 });
 
-test('inspect() shows scopes, their names sorted, with modes, labels, tokens, and who stole', async () => {
+testInProcess('inspect() shows scopes, their names sorted, with modes, labels, tokens, and who stole', async () => {
   const [a, b] = [unique('a'), unique('b')];
   const lock = await acquire({ [b]: 'exclusive', [a]: 'shared' }, { info: 'nightly' });
   const thief = await acquire(unique('c'), { steal: true, info: 42 });

@@ -1,8 +1,18 @@
 /** What the tests of the lock manager share. Each test leaves the manager as it found it: empty. */
 
 import { isDeepStrictEqual } from 'node:util';
-import { locks } from 'lockkeeper';
-import { afterEach, assert, cleanUp, deferred, until } from './harness.js';
+import { connect, locks as inProcess } from 'lockkeeper';
+import { afterEach, assert, cleanUp, deferred, test, until } from './harness.js';
+
+/**
+ * What is tested: the manager of this process, or, where LOCKKEEPER_URL names one, a daemon's. Test files run at the same
+ * time, each in a bucket of its own.
+ */
+export const daemon = process.env.LOCKKEEPER_URL !== undefined;
+export const locks = daemon ? await connect(undefined, { bucket: `test-${process.pid}` }) : inProcess;
+
+/** A test of what happens within one task, or between threads: a daemon is never that quick, nor in one process. */
+export const testInProcess = daemon ? () => {} : test;
 
 let names = 0;
 

@@ -6,9 +6,9 @@
  * package.test.js).
  */
 
-import { Lock, LockManager, locks } from 'lockkeeper';
+import { Lock, LockManager } from 'lockkeeper';
 import { assert, test } from './harness.js';
-import { hold, microtasks, modes, rejection, rejectsType, request, unique } from './helpers.js';
+import { hold, locks, microtasks, modes, rejection, rejectsType, request, unique } from './helpers.js';
 
 const never = () => assert.fail('the callback ran');
 const descriptor = Object.getOwnPropertyDescriptor;

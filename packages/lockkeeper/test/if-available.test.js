@@ -4,9 +4,8 @@
  * WPT: ifAvailable (all of it), held ("held lock prevents the same client from acquiring it").
  */
 
-import { locks } from 'lockkeeper';
 import { assert, test, turn } from './harness.js';
-import { available, hold, modes, rejection, request, unique } from './helpers.js';
+import { available, hold, locks, modes, rejection, request, unique } from './helpers.js';
 
 const ifAvailable = { ifAvailable: true };
 

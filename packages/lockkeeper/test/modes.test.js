@@ -4,9 +4,8 @@
  * WPT: mode-exclusive, mode-shared, mode-mixed (all of them).
  */
 
-import { locks } from 'lockkeeper';
 import { assert, deferred, test, turn } from './harness.js';
-import { hold, modes, request, unique } from './helpers.js';
+import { hold, locks, modes, request, unique } from './helpers.js';
 
 const shared = { mode: 'shared' };
 

@@ -4,9 +4,8 @@
  * WPT: resource-names (all of it).
  */
 
-import { locks } from 'lockkeeper';
 import { assert, test } from './harness.js';
-import { available, hold, modes, rejectsDOM, unique } from './helpers.js';
+import { available, hold, locks, modes, rejectsDOM, unique } from './helpers.js';
 
 const never = () => assert.fail('the callback ran');
 

@@ -4,9 +4,8 @@
  * WPT: query-empty, query (all but what needs workers), query-ordering (for one client).
  */
 
-import { locks } from 'lockkeeper';
 import { assert, test, turn } from './harness.js';
-import { hold, modes, request, unique } from './helpers.js';
+import { hold, locks, modes, request, unique } from './helpers.js';
 
 test('§4.5: with no locks and no requests, both lists are empty', async () => {
   assert.deepEqual(await locks.query(), { held: [], pending: [] });

@@ -6,9 +6,19 @@
  */
 
 import { AsyncLocalStorage } from 'node:async_hooks';
-import { locks } from 'lockkeeper';
 import { assert, deferred, test, turn } from './harness.js';
-import { available, hold, microtasks, modes, rejection, rejectsDOM, request, unique } from './helpers.js';
+import {
+  available,
+  hold,
+  locks,
+  microtasks,
+  modes,
+  rejection,
+  rejectsDOM,
+  request,
+  testInProcess,
+  unique,
+} from './helpers.js';
 
 test('§4.4 step 2.14: the callback runs in a later task, not in request() or its microtasks', async () => {
   let ran = false;
@@ -31,7 +41,7 @@ test('§4.1 step 3.5.1: a callback that is told null runs in a later task too', 
   assert.equal(ran, true);
 });
 
-test('§4.4 step 2.14: the callback of a request that waited runs in a task of its own', async () => {
+testInProcess('§4.4 step 2.14: the callback of a request that waited runs in a task of its own', async () => {
   const name = unique();
   const { release } = await hold(name);
   const second = request(name);
@@ -291,7 +301,7 @@ test('§2.4: the promise settles after the release, before the next callback of 
   assert.deepEqual(order, ['first settled', 'second callback']);
 });
 
-test('§2.4: a rejection, too, is told after the release and before the next callback', async () => {
+testInProcess('§2.4: a rejection, too, is told after the release and before the next callback', async () => {
   const name = unique();
   const order = [];
   const first = locks.request(name, async () => {

@@ -1,11 +1,13 @@
 /**
- * Runs every test file in every runtime that is installed, and prints a table of them.
+ * Runs every test file in every runtime that is installed, and those about what a lock manager does a second time
+ * against a daemon. Prints a table of them.
  *
  *     node test/run.js [--runtime node24]... [part of a file's name]...
  */
 
 import { spawn } from 'node:child_process';
-import { existsSync, readdirSync } from 'node:fs';
+import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 
@@ -19,6 +21,9 @@ const runtimes = {
   bun: [join(modules, 'bun/bin/bun.exe')],
   deno: [join(modules, 'deno/deno'), 'run', '-A'],
 };
+
+/** The files that hold for a daemon as for the manager of a process. */
+const EVERYWHERE = ['acquire', 'idl', 'if-available', 'modes', 'names', 'query', 'request', 'signal', 'steal'];
 
 /** What is started at a time: tests of threads want processors of their own. */
 const AT_ONCE = 2;
@@ -43,25 +48,46 @@ const files = readdirSync(here)
   .sort();
 if (files.length === 0) throw new Error(`no test file has ${filters.join(' or ')} in its name`);
 
+const rows = files.flatMap((file) => {
+  const everywhere = EVERYWHERE.includes(file.replace('.test.js', ''));
+  return everywhere ? [{ file, title: file }, { file, title: `${file}, daemon` }] : [{ file, title: file }];
+});
 const results = new Map();
-const work = files.flatMap((file) => installed.map((runtime) => ({ file, runtime })));
+const work = rows.flatMap((row) => installed.map((runtime) => ({ ...row, runtime })));
+const daemon = await startDaemon();
 await Promise.all(Array.from({ length: AT_ONCE }, drain));
+daemon.stop();
 const failures = [...results.values()].filter((result) => !result.ok).length;
 report();
 process.exit(failures > 0 || (missing.length > 0 && process.env.CI === 'true') ? 1 : 0);
 
 async function drain() {
   for (let next = work.shift(); next; next = work.shift()) {
-    const { file, runtime } = next;
-    const result = await runFile(file, runtime);
-    results.set(`${runtime} ${file}`, result);
-    if (!result.ok) console.log(`--- ${file} in ${runtime} (${result.why})\n${result.output.trimEnd()}`);
+    const { file, title, runtime } = next;
+    const result = await runFile(file, runtime, title === file ? {} : { LOCKKEEPER_URL: daemon.url });
+    results.set(`${runtime} ${title}`, result);
+    if (!result.ok) console.log(`--- ${title} in ${runtime} (${result.why})\n${result.output.trimEnd()}`);
   }
 }
 
-function runFile(file, runtime) {
+/** A daemon that ends with the tests. */
+async function startDaemon() {
+  const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-test-'));
+  const socket = join(dir, 'daemon.sock');
+  const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state')];
+  const child = spawn(join(here, '../npm/linux-x64-gnu/lockkeeper'), args, { stdio: 'ignore' });
+  const stop = () => {
+    child.kill('SIGKILL');
+    rmSync(dir, { recursive: true });
+  };
+  process.on('exit', (code) => code !== 0 && child.kill('SIGKILL'));
+  while (!existsSync(socket)) await new Promise((resolve) => setTimeout(resolve, 5));
+  return { url: `unix:${socket}`, stop };
+}
+
+function runFile(file, runtime, variables) {
   const [program, ...args] = runtimes[runtime];
-  const env = { ...process.env, NO_COLOR: '1' };
+  const env = { ...process.env, NO_COLOR: '1', ...variables };
   const stdio = ['ignore', 'pipe', 'pipe'];
   const child = spawn(program, [...args, join(here, file)], { cwd: here, env, stdio });
   let output = '';
@@ -80,15 +106,15 @@ function runFile(file, runtime) {
 }
 
 function report() {
-  const rows = files.map((file) => [
-    file,
-    ...wanted.map((runtime) => results.get(`${runtime} ${file}`)?.cell ?? 'SKIPPED'),
+  const lines = rows.map(({ title }) => [
+    title,
+    ...wanted.map((runtime) => results.get(`${runtime} ${title}`)?.cell ?? 'SKIPPED'),
   ]);
   const total = (runtime) => {
-    const cells = files.map((file) => results.get(`${runtime} ${file}`)?.cell ?? '0');
+    const cells = rows.map(({ title }) => results.get(`${runtime} ${title}`)?.cell ?? '0');
     return String(cells.reduce((sum, cell) => sum + (Number.parseInt(cell, 10) || 0), 0));
   };
-  const table = [['', ...wanted], ...rows, ['passed', ...wanted.map(total)]];
+  const table = [['', ...wanted], ...lines, ['passed', ...wanted.map(total)]];
   const widths = table[0].map((_, column) => Math.max(...table.map((row) => row[column].length)));
   for (const row of table) {
     const cells = row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i]) : cell.padStart(widths[i])));

@@ -5,9 +5,18 @@
  */
 
 import * as events from 'node:events';
-import { locks } from 'lockkeeper';
 import { assert, deferred, test, turn } from './harness.js';
-import { available, hold, modes, rejection, rejectsDOM, request, unique } from './helpers.js';
+import {
+  available,
+  hold,
+  locks,
+  modes,
+  rejection,
+  rejectsDOM,
+  request,
+  testInProcess,
+  unique,
+} from './helpers.js';
 
 const never = () => assert.fail('the callback ran');
 
@@ -21,7 +30,7 @@ async function waiting(name = unique(), options = {}) {
   return { name, holder, controller, promise };
 }
 
-test('§3.2.1 step 9: a signal that is aborted rejects with its reason, and makes no request', async () => {
+testInProcess('§3.2.1 step 9: a signal that is aborted rejects with its reason, and makes no request', async () => {
   const name = unique();
   const reason = { my: 'dog ate it' };
   for (const given of [reason, 'text', 0, null, new Error('mine')]) {
@@ -123,7 +132,7 @@ test('§4.3: to abort a shared request of a batch leaves the others in it', asyn
   after.release();
 });
 
-test('§4.4 step 2.14.1.1: aborted between grant and callback, the lock is released, unseen', async () => {
+testInProcess('§4.4 step 2.14.1.1: aborted between grant and callback, the lock is released, unseen', async () => {
   const name = unique();
   const controller = new AbortController();
   const promise = locks.request(name, { signal: controller.signal }, never);
@@ -146,7 +155,7 @@ test('§4.4 step 2.14.1.1: the next request is granted, then', async () => {
   assert.equal(await next, 'next');
 });
 
-test('§4.4 step 2.14.1.1: the same holds for a request that was let in by a release', async () => {
+testInProcess('§4.4 step 2.14.1.1: the same holds for a request that was let in by a release', async () => {
   const name = unique();
   const holder = await hold(name);
   const controller = new AbortController();
@@ -210,7 +219,7 @@ test('§4.1 step 2: an abort algorithm is no listener: nothing stops its propaga
   assert.equal(await promise, 'aborted');
 });
 
-test('§4.1 step 2: stopImmediatePropagation() does not save a request that is granted, either', async () => {
+testInProcess('§4.1 step 2: stopImmediatePropagation() does not save a request that is granted, either', async () => {
   const name = unique();
   const controller = new AbortController();
   controller.signal.addEventListener('abort', (event) => event.stopImmediatePropagation());
@@ -289,7 +298,7 @@ test('AbortSignal.any() and AbortSignal.timeout() are signals like others', asyn
   await rejectsDOM(timeout, 'TimeoutError');
 });
 
-test('a request that was stolen does not mind an abort that comes later', async () => {
+testInProcess('a request that was stolen does not mind an abort that comes later', async () => {
   const controller = new AbortController();
   const name = unique();
   const robbed = rejection(locks.request(name, { signal: controller.signal }, never));

@@ -4,9 +4,19 @@
  * WPT: steal (all of it), crashtests/settle-after-steal.
  */
 
-import { locks } from 'lockkeeper';
 import { assert, deferred, test, turn } from './harness.js';
-import { available, hold, microtasks, modes, rejection, rejectsDOM, request, unique } from './helpers.js';
+import {
+  available,
+  hold,
+  locks,
+  microtasks,
+  modes,
+  rejection,
+  rejectsDOM,
+  request,
+  testInProcess,
+  unique,
+} from './helpers.js';
 
 const steal = { steal: true };
 
@@ -24,7 +34,7 @@ test('§4.1 step 3.4.1: the holder is rejected with an AbortError that says it w
   assert.ok(error.message.includes(JSON.stringify(lock.name)), error.message);
 });
 
-test('§4.1 step 3.4.1: the held lock has changed hands when request() returns', async () => {
+testInProcess('§4.1 step 3.4.1: the held lock has changed hands when request() returns', async () => {
   const { lock } = await hold(unique());
   const thief = request(lock.name, steal);
   assert.deepEqual(await modes(lock.name), [['exclusive'], []]);
@@ -77,7 +87,7 @@ test('§4.1 step 3.4: the last thief wins', async () => {
   assert.equal(await third.released, 'last');
 });
 
-test('departure: stolen between grant and callback, the callback is not run, and it rejects', async () => {
+testInProcess('departure: stolen between grant and callback, the callback is not run, and it rejects', async () => {
   const name = unique();
   let ran = false;
   const robbed = rejectsDOM(
@@ -91,7 +101,7 @@ test('departure: stolen between grant and callback, the callback is not run, and
   assert.equal(ran, false);
 });
 
-test('departure: the same holds for a thief, and for a request that was let in by a release', async () => {
+testInProcess('departure: the same holds for a thief, and for a request that was let in by a release', async () => {
   const name = unique();
   const holder = await hold(name);
   const waited = request(name);

@@ -1,0 +1,353 @@
+//! Requests, and what becomes of them.
+
+use crate::{client::Client, daemon::Daemon};
+use lockkeeper_core::{Cause, Limits, Mode};
+use lockkeeper_server::code;
+use lockkeeper_wire::{Flags, ToClient, ToServer};
+
+const NONE: Flags = Flags { if_available: false, steal: false, refuse_deadlock: false };
+const IF_AVAILABLE: Flags = Flags { if_available: true, ..NONE };
+const STEAL: Flags = Flags { steal: true, ..NONE };
+const REFUSE_DEADLOCK: Flags = Flags { refuse_deadlock: true, ..NONE };
+
+#[test]
+fn a_lock_passes_on_in_the_order_of_arrival_and_its_tokens_grow() {
+    let daemon = Daemon::start();
+    let [mut first, mut second, mut third] = [(); 3].map(|()| Client::open(&daemon));
+    let one = first.request("a");
+    let mut tokens = vec![first.granted(one)];
+    let (two, three) = (second.request("a"), third.request("a"));
+    // Requests of two connections arrive in any order; their tickets tell which it was.
+    let (ticket, other) = (second.queued(two), third.queued(three));
+    let mut rest = [(ticket, &mut second, two), (other, &mut third, three)];
+    rest.sort_by_key(|(ticket, ..)| *ticket);
+    first.release(one);
+    for (_, client, rid) in rest {
+        tokens.push(client.granted(rid));
+        client.release(rid);
+    }
+    assert!(tokens.is_sorted_by(|earlier, later| earlier < later), "{tokens:?}");
+}
+
+#[test]
+fn shared_locks_are_held_together() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let shared = [("a", Mode::Shared)];
+    let (here, there) = (one.request_scope(&shared, NONE, None), other.request_scope(&shared, NONE, None));
+    one.granted(here);
+    other.granted(there);
+    let writer = one.request("a");
+    one.queued(writer);
+    other.release(there);
+    one.release(here);
+    one.granted(writer);
+}
+
+#[test]
+fn a_release_is_answered_before_what_it_lets_in() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    let held = client.hold("a");
+    let [next, last] = [(); 2].map(|()| client.wait_for("a"));
+    client.say(&ToServer::Release { rid: held.rid });
+    assert_eq!(client.hear(), ToClient::Released { rid: held.rid });
+    client.granted(next.rid);
+    client.say(&ToServer::Abort { rid: next.rid });
+    assert_eq!(client.hear(), ToClient::Aborted { rid: next.rid });
+    client.granted(last.rid);
+}
+
+#[test]
+fn a_scope_has_all_its_names_or_none() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let held = one.hold("b");
+    let both = other.request_scope(&[("a", Mode::Exclusive), ("b", Mode::Exclusive)], NONE, None);
+    other.queued(both);
+    assert_eq!(one.queue_of("a"), [(other.id.clone(), false)]);
+    one.release(held.rid);
+    other.granted(both);
+    assert_eq!(one.queue_of("a"), [(other.id.clone(), true)]);
+    assert_eq!(one.queue_of("b"), [(other.id.clone(), true)]);
+}
+
+#[test]
+fn an_aborted_request_waits_no_more() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let held = one.hold("a");
+    let waiting = other.wait_for("a");
+    other.say(&ToServer::Abort { rid: waiting.rid });
+    assert_eq!(other.hear(), ToClient::Aborted { rid: waiting.rid });
+    assert_eq!(one.queue_of("a"), [(one.id.clone(), true)]);
+    one.release(held.rid);
+    assert_eq!(one.queue_of("a"), []);
+}
+
+#[test]
+fn an_abort_that_crosses_its_grant_releases() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    let rid = client.request("a");
+    client.say(&ToServer::Abort { rid });
+    client.granted(rid);
+    assert_eq!(client.hear(), ToClient::Aborted { rid });
+    assert_eq!(client.query(None), []);
+}
+
+#[test]
+fn a_release_of_what_has_ended_is_answered_and_touches_nothing() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let held = one.hold("a");
+    one.release(held.rid);
+    let theirs = other.hold("a");
+    one.release(held.rid);
+    one.release(99);
+    assert_eq!(one.queue_of("a"), [(other.id.clone(), true)]);
+    // The number of another's request is not another's request.
+    assert_eq!(held.rid, theirs.rid);
+}
+
+#[test]
+fn if_available_is_granted_or_unavailable_and_never_waits() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let held = one.request_with("a", IF_AVAILABLE);
+    one.granted(held);
+    let rid = other.request_with("a", IF_AVAILABLE);
+    assert_eq!(other.hear(), ToClient::Unavailable { rid });
+    assert_eq!(one.queue_of("a"), [(one.id.clone(), true)]);
+}
+
+#[test]
+fn a_steal_breaks_the_holder_and_passes_those_who_wait() {
+    let daemon = Daemon::start();
+    let [mut holder, mut waiter, mut thief] = [(); 3].map(|()| Client::open(&daemon));
+    let held = holder.request("a");
+    let robbed = holder.granted(held);
+    let waiting = waiter.wait_for("a");
+    let stolen = thief.request_with("a", STEAL);
+    assert!(thief.granted(stolen) > robbed);
+    assert_eq!(holder.broken(held), Cause::Stolen);
+    assert_eq!(thief.queue_of("a"), [(thief.id.clone(), true), (waiter.id.clone(), false)]);
+    thief.release(stolen);
+    waiter.granted(waiting.rid);
+}
+
+#[test]
+fn a_forced_release_breaks_every_holder_and_lets_the_next_in() {
+    let daemon = Daemon::start();
+    let [mut one, mut other, mut waiter, mut operator] = [(); 4].map(|()| Client::open(&daemon));
+    let shared = [("a", Mode::Shared)];
+    let (here, there) = (one.request_scope(&shared, NONE, None), other.request_scope(&shared, NONE, None));
+    one.granted(here);
+    other.granted(there);
+    let waiting = waiter.wait_for("a");
+    let rid = operator.next_rid();
+    operator.say(&ToServer::ForceRelease { rid, name: b"a" });
+    assert_eq!(operator.hear(), ToClient::Released { rid });
+    assert_eq!(one.broken(here), Cause::Stolen);
+    assert_eq!(other.broken(there), Cause::Stolen);
+    waiter.granted(waiting.rid);
+    // Of a name that nobody holds there is nothing to release.
+    let rid = operator.next_rid();
+    operator.say(&ToServer::ForceRelease { rid, name: b"nobody's" });
+    assert_eq!(operator.hear(), ToClient::Released { rid });
+}
+
+#[test]
+fn a_request_that_would_close_a_cycle_is_refused_if_it_wants_to_be() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let (a, b) = (one.hold("a"), other.hold("b"));
+    let waiting = one.request_scope(&[("b", Mode::Exclusive)], NONE, Some(a.rid));
+    one.queued(waiting);
+    let refused = other.request_scope(&[("a", Mode::Exclusive)], REFUSE_DEADLOCK, Some(b.rid));
+    let (code, message) = other.refused(refused);
+    assert_eq!(code, code::DEADLOCK);
+    assert!(message.contains("deadlock"), "{message}");
+    assert_eq!(one.queue_of("a"), [(one.id.clone(), true)]);
+    other.release(b.rid);
+    one.granted(waiting);
+}
+
+#[test]
+fn a_request_nested_in_one_that_has_ended_is_nested_in_none() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    for outer in [0, 77, u64::MAX] {
+        let rid = client.request_scope(&[("a", Mode::Exclusive)], REFUSE_DEADLOCK, Some(outer));
+        client.granted(rid);
+        client.release(rid);
+    }
+}
+
+#[test]
+fn what_the_draft_forbids_is_not_supported() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    let both = Flags { if_available: true, steal: true, ..NONE };
+    let shared = [("a", Mode::Shared)];
+    let exclusive = [("a", Mode::Exclusive)];
+    let reserved = [("-a", Mode::Exclusive)];
+    for (scope, flags) in [(&[][..], NONE), (&reserved, NONE), (&exclusive, both), (&shared, STEAL)] {
+        let rid = client.request_scope(scope, flags, None);
+        assert_eq!(client.refused(rid).0, code::NOT_SUPPORTED, "{scope:?} {flags:?}");
+    }
+    assert_eq!(client.query(None), []);
+}
+
+#[test]
+fn a_limit_is_named_by_its_refusal() {
+    let limits =
+        Limits { name_bytes: 8, names_per_scope: 2, requests_per_client: 2, requests: 3, clients: 10 };
+    let daemon = Daemon::start_with(|config| config.limits = limits);
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let rid = one.request("ninebytes");
+    assert_eq!(one.refused(rid), (code::LIMIT, "limit reached: a name has at most 8 bytes"));
+    let three = ["a", "b", "c"].map(|name| (name, Mode::Exclusive));
+    let rid = one.request_scope(&three, NONE, None);
+    assert_eq!(one.refused(rid), (code::LIMIT, "limit reached: a scope has at most 2 names"));
+    let held = one.hold("a");
+    one.wait_for("a");
+    let rid = one.request("b");
+    assert_eq!(one.refused(rid), (code::LIMIT, "limit reached: 2 live requests per client"));
+    other.hold("b");
+    let rid = other.request("c");
+    assert_eq!(other.refused(rid), (code::LIMIT, "limit reached: 3 live requests in all"));
+    // What has ended counts no more.
+    one.release(held.rid);
+    one.granted(held.rid + 1);
+    other.hold("c");
+}
+
+#[test]
+fn a_query_shows_what_is_held_then_what_waits_each_in_the_order_of_arrival() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let labelled = |rid, name: &'static [u8], mode, info| ToServer::Request {
+        rid,
+        scope: vec![(name, mode)],
+        flags: NONE,
+        nested_in: None,
+        info,
+    };
+    one.say(&labelled(1, b"a", Mode::Exclusive, Some("first")));
+    let token = one.granted(1);
+    one.say(&labelled(2, b"a", Mode::Shared, None));
+    let ticket = one.queued(2);
+    one.say(&labelled(3, b"b", Mode::Shared, Some("")));
+    one.granted(3);
+    one.last_rid = 3;
+
+    let seen = other.query(None);
+    let shown: Vec<_> =
+        seen.iter().map(|entry| (entry.name, entry.mode, entry.info, entry.token.is_some())).collect();
+    assert_eq!(
+        shown,
+        [
+            (&b"a"[..], Mode::Exclusive, Some("first"), true),
+            (b"b", Mode::Shared, Some(""), true),
+            (b"a", Mode::Shared, None, false),
+        ]
+    );
+    assert!(seen.iter().all(|entry| entry.client_id == one.id));
+    assert_eq!((seen[0].token, seen[2].ticket), (Some(token), ticket));
+
+    let of_a = other.query(Some(b"a"));
+    assert_eq!(of_a.iter().map(|entry| entry.name).collect::<Vec<_>>(), [b"a", b"a"]);
+    assert_eq!(other.query(Some(b"")), [], "the empty name is a name, not all names");
+}
+
+#[test]
+fn names_are_bytes_and_differ_if_their_bytes_do() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    // Two halves of two characters, which no text has; bytes that are not even those; and nothing at all.
+    let names: [&[u8]; 5] = [b"", b"\0", b"\xed\xa0\xbd", b"\xed\xa0\xbc", b"\xff\xfe"];
+    for name in names {
+        let rid = client.next_rid();
+        let scope = vec![(name, Mode::Exclusive)];
+        client.say(&ToServer::Request { rid, scope, flags: NONE, nested_in: None, info: None });
+        client.granted(rid);
+    }
+    let seen: Vec<_> = client.query(None).iter().map(|entry| entry.name).collect();
+    assert_eq!(seen, names);
+}
+
+#[test]
+fn numbers_may_skip_and_be_as_great_as_they_like() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    for rid in [(1 << 53) + 1, u64::MAX - 1] {
+        client.last_rid = rid - 1;
+        client.hold("a");
+        client.release(rid);
+    }
+    client.last_rid = u64::MAX - 1;
+    assert_eq!(client.query(None), []);
+}
+
+#[test]
+fn the_end_of_a_connection_releases_its_locks_and_gives_up_its_requests() {
+    let daemon = Daemon::start();
+    let [mut holder, mut other, mut waiter] = [(); 3].map(|()| Client::open(&daemon));
+    holder.hold("a");
+    other.hold("b");
+    holder.wait_for("b");
+    let waiting = waiter.wait_for("a");
+    drop(holder);
+    waiter.granted(waiting.rid);
+    assert_eq!(waiter.queue_of("b"), [(other.id.clone(), true)]);
+}
+
+#[test]
+fn a_client_that_says_no_more_has_ended_even_if_it_still_hears() {
+    let daemon = Daemon::start();
+    let (mut holder, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
+    holder.hold("a");
+    let waiting = waiter.wait_for("a");
+    holder.fall_silent();
+    waiter.granted(waiting.rid);
+    assert_eq!(holder.hear_or_end(), None);
+}
+
+/// Its own end lets in what it waited for itself: that ends too, and is nobody's grant.
+#[test]
+fn a_session_that_stood_in_its_own_way_passes_its_locks_on() {
+    let daemon = Daemon::start();
+    let (mut leaver, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
+    let shared = [("a", Mode::Shared)];
+    let reader = leaver.request_scope(&shared, NONE, None);
+    leaver.granted(reader);
+    leaver.wait_for("a");
+    let second = leaver.request_scope(&shared, NONE, None);
+    leaver.queued(second);
+    let waiting = waiter.wait_for("a");
+    drop(leaver);
+    waiter.granted(waiting.rid);
+    assert_eq!(waiter.query(None).len(), 1);
+}
+
+#[test]
+fn a_snapshot_that_is_too_long_is_refused_and_one_name_of_it_is_not() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    // One name of 64 KiB in each of 1,100 requests: kept once, shown 1,100 times.
+    let name: &'static str = "n".repeat(1 << 16).leak();
+    let rid = client.request(name);
+    client.granted(rid);
+    for _ in 0..1_100 {
+        let rid = client.request(name);
+        client.queued(rid);
+    }
+    client.hold("short");
+    let rid = client.next_rid();
+    client.say(&ToServer::Query { rid, name: None });
+    let (code, message) = client.refused(rid);
+    assert_eq!(code, code::LIMIT);
+    assert!(message.contains("one name"), "{message}");
+    assert_eq!(client.query(Some(b"short")).len(), 1);
+}

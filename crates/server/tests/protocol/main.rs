@@ -1,0 +1,12 @@
+//! The protocol as a stranger meets it: bytes on a Unix socket, and a real daemon behind it.
+//!
+//! Nothing here waits for time to pass: whatever is waited for is a message.
+
+mod client;
+mod comeback;
+mod daemon;
+mod flow;
+mod handshake;
+mod intruders;
+mod locks;
+mod python;
