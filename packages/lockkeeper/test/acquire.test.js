@@ -412,7 +412,7 @@ test('inspect() shows for how long a request has waited, and no token', async ()
   assert.equal(waiting.lock, undefined);
 });
 
-test('info is a string of any characters', async () => {
+testInProcess('info is a string of any characters', async () => {
   for (const info of ['', 'Grüße 💧', 'a\0b', 'x'.repeat(10_000)]) {
     const lock = await acquire(unique(), { info });
     assert.equal((await locks.inspect()).held.at(-1).info, info);
@@ -432,7 +432,7 @@ test('query() shows a scope once for each of its names', async () => {
   await (await waiting.promise).release();
 });
 
-test('acquire() that was let in by a release, and stolen before it is told, rejects', async () => {
+testInProcess('acquire() that was let in by a release, and stolen before it is told, rejects', async () => {
   const name = unique();
   const first = await acquire(name);
   const second = rejection(locks.acquire(name));

@@ -65,7 +65,9 @@ test('two sessions exclude each other, in order', async () => {
   const [one, other] = [await connected(url), await connected(url)];
   const order = [];
   const first = await hold(one, 'a');
-  const waiting = [other, one].map((manager, i) => manager.request('a', () => order.push(i)));
+  const waiting = [other.request('a', () => order.push(0))];
+  await until(async () => (await one.query()).pending.length === 1);
+  waiting.push(one.request('a', () => order.push(1)));
   await until(async () => (await one.query()).pending.length === 2);
   assert.deepEqual(order, []);
   first.release();
@@ -90,8 +92,13 @@ for (const signal of ['SIGKILL', 'SIGTERM']) {
     const [one, other] = [await connected(url), await connected(url)];
     const held = await hold(one, 'a');
     const order = [];
-    const waiting = [other, one, other].map((manager, i) => manager.request('a', () => order.push(i)));
-    await until(async () => (await one.query()).pending.length === 3);
+    const waiting = [];
+    for (const manager of [other, one, other]) {
+      const place = waiting.length;
+      waiting.push(manager.request('a', () => order.push(place)));
+      // Between two connections, the order is that of arrival.
+      await until(async () => (await one.query()).pending.length === waiting.length);
+    }
     for (let life = 0; life < 3; life++) {
       await daemon.kill(signal);
       daemon = await start();
