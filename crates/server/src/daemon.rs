@@ -1,18 +1,19 @@
 //! The state of the daemon: buckets, sessions, and what each message does to them.
 
+mod query;
+mod reclaim;
+
 use crate::{
     Config, Error,
-    grace::{self, Grace},
-    journal::{Found, Journal, Kept, Recorded, random, to_hex},
+    grace::Grace,
+    journal::{Found, Journal, Recorded, random, to_hex},
     process::Process,
     session::{Outbox, Session},
 };
-use lockkeeper_core::{
-    Effect, Limit, Limits, Live, Manager, Mode, Name, Options, Outcome, RequestError, RequestId,
-};
-use lockkeeper_wire::{Claim, Entry, Flags, Seal, ToClient, ToServer, VERSION, frame};
+use lockkeeper_core::{Effect, Limit, Limits, Live, Manager, Mode, Options, Outcome, RequestError};
+use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, VERSION};
 use std::{
-    collections::{BTreeSet, HashMap, hash_map},
+    collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
 
@@ -312,17 +313,6 @@ impl Daemon {
         Ok(())
     }
 
-    /// The client has said all it had. What it has not said again, it wants no more: it gave that up while there was
-    /// no daemon to hear it.
-    fn ready(&mut self, key: u32) {
-        let session = self.session(key);
-        (session.reclaiming, session.awaited_until) = (false, None);
-        let unclaimed = std::mem::take(&mut session.unclaimed);
-        // The last first, so that none lets in another of them.
-        unclaimed.into_iter().rev().for_each(|rid| self.give_up(key, rid, None));
-        self.settle_if_all_are_back();
-    }
-
     /// Numbers grow: none is used twice.
     fn advance(&mut self, key: u32, rid: u64) -> Result<(), Parting> {
         let session = self.session(key);
@@ -423,69 +413,6 @@ impl Daemon {
         true
     }
 
-    fn query(&mut self, key: u32, rid: u64, name: Option<&[u8]>) {
-        if self.refuse_in_grace(key, rid) {
-            return;
-        }
-        let now = since(self.began);
-        let number = self.session(key).bucket;
-        let manager = &self.buckets[number as usize].manager;
-        let entry = |live: Live<'_, Ticket>, name: &Name, mode: Mode| OwnedEntry {
-            name: name.clone(),
-            mode,
-            session: live.data().session,
-            ticket: live.id().arrival(),
-            token: live.token().map(|token| live.data().token.unwrap_or(token.get())),
-            info: live.data().info.clone(),
-            since: now.saturating_sub(live.data().since),
-        };
-        let mut entries = Vec::new();
-        // No more than fits: a name is kept once, however many ask for it, and shown for each.
-        let mut room = frame::MAX_TO_CLIENT;
-        let mut show = |live: Live<'_, Ticket>, name: &Name, mode| {
-            let length = name.as_bytes().len() + live.data().info.as_ref().map_or(0, |info| info.len());
-            room = room.saturating_sub(length);
-            if room > 0 {
-                entries.push(entry(live, name, mode));
-            }
-        };
-        match name {
-            Some(name) => {
-                let name = Name::from(name);
-                manager.queue(&name).for_each(|(live, mode)| show(live, &name, mode));
-            }
-            None => {
-                for live in manager.requests() {
-                    live.scope().for_each(|(name, mode)| show(live, name, mode));
-                }
-            }
-        }
-        // Held first; within each, the order of arrival stays.
-        entries.sort_by_key(|entry| entry.token.is_none());
-        let sessions = &self.sessions;
-        let id = |key: u32| sessions[key as usize].as_ref().map_or("", |session| &session.id);
-        let borrowed = entries.iter().map(|entry| Entry {
-            name: entry.name.as_bytes(),
-            mode: entry.mode,
-            client_id: id(entry.session),
-            ticket: entry.ticket,
-            token: entry.token,
-            info: entry.info.as_deref(),
-            since: entry.since,
-        });
-        let snapshot = ToClient::Snapshot { rid, entries: borrowed.collect() };
-        let mut bytes = Vec::new();
-        frame::append(&mut bytes, |out| snapshot.encode(out));
-        let session = self.session(key);
-        if room == 0 || bytes.len() > frame::MAX_TO_CLIENT {
-            let message = "the snapshot is too long: ask for one name";
-            return session.send(&ToClient::Refused { rid, code: code::LIMIT, message });
-        }
-        if let Some(outbox) = &mut session.outbox {
-            outbox.bytes.append(&mut bytes);
-        }
-    }
-
     /// Sends the effects of a message to those whom they concern.
     fn deliver(&mut self, number: u32) {
         let bucket = &mut self.buckets[number as usize];
@@ -517,150 +444,6 @@ impl Daemon {
             }
         }
         bucket.effects = effects;
-    }
-
-    /// A client that has come back says what it had.
-    fn reclaim(
-        &mut self,
-        key: u32,
-        rid: u64,
-        scope: &[(&[u8], Mode)],
-        info: Option<&str>,
-        claim: Claim,
-    ) -> Result<(), Parting> {
-        let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
-        if !session.reclaiming {
-            return Err((code::OUT_OF_ORDER, "there is nothing to reclaim".into()));
-        }
-        let scope = each_once(scope);
-        if let Claim::Held { token, receipt } = claim
-            && self.journal.receipt(&session.id, rid, token, scope.iter().copied()) != receipt
-        {
-            return Err((code::FORGED, format!("the claim to number {rid} has a wrong receipt")));
-        }
-        session.last_rid = session.last_rid.max(rid);
-        session.unclaimed.remove(&rid);
-        let scope = scope.iter().map(|(name, mode)| (Name::from(*name), *mode)).collect();
-        let kept = Kept { rid, scope, info: info.map(Into::into), claim };
-        match (&mut self.grace, session.requests.get(&rid)) {
-            (Some(grace), _) => grace.claim(key, kept),
-            (None, Some(&request)) => self.tell(key, rid, request, claim),
-            (None, None) => self.enter(key, &kept),
-        }
-        Ok(())
-    }
-
-    /// Tells how a live request stands.
-    fn tell(&mut self, key: u32, rid: u64, request: RequestId, claim: Claim) {
-        let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
-        let manager = &self.buckets[session.bucket as usize].manager;
-        let Some(live) = manager.get(request) else { return };
-        let answer = match (live.token(), claim) {
-            (Some(_), Claim::Held { token, receipt }) => ToClient::Granted { rid, token, receipt },
-            (Some(token), Claim::Waiting { .. }) => {
-                let token = live.data().token.unwrap_or(token.get());
-                let receipt = receipt(&self.journal, session, rid, token, live);
-                ToClient::Granted { rid, token, receipt }
-            }
-            (None, _) => ToClient::Queued { rid, ticket: request.arrival() },
-        };
-        session.send(&answer);
-    }
-
-    /// Enters a request of the daemon's former life. A lock that cannot be had any more was stolen.
-    fn enter(&mut self, key: u32, kept: &Kept) {
-        let Claim::Held { token, receipt } = kept.claim else {
-            let scope: Vec<_> = kept.scope.iter().map(|(name, mode)| (name.as_bytes(), *mode)).collect();
-            let (rid, info) = (kept.rid, kept.info.as_deref());
-            let ask = Ask { key, rid, scope: &scope, flags: Flags::default(), nested_in: None, info };
-            return self.request(&ask);
-        };
-        let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
-        let bucket = &mut self.buckets[session.bucket as usize];
-        let options = Options { if_available: true, ..Options::default() };
-        let (rid, info) = (kept.rid, kept.info.clone());
-        let ticket = Ticket { session: key, rid, info, since: since(self.began), token: Some(token) };
-        let outcome =
-            bucket.manager.request(session.client, &kept.scope, options, ticket, &mut bucket.effects);
-        let answer = match outcome {
-            Ok(Outcome::Granted { request, token: inner }) => {
-                bucket.last_token = inner.get();
-                session.requests.insert(rid, request);
-                ToClient::Granted { rid, token, receipt }
-            }
-            _ => ToClient::Broken { rid, cause: lockkeeper_core::Cause::Stolen },
-        };
-        session.send(&answer);
-    }
-
-    /// Enters what a former life's sessions had: locks first, the greatest token first, since of two that are in each
-    /// other's way it is the thief's; then who waited, in the order of their tickets.
-    fn enter_all(&mut self, mut claims: Vec<(u32, Kept)>) {
-        claims.sort_by_key(|(_, kept)| match kept.claim {
-            Claim::Held { token, .. } => (0, u64::MAX - token),
-            Claim::Waiting { ticket } => (1, ticket.unwrap_or(u64::MAX)),
-        });
-        for (key, kept) in &claims {
-            self.enter(*key, kept);
-        }
-    }
-
-    fn restore(&mut self, state: Vec<(String, Vec<Kept>)>) {
-        let mut claims = Vec::new();
-        for (id, requests) in state {
-            let Some(&key) = self.by_id.get(&id) else { continue };
-            let last = requests.iter().map(|kept| kept.rid).max().unwrap_or(0);
-            self.session(key).last_rid = last;
-            claims.extend(requests.into_iter().map(|kept| (key, kept)));
-        }
-        self.enter_all(claims);
-    }
-
-    /// Ends the grace once nobody is waited for any more.
-    pub(crate) fn settle_if_all_are_back(&mut self) {
-        let waits = |session: &Session| session.awaited_until.is_some();
-        if self.grace.is_none() || self.sessions.iter().flatten().any(waits) {
-            return;
-        }
-        let (claims, later) = self.grace.take().unwrap_or_default().end();
-        tracing::info!(reclaimed = claims.len(), "all clients are back, or gone");
-        self.enter_all(claims);
-        for ask in &later {
-            ask.with(|ask| self.request(&ask));
-        }
-    }
-
-    /// Ends the sessions of a former life that are not coming back. Whether there are others.
-    pub(crate) fn look_for_absent(&mut self, now: Instant) -> bool {
-        let ttl = self.ttl;
-        let mut gone = Vec::new();
-        let mut waits = false;
-        for (key, session) in self.sessions.iter_mut().enumerate() {
-            let Some(session) = session else { continue };
-            let Some(until) = session.awaited_until else { continue };
-            match grace::verdict(session.process, until, now, ttl) {
-                None if session.outbox.is_some() => {
-                    (session.reclaiming, session.awaited_until) = (false, None);
-                    session.dismiss(
-                        code::OUT_OF_ORDER,
-                        "it is not ready: all was to be reclaimed within the ttl",
-                    );
-                }
-                None => {
-                    tracing::info!(session = session.id, "is not coming back");
-                    gone.push(key);
-                }
-                Some(until) => {
-                    session.awaited_until = Some(until);
-                    waits = true;
-                }
-            }
-        }
-        for key in gone {
-            self.end(u32::try_from(key).expect("sessions are numbered so"));
-        }
-        self.settle_if_all_are_back();
-        waits || self.grace.is_some()
     }
 
     fn add(&mut self, session: Recorded, awaited_until: Option<Instant>) -> Result<u32, String> {
@@ -715,25 +498,6 @@ impl Daemon {
         let bucket = self.buckets[session.bucket as usize].name.clone();
         Recorded { id: session.id.clone(), secret: session.secret, bucket, process: session.process }
     }
-
-    /// What a session has, in its own words.
-    fn kept(&self, session: &Session) -> Vec<Kept> {
-        let manager = &self.buckets[session.bucket as usize].manager;
-        let kept = |(&rid, &request): (&u64, &RequestId)| {
-            let live = manager.get(request)?;
-            let claim = match live.token() {
-                Some(token) => {
-                    let token = live.data().token.unwrap_or(token.get());
-                    let scope = live.scope().map(|(name, mode)| (name.as_bytes(), mode));
-                    Claim::Held { token, receipt: self.journal.receipt(&session.id, rid, token, scope) }
-                }
-                None => Claim::Waiting { ticket: Some(request.arrival()) },
-            };
-            let scope = live.scope().map(|(name, mode)| (name.clone(), mode)).collect();
-            Some(Kept { rid, scope, info: live.data().info.clone(), claim })
-        };
-        session.requests.iter().filter_map(kept).collect()
-    }
 }
 
 /// A request as it was asked.
@@ -746,37 +510,9 @@ pub(crate) struct Ask<'a> {
     pub(crate) info: Option<&'a str>,
 }
 
-struct OwnedEntry {
-    name: Name,
-    mode: Mode,
-    session: u32,
-    ticket: u64,
-    token: Option<u64>,
-    info: Option<Box<str>>,
-    since: u64,
-}
-
 fn receipt(journal: &Journal, session: &Session, rid: u64, token: u64, live: Live<'_, Ticket>) -> Seal {
     let scope = live.scope().map(|(name, mode)| (name.as_bytes(), mode));
     journal.receipt(&session.id, rid, token, scope)
-}
-
-/// A scope as the engine has it, which is what receipts are for: a name that stands twice counts once, exclusive if
-/// either asks for that.
-fn each_once<'a>(scope: &[(&'a [u8], Mode)]) -> Vec<(&'a [u8], Mode)> {
-    let mut places = HashMap::new();
-    let mut once: Vec<(&[u8], Mode)> = Vec::new();
-    for &(name, mode) in scope {
-        match places.entry(name) {
-            hash_map::Entry::Vacant(place) => {
-                place.insert(once.len());
-                once.push((name, mode));
-            }
-            hash_map::Entry::Occupied(place) if mode == Mode::Exclusive => once[*place.get()].1 = mode,
-            hash_map::Entry::Occupied(_) => {}
-        }
-    }
-    once
 }
 
 fn since(began: Instant) -> u64 {
