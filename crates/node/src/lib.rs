@@ -1,12 +1,12 @@
 //! The lock manager of this process, for JavaScript: one [`Manager`](lockkeeper_core::Manager) behind one mutex,
-//! shared by all threads that load the addon, and an [`agent`] for each of them.
+//! shared by all threads that load the addon, and an `agent` for each of them.
 //!
 //! A request takes this path: `packages/lockkeeper` converts the arguments and picks a *slot*, a small number by which
-//! the thread's own table of requests goes; [`fast`] reads the name and runs the engine inside the call; the
-//! answer is a number. What a call does to others goes to their mailboxes ([`state`]): the caller's own is announced
+//! the thread's own table of requests goes; `fast` reads the name and runs the engine inside the call; the
+//! answer is a number. What a call does to others goes to their mailboxes (`state`): the caller's own is announced
 //! in the answer, that of another thread through its thread-safe function.
 //!
-//! [`remote`] is the way to a daemon: the same letters, from a thread that reads its socket.
+//! `remote` is the way to a daemon: the same letters, from a thread that reads its socket.
 //!
 //! Nothing here decides: the rules are the engine's, the steps of the specification are TypeScript's.
 #![allow(

@@ -1,12 +1,12 @@
 //! Lockkeeper's daemon: one lock manager for each bucket, and sessions that own locks in them.
 //!
-//! A message takes this path: [`listen`] accepts a connection and knows whose it is; [`connection`] turns its bytes
-//! into messages and back; [`daemon`] has the sessions and runs the engine, on the thread that read the bytes. There is
+//! A message takes this path: `listen` accepts a connection and knows whose it is; `connection` turns its bytes
+//! into messages and back; `daemon` has the sessions and runs the engine, on the thread that read the bytes. There is
 //! one such thread: nothing is locked, and nobody is woken on another core. What a message does to others is put into
 //! their outboxes.
 //!
-//! What must outlive the daemon is in the [`journal`]; a daemon that finds sessions there has been killed, and
-//! [`grace`] is how it begins.
+//! What must outlive the daemon is in the `journal`; a daemon that finds sessions there has been killed, and
+//! `grace` is how it begins.
 #![forbid(unsafe_code)]
 
 mod connection;
