@@ -6,7 +6,7 @@ use crate::{
     report::{self, Deadlock, Inspection, Snapshot},
     state::{Address, Bell, State, Ticket},
 };
-use lockkeeper_core::{ClientId, Mode, Name, Options, Outcome, RequestError, RequestId};
+use lockkeeper_core::{ClientId, Mode, Options, Outcome, RequestError, RequestId};
 use napi::{
     Env, Error, JsString, JsValue, Result,
     bindgen_prelude::{Float64ArraySlice, Function, Object, sys},
@@ -94,9 +94,7 @@ impl Agent {
         nested_in: Option<u32>,
         info: Option<String>,
     ) -> Result<Option<Deadlock>> {
-        let names = names.iter().map(|name| names::name(&env, name)).collect::<Result<Vec<Name>>>()?;
-        let mode = |shared: bool| if shared { Mode::Shared } else { Mode::Exclusive };
-        let scope: Vec<_> = names.into_iter().zip(shared.into_iter().map(mode)).collect();
+        let scope = names::scope(&env, &names, &shared)?;
         let nested_in = nested_in.and_then(|slot| self.inner.slots.borrow().get(slot as usize).copied());
         let info = info.map(String::into_boxed_str);
         let (slot, flags) = self.inner.numbers.given();

@@ -1,6 +1,6 @@
 //! JavaScript strings as names, and back.
 
-use lockkeeper_core::Name;
+use lockkeeper_core::{Mode, Name};
 use napi::{
     Either, Env, Error, JsString, JsValue, Result, Status,
     bindgen_prelude::{Utf16String, sys},
@@ -55,6 +55,12 @@ pub(crate) unsafe fn with_name<R>(
 pub(crate) fn name(env: &Env, string: &JsString<'_>) -> Result<Name> {
     // SAFETY: both come from the running call.
     unsafe { with_name(env.raw(), string.raw(), |name| Name::from(name)) }
+}
+
+/// The names of a scope, each with its mode.
+pub(crate) fn scope(env: &Env, names: &[JsString<'_>], shared: &[bool]) -> Result<Vec<(Name, Mode)>> {
+    let mode = |&shared: &bool| if shared { Mode::Shared } else { Mode::Exclusive };
+    names.iter().zip(shared).map(|(string, shared)| Ok((name(env, string)?, mode(shared)))).collect()
 }
 
 /// Text on its way to JavaScript: one byte a character if that is enough.

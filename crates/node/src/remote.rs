@@ -8,7 +8,7 @@ use crate::{
     state::{Address, Bell, Letter, State},
 };
 use lockkeeper_client::{Answer, Endpoint, Entry, Event, Flags, Request, Session};
-use lockkeeper_core::{Cause, Mode, Name};
+use lockkeeper_core::Cause;
 use napi::{
     Env, Error, JsString, Result,
     bindgen_prelude::{BigInt, Float64ArraySlice, Function},
@@ -127,12 +127,11 @@ impl Remote {
     ) -> Result<()> {
         let session = self.shared.session()?;
         let (slot, flags) = self.numbers.given();
-        let names = names.iter().map(|name| names::name(&env, name)).collect::<Result<Vec<Name>>>()?;
-        let mode = |shared: bool| if shared { Mode::Shared } else { Mode::Exclusive };
+        let scope = names::scope(&env, &names, &shared)?;
         let mut slots = self.slots.borrow_mut();
         let listening = Arc::clone(&self.shared);
         let rid = session.request(Request {
-            scope: names.into_iter().zip(shared.into_iter().map(mode)).collect(),
+            scope,
             flags: Flags {
                 if_available: flags & flag::IF_AVAILABLE != 0,
                 steal: flags & flag::STEAL != 0,
