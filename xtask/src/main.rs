@@ -25,6 +25,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
+  cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
   cargo xtask docs          builds the documentation and says where it is
   cargo xtask setup         installs what the jobs need, and says what
 ";
@@ -44,6 +45,8 @@ fn main() -> ExitCode {
         ["bench"] => bench::write_results(),
         ["fuzz"] => fuzz(None),
         ["fuzz", seconds] => fuzz(Some(seconds)),
+        ["faults"] => faults("200"),
+        ["faults", count] => faults(count),
         ["docs"] => docs(),
         ["setup"] => setup::all(),
         ["help" | "-h" | "--help"] => {
@@ -128,6 +131,10 @@ fn fuzz(seconds: Option<&str>) -> Result {
     // Left alone, libFuzzer begins with a few bytes: sequences too short to get anywhere.
     let args = ["+nightly", "fuzz", "run", "equivalence", "--", "-len_control=0", "-max_len=4096"];
     run(Command::new("cargo").args(args).args(limit))
+}
+
+fn faults(count: &str) -> Result {
+    cargo(&["run", "--release", "--package", "lockkeeper-faults", "--", "--faults", count])
 }
 
 fn docs() -> Result {

@@ -346,11 +346,13 @@ fn greet(
     send(&mut out, &ToServer::Hello { version: VERSION, bucket, resume });
     stream.write_all(&out).map_err(unreachable)?;
     let mut reader = Reader { stream, input: Vec::new() };
-    let mut answer = None;
-    while answer.is_none() {
-        reader.read(|message| answer = Some(welcome(message))).map_err(unreachable)?;
-    }
-    let welcome = answer.expect("it was just set")?;
+    let welcome = loop {
+        // Only this: what came with it is news, for who listens.
+        match reader.first(welcome).map_err(unreachable)? {
+            Some(welcome) => break welcome?,
+            None => reader.fill().map_err(unreachable)?,
+        }
+    };
     reader.stream.set_read_timeout(None).map_err(unreachable)?;
     Ok((reader, welcome))
 }
@@ -376,8 +378,36 @@ struct Reader {
 }
 
 impl Reader {
-    /// Waits for bytes and hands on every whole message.
+    /// Hands on every whole message that has come, then waits for more.
     fn read(&mut self, mut hear: impl FnMut(ToClient<'_>)) -> io::Result<()> {
+        let mut start = 0;
+        while let Some((message, length)) = Self::message(&self.input[start..])? {
+            hear(message);
+            start += length;
+        }
+        self.input.drain(..start);
+        self.fill()
+    }
+
+    /// Hands on the first message, if it is whole.
+    fn first<R>(&mut self, hear: impl FnOnce(ToClient<'_>) -> R) -> io::Result<Option<R>> {
+        let Some((message, length)) = Self::message(&self.input)? else { return Ok(None) };
+        let heard = hear(message);
+        self.input.drain(..length);
+        Ok(Some(heard))
+    }
+
+    /// The first message of these bytes, and its length.
+    fn message(bytes: &[u8]) -> io::Result<Option<(ToClient<'_>, usize)>> {
+        let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
+        let first = frame::first(bytes, frame::MAX_TO_CLIENT).map_err(|error| invalid(error.to_string()))?;
+        let Some((message, length)) = first else { return Ok(None) };
+        let message = ToClient::decode(message).map_err(|error| invalid(error.to_string()))?;
+        Ok(Some((message, length)))
+    }
+
+    /// Waits for bytes.
+    fn fill(&mut self) -> io::Result<()> {
         let length = self.input.len();
         self.input.resize(length + (64 << 10), 0);
         let count = match self.stream.read(&mut self.input[length..]) {
@@ -386,15 +416,6 @@ impl Reader {
             other => other?,
         };
         self.input.truncate(length + count);
-        let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
-        let mut start = 0;
-        while let Some((message, length)) = frame::first(&self.input[start..], frame::MAX_TO_CLIENT)
-            .map_err(|error| invalid(error.to_string()))?
-        {
-            hear(ToClient::decode(message).map_err(|error| invalid(error.to_string()))?);
-            start += length;
-        }
-        self.input.drain(..start);
         Ok(())
     }
 }

@@ -66,6 +66,8 @@ pub(crate) struct Daemon {
     /// When it last had a session.
     busy: Instant,
     stopping: bool,
+    /// The last place in the order of arrivals that was taken, in this life or in those whose requests it took over.
+    last_place: u64,
 }
 
 /// The locks of one bucket.
@@ -81,6 +83,8 @@ struct Bucket {
 /// Whose a request is.
 struct Ticket {
     session: u32,
+    /// Its place in the order of arrivals, which it keeps from one daemon to the next.
+    place: u64,
     rid: u64,
     info: Option<Box<str>>,
     /// Milliseconds from the daemon's start to when it began to wait, or was granted.
@@ -106,6 +110,7 @@ impl Daemon {
             began: now,
             busy: now,
             stopping: false,
+            last_place: 0,
         };
         for session in sessions {
             let until = Some(now + config.ttl);
@@ -264,6 +269,10 @@ impl Daemon {
     }
 
     pub(crate) fn handle(&mut self, key: u32, message: ToServer<'_>) -> Result<(), Parting> {
+        if self.stopping {
+            // What its state says is written: nothing may change any more.
+            return Err((code::STOPPING, "the daemon stops; come back".into()));
+        }
         match message {
             ToServer::Hello { .. } => return Err((code::OUT_OF_ORDER, "hello was said already".into())),
             ToServer::Request { rid, scope, flags, nested_in, info } => {
@@ -325,7 +334,19 @@ impl Daemon {
     }
 
     pub(crate) fn request(&mut self, ask: &Ask<'_>) {
+        self.request_at(ask, None);
+    }
+
+    /// Takes the next place in the order of arrivals. What a client claims may be anything, the last number too.
+    fn next_place(&mut self) -> u64 {
+        self.last_place = self.last_place.saturating_add(1);
+        self.last_place
+    }
+
+    /// Makes a request that has a place in the order of arrivals already, or takes the next one.
+    fn request_at(&mut self, ask: &Ask<'_>, place: Option<u64>) {
         let Ask { key, rid, scope, flags, nested_in, info } = *ask;
+        let place = place.unwrap_or_else(|| self.next_place());
         let session = self.sessions[key as usize].as_mut().expect("who asks has a session");
         if info.is_some_and(|info| info.len() > INFO) {
             let message = format!("limit reached: a label has at most {INFO} bytes");
@@ -345,7 +366,7 @@ impl Daemon {
             nested_in: nested_in.and_then(|outer| session.requests.get(&outer).copied()),
         };
         let since = since(self.began);
-        let ticket = Ticket { session: key, rid, info: info.map(Into::into), since, token: None };
+        let ticket = Ticket { session: key, place, rid, info: info.map(Into::into), since, token: None };
         match bucket.manager.request(session.client, scope, options, ticket, &mut bucket.effects) {
             Ok(Outcome::Granted { request, token }) => {
                 session.requests.insert(rid, request);
@@ -356,7 +377,7 @@ impl Daemon {
             }
             Ok(Outcome::Queued { request }) => {
                 session.requests.insert(rid, request);
-                session.send(&ToClient::Queued { rid, ticket: request.arrival() });
+                session.send(&ToClient::Queued { rid, ticket: place });
             }
             Ok(Outcome::Unavailable) => session.send(&ToClient::Unavailable { rid }),
             Err(error) => {

@@ -16,7 +16,7 @@ impl Daemon {
             name: name.clone(),
             mode,
             session: live.data().session,
-            ticket: live.id().arrival(),
+            ticket: live.data().place,
             token: live.token().map(|token| live.data().token.unwrap_or(token.get())),
             info: live.data().info.clone(),
             since: now.saturating_sub(live.data().since),

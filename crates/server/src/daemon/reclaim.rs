@@ -47,7 +47,8 @@ impl Daemon {
         match (&mut self.grace, session.requests.get(&rid)) {
             (Some(grace), _) => grace.claim(key, kept),
             (None, Some(&request)) => self.tell(key, rid, request, claim),
-            (None, None) => self.enter(key, &kept),
+            // All it had was known when this daemon began: this was broken while the client was away.
+            (None, None) => session.send(&ToClient::Broken { rid, cause: Cause::Stolen }),
         }
         Ok(())
     }
@@ -64,24 +65,28 @@ impl Daemon {
                 let receipt = receipt(&self.journal, session, rid, token, live);
                 ToClient::Granted { rid, token, receipt }
             }
-            (None, _) => ToClient::Queued { rid, ticket: request.arrival() },
+            (None, _) => ToClient::Queued { rid, ticket: live.data().place },
         };
         session.send(&answer);
     }
 
     /// Enters a request of the daemon's former life. A lock that cannot be had any more was stolen.
     fn enter(&mut self, key: u32, kept: &Kept) {
-        let Claim::Held { token, receipt } = kept.claim else {
-            let scope: Vec<_> = kept.scope.iter().map(|(name, mode)| (name.as_bytes(), *mode)).collect();
-            let (rid, info) = (kept.rid, kept.info.as_deref());
-            let ask = Ask { key, rid, scope: &scope, flags: Flags::default(), nested_in: None, info };
-            return self.request(&ask);
+        let (token, receipt) = match kept.claim {
+            Claim::Held { token, receipt } => (token, receipt),
+            Claim::Waiting { ticket } => {
+                let scope: Vec<_> = kept.scope.iter().map(|(name, mode)| (name.as_bytes(), *mode)).collect();
+                let (rid, info) = (kept.rid, kept.info.as_deref());
+                let ask = Ask { key, rid, scope: &scope, flags: Flags::default(), nested_in: None, info };
+                return self.request_at(&ask, ticket);
+            }
         };
+        let place = self.next_place();
         let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
         let bucket = &mut self.buckets[session.bucket as usize];
         let options = Options { if_available: true, ..Options::default() };
         let (rid, info) = (kept.rid, kept.info.clone());
-        let ticket = Ticket { session: key, rid, info, since: since(self.began), token: Some(token) };
+        let ticket = Ticket { session: key, place, rid, info, since: since(self.began), token: Some(token) };
         let outcome =
             bucket.manager.request(session.client, &kept.scope, options, ticket, &mut bucket.effects);
         let answer = match outcome {
@@ -102,6 +107,12 @@ impl Daemon {
             Claim::Held { token, .. } => (0, u64::MAX - token),
             Claim::Waiting { ticket } => (1, ticket.unwrap_or(u64::MAX)),
         });
+        let tickets = claims.iter().filter_map(|(_, kept)| match kept.claim {
+            Claim::Waiting { ticket } => ticket,
+            Claim::Held { .. } => None,
+        });
+        // Whoever had no ticket yet comes after all who had.
+        self.last_place = tickets.max().map_or(self.last_place, |last| last.max(self.last_place));
         for (key, kept) in &claims {
             self.enter(*key, kept);
         }
@@ -176,7 +187,7 @@ impl Daemon {
                     let scope = live.scope().map(|(name, mode)| (name.as_bytes(), mode));
                     Claim::Held { token, receipt: self.journal.receipt(&session.id, rid, token, scope) }
                 }
-                None => Claim::Waiting { ticket: Some(request.arrival()) },
+                None => Claim::Waiting { ticket: Some(live.data().place) },
             };
             let scope = live.scope().map(|(name, mode)| (name.clone(), mode)).collect();
             Some(Kept { rid, scope, info: live.data().info.clone(), claim })

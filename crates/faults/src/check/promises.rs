@@ -1,0 +1,130 @@
+//! Tokens grow, turns are kept, every request has its end, and each end its reason.
+
+use super::{
+    LATE, Rule, Violation,
+    seen::{Seen, Story, conflict},
+};
+use crate::{Nanos, plan::NAMES};
+use lockkeeper_core::{Cause, Mode};
+use std::collections::HashMap;
+
+/// Tokens grow with every grant of a name: what is asked for when another has been granted gets a greater one.
+pub(crate) fn tokens(seen: &Seen) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    let mut once: HashMap<u64, &Story> = HashMap::new();
+    for story in &seen.stories {
+        let Some((_, token)) = story.granted else { continue };
+        if let Some(other) = once.insert(token, story) {
+            let what = format!("{} and {} have the same", other.show(), story.show());
+            violations.push(Violation { rule: Rule::Tokens, what });
+        }
+    }
+    for name in NAMES {
+        let grants =
+            seen.stories.iter().filter(|story| story.mode(name).is_some() && story.granted.is_some());
+        let earlier = grants.clone().map(|story| (story.granted.map_or(0, |(at, _)| at), story));
+        for (other, story) in overtaken(name, earlier, grants, |_, _| true) {
+            let what = format!("{name}: {} was granted before {} was asked for", other.show(), story.show());
+            violations.push(Violation { rule: Rule::Tokens, what });
+        }
+    }
+    violations
+}
+
+/// Who waits is granted before who asks later.
+pub(crate) fn order(seen: &Seen) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for name in NAMES {
+        let fair = |story: &&Story| !story.flags.steal && story.token().is_some();
+        let stories = seen.stories.iter().filter(|story| story.mode(name).is_some()).filter(fair);
+        let waited = stories.clone().filter_map(|story| Some((story.queued?, story)));
+        let modes = |one: &Story, other: &Story| {
+            one.mode(name).zip(other.mode(name)).is_some_and(|(one, other)| conflict(one, other))
+        };
+        for (first, second) in overtaken(name, waited, stories, modes) {
+            let from = first.queued.unwrap_or(0);
+            let to = second.granted.map_or(from, |(at, _)| at);
+            let ends = seen.disturbances.iter().filter(|&&at| from <= at && at <= to).count();
+            let what = format!(
+                "{name}: {} was queued at {from}, {} asked for at {} and granted first, at {to}",
+                first.show(),
+                second.show(),
+                second.asked
+            );
+            let rule = if ends == 0 { Rule::Order } else { Rule::OrderAcross };
+            violations.push(Violation { rule, what });
+        }
+    }
+    violations
+}
+
+/// Pairs of which the first was there before the second was asked for, and has the greater token all the same. Of those
+/// before one, only the one with the greatest token is looked at.
+fn overtaken<'a>(
+    name: &str,
+    earlier: impl Iterator<Item = (Nanos, &'a Story)>,
+    later: impl Iterator<Item = &'a Story>,
+    conflict: impl Fn(&Story, &Story) -> bool,
+) -> Vec<(&'a Story, &'a Story)> {
+    let mut earlier: Vec<_> = earlier.collect();
+    earlier.sort_by_key(|(at, _)| *at);
+    let mut later: Vec<_> = later.collect();
+    later.sort_by_key(|story| story.asked);
+    let token = |story: &Story| story.granted.map_or(0, |(_, token)| token);
+    // The greatest of those that are exclusive, and of the others: which of the two is in one's way depends on the mode.
+    let mut greatest: [Option<&Story>; 2] = [None; 2];
+    let mut pairs = Vec::new();
+    let mut next = earlier.into_iter().peekable();
+    for story in later {
+        while let Some((_, first)) = next.next_if(|(at, _)| *at < story.asked) {
+            let exclusive = first.mode(name) == Some(Mode::Exclusive);
+            let place = &mut greatest[usize::from(exclusive)];
+            if place.is_none_or(|other| token(other) < token(first)) {
+                *place = Some(first);
+            }
+        }
+        let first = greatest
+            .into_iter()
+            .flatten()
+            .find(|first| token(first) > token(story) && conflict(first, story));
+        pairs.extend(first.map(|first| (first, story)));
+    }
+    pairs
+}
+
+/// Every request is answered, and well.
+pub(crate) fn ends(seen: &Seen) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (place, story) in seen.stories.iter().enumerate() {
+        let mut report = |rule, what: String| violations.push(Violation { rule, what });
+        if !story.over && seen.fates[story.process].killed.is_none() {
+            report(Rule::Answered, story.show());
+        }
+        if let Some(code) = story.refused {
+            report(Rule::Refused, format!("{}: code {code}", story.show()));
+        }
+        match story.broken {
+            Some((at, Cause::Lost)) if !may_be_lost(seen, story.process, at) => {
+                report(Rule::Lost, format!("{} at {at}", story.show()));
+            }
+            Some((at, Cause::Stolen)) if !seen.thieves(place).any(|thief| seen.stories[thief].asked < at) => {
+                report(Rule::Stolen, format!("{} at {at}", story.show()));
+            }
+            _ => {}
+        }
+    }
+    violations
+}
+
+/// Whether a process was cut off, or could not reach a daemon for long, not long before.
+fn may_be_lost(seen: &Seen, process: usize, at: Nanos) -> bool {
+    let fate = &seen.fates[process];
+    let from = at.saturating_sub(2 * seen.ttl + LATE);
+    // Whoever has been stopped meanwhile hears of it later.
+    let from = from.saturating_sub(seen.stopped(process, from, at));
+    let cut = fate.cuts.iter().any(|&cut| from <= cut && cut <= at);
+    let long =
+        |(death, start): &(Nanos, Nanos)| start - death >= seen.ttl / 2 && *start >= from && *death <= at;
+    let down = seen.outages.iter().any(long);
+    cut || down || seen.stopped(process, from, at) >= seen.ttl / 4
+}

@@ -1,0 +1,417 @@
+//! The driver: starts the daemon and the workers, does to them what the schedule says, and has what they saw checked.
+
+use crate::{
+    Nanos,
+    check::{self, Facts, Fate, Rule, Violation},
+    history::Lines,
+    now,
+    plan::{self, Fault, KINDS, Step},
+    process::{Daemon, Worker},
+    report::Report,
+    stage::Stage,
+    worker::Orders,
+};
+use lockkeeper_client::{Endpoint, Entry, Session};
+use rustix::process::Signal;
+use std::{
+    fmt, fs, io,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long anything may take that does not wait for a client.
+const PROMPT: Duration = Duration::from_secs(10);
+
+/// A run.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where all that is random comes from.
+    pub seed: u64,
+    /// The kinds of faults, as places in [`KINDS`].
+    pub kinds: Vec<usize>,
+    /// How many of each.
+    pub each: usize,
+    /// How many workers there are at a time.
+    pub workers: usize,
+    /// How many requests each makes at a time.
+    pub hands: usize,
+    /// For how long a daemon that was killed waits for its clients.
+    pub ttl: Duration,
+    /// The daemon's program.
+    pub daemon: PathBuf,
+    /// The program that is a worker: this crate's own.
+    pub worker: PathBuf,
+    /// Where all files go. It must not exist.
+    pub dir: PathBuf,
+    /// What is broken on purpose.
+    pub mutation: Option<Mutation>,
+}
+
+/// A way to break the protocol, which the check is to notice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mutation {
+    /// A daemon that was killed does not know who had sessions, and waits for nobody.
+    NoGrace,
+    /// Workers go on with locks of which they were told that they are lost.
+    Stubborn,
+}
+
+impl Config {
+    /// What will be done.
+    pub fn schedule(&self) -> Vec<Step> {
+        plan::schedule(self.seed, &self.kinds, self.each, self.workers, self.ttl)
+    }
+}
+
+/// Does all of it.
+///
+/// # Errors
+///
+/// If the machine does not do as it should: what the daemon and the clients do wrong is in the report.
+pub fn run(config: &Config) -> io::Result<Report> {
+    let began = Instant::now();
+    let mut driver = Driver::start(config)?;
+    let mut faults = [0; KINDS.len()];
+    for Step { after, fault } in config.schedule() {
+        thread::sleep(after);
+        driver.look_after_all()?;
+        driver.note(&fault);
+        faults[fault.kind()] += 1;
+        driver.inject(fault)?;
+    }
+    let settled = driver.settle()?;
+    driver.leave(settled)?;
+    driver.look_for_panics()?;
+    let Driver { stage, facts, mut violations, .. } = driver;
+    let seen = check::read(&stage, facts)?;
+    violations.extend(check::check(&seen));
+    let (requests, holds, touches) = seen.counts();
+    let processes = seen.fates.len();
+    Ok(Report { faults, requests, holds, touches, processes, took: began.elapsed(), violations })
+}
+
+struct Driver<'a> {
+    config: &'a Config,
+    stage: Stage,
+    /// What was done, for people.
+    deeds: Lines,
+    /// What was done, for the check.
+    facts: Facts,
+    /// None while it is down.
+    daemon: Option<Daemon>,
+    /// When the one before ended.
+    down: Option<Nanos>,
+    workers: Vec<Worker>,
+    violations: Vec<Violation>,
+}
+
+impl<'a> Driver<'a> {
+    fn start(config: &'a Config) -> io::Result<Self> {
+        let stage = Stage::new(&config.dir)?;
+        let deeds = Lines::open(&stage.deeds())?;
+        let facts = Facts { ttl: config.ttl, ..Facts::default() };
+        let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
+        let mut driver = Self { config, stage, deeds, facts, daemon, down, workers, violations };
+        driver.start_daemon()?;
+        driver.serving()?;
+        for _ in 0..config.workers {
+            let worker = driver.start_worker()?;
+            driver.workers.push(worker);
+        }
+        Ok(driver)
+    }
+
+    fn inject(&mut self, fault: Fault) -> io::Result<()> {
+        match fault {
+            Fault::KillDaemon { down } => {
+                self.kill_daemon()?;
+                thread::sleep(down);
+                self.start_daemon()
+            }
+            Fault::EndDaemon { down } => {
+                self.end_daemon()?;
+                thread::sleep(down);
+                self.start_daemon()
+            }
+            Fault::KillInStart { life } => {
+                self.kill_daemon()?;
+                self.start_daemon()?;
+                thread::sleep(life);
+                self.kill_daemon()?;
+                self.start_daemon()
+            }
+            Fault::KillInEnd { life } => {
+                self.serving()?;
+                self.daemon().signal(Signal::TERM)?;
+                thread::sleep(life);
+                self.kill_daemon()?;
+                self.start_daemon()
+            }
+            Fault::KillWorker { worker } => {
+                self.kill_worker(worker)?;
+                self.replace_worker(worker)
+            }
+            Fault::KillBoth { worker } => {
+                self.kill_worker(worker)?;
+                self.kill_daemon()?;
+                self.start_daemon()?;
+                self.replace_worker(worker)
+            }
+            Fault::StopWorker { worker, stopped } => self.stopped(worker, |_| {
+                thread::sleep(stopped);
+                Ok(())
+            }),
+            Fault::StopAcross { worker, before, kill, after } => self.stopped(worker, |driver| {
+                thread::sleep(before);
+                if kill {
+                    driver.kill_daemon()?
+                } else {
+                    driver.end_daemon()?
+                }
+                driver.start_daemon()?;
+                driver.serving()?;
+                thread::sleep(after);
+                Ok(())
+            }),
+            Fault::Cut { worker } => self.cut(worker),
+            Fault::CutStopped { worker, stopped } => self.stopped(worker, |driver| {
+                driver.cut(worker)?;
+                thread::sleep(stopped);
+                Ok(())
+            }),
+            Fault::StopDaemon { fresh, stopped } => {
+                if fresh {
+                    self.kill_daemon()?;
+                    self.start_daemon()?;
+                    self.serving()?;
+                }
+                let from = now();
+                self.daemon().signal(Signal::STOP)?;
+                thread::sleep(stopped);
+                self.daemon().signal(Signal::CONT)?;
+                // To its clients, it was not there.
+                self.facts.disturbances.extend([from, now()]);
+                self.facts.outages.push((from, now()));
+                Ok(())
+            }
+        }
+    }
+
+    fn daemon(&mut self) -> &mut Daemon {
+        self.daemon.as_mut().expect("between faults there is a daemon")
+    }
+
+    fn start_daemon(&mut self) -> io::Result<()> {
+        self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.config.ttl)?);
+        self.facts.disturbances.push(now());
+        self.facts.outages.extend(self.down.take().map(|since| (since, now())));
+        Ok(())
+    }
+
+    /// Waits until the daemon serves.
+    fn serving(&mut self) -> io::Result<()> {
+        match self.daemon().serves(PROMPT) {
+            true => Ok(()),
+            false => {
+                Err(io::Error::other(format!("the daemon does not start: {}", self.stage.log().display())))
+            }
+        }
+    }
+
+    /// The daemon, which is about to end.
+    fn take_daemon(&mut self) -> Daemon {
+        self.facts.disturbances.push(now());
+        self.down = Some(now());
+        self.daemon.take().expect("between faults there is a daemon")
+    }
+
+    fn kill_daemon(&mut self) -> io::Result<()> {
+        self.take_daemon().kill()?;
+        if self.config.mutation == Some(Mutation::NoGrace) {
+            match fs::remove_file(self.stage.state().join("sessions")) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the daemon to leave, and waits until it has.
+    fn end_daemon(&mut self) -> io::Result<()> {
+        self.serving()?;
+        let daemon = self.take_daemon();
+        daemon.signal(Signal::TERM)?;
+        match daemon.wait(PROMPT)? {
+            Some(status) if status.success() => {}
+            Some(status) => self.violate(Rule::Daemon, format!("asked to leave, it ended with {status}")),
+            None => self.violate(Rule::Daemon, format!("asked to leave, it was there after {PROMPT:?}")),
+        }
+        Ok(())
+    }
+
+    fn start_worker(&mut self) -> io::Result<Worker> {
+        let process = self.facts.fates.len();
+        self.facts.fates.push(Fate::default());
+        let orders = Orders {
+            process,
+            seed: self.config.seed ^ (process as u64) << 32,
+            hands: self.config.hands,
+            stubborn: self.config.mutation == Some(Mutation::Stubborn),
+        };
+        Worker::start(&self.config.worker, &self.stage, orders)
+    }
+
+    fn kill_worker(&mut self, worker: usize) -> io::Result<()> {
+        let worker = self.workers.remove(worker);
+        // Its locks may be another's from now on.
+        self.fate(worker.process).killed = Some(now());
+        worker.kill()
+    }
+
+    fn replace_worker(&mut self, worker: usize) -> io::Result<()> {
+        let new = self.start_worker()?;
+        self.workers.insert(worker, new);
+        Ok(())
+    }
+
+    /// Does something while a worker is stopped.
+    fn stopped(&mut self, worker: usize, then: impl FnOnce(&mut Self) -> io::Result<()>) -> io::Result<()> {
+        let process = self.workers[worker].process;
+        let from = now();
+        self.workers[worker].signal(Signal::STOP)?;
+        let done = then(self);
+        self.workers[worker].signal(Signal::CONT)?;
+        self.fate(process).stops.push((from, now()));
+        done
+    }
+
+    fn cut(&mut self, worker: usize) -> io::Result<()> {
+        let process = self.workers[worker].process;
+        self.fate(process).cuts.push(now());
+        self.workers[worker].cut()
+    }
+
+    fn fate(&mut self, process: usize) -> &mut Fate {
+        &mut self.facts.fates[process]
+    }
+
+    /// Nobody ends but by a fault.
+    fn look_after_all(&mut self) -> io::Result<()> {
+        if let Some(status) = self.daemon().ended()? {
+            self.violate(Rule::Daemon, format!("it ended on its own, with {status}"));
+            drop(self.take_daemon());
+            self.start_daemon()?;
+        }
+        for worker in &mut self.workers {
+            if let Some(status) = worker.ended()? {
+                return Err(io::Error::other(format!("worker {} ended, with {status}", worker.process)));
+            }
+        }
+        Ok(())
+    }
+
+    /// The faults are over: every request is answered, and every name can be had by everybody. Whether that is so.
+    fn settle(&mut self) -> io::Result<bool> {
+        self.note(&"settle");
+        self.workers.iter_mut().try_for_each(Worker::settle)?;
+        let deadline = Instant::now() + 2 * self.config.ttl + PROMPT;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let late: Vec<_> = self
+            .workers
+            .iter()
+            .filter(|worker| !worker.settled(left()))
+            .map(|worker| worker.process)
+            .collect();
+        if late.is_empty() {
+            return Ok(true);
+        }
+        let shown = match self.query(self.config.ttl) {
+            Ok(entries) => entries.iter().map(show).collect::<Vec<_>>().join("; "),
+            Err(error) => error,
+        };
+        self.violate(Rule::Answered, format!("workers {late:?} still wait; the daemon shows {shown}"));
+        Ok(false)
+    }
+
+    /// All workers end, and the daemon; nothing is left that the next one would stumble over.
+    fn leave(&mut self, settled: bool) -> io::Result<()> {
+        for worker in std::mem::take(&mut self.workers) {
+            match settled {
+                true => {
+                    let (process, status) = (worker.process, worker.end()?);
+                    if !status.success() {
+                        return Err(io::Error::other(format!("worker {process} ended with {status}")));
+                    }
+                }
+                false => {
+                    self.facts.fates[worker.process].killed = Some(now());
+                    worker.kill()?;
+                }
+            }
+        }
+        for life in ["last", "next"] {
+            match self.query(2 * self.config.ttl) {
+                Ok(entries) if entries.is_empty() => {}
+                Ok(entries) => {
+                    let shown: Vec<_> = entries.iter().map(show).collect();
+                    self.violate(Rule::Leftover, format!("the {life} daemon shows {}", shown.join("; ")));
+                }
+                Err(error) => self.violate(Rule::Leftover, format!("the {life} daemon: {error}")),
+            }
+            self.end_daemon()?;
+            // Whoever asked has just ended its session: of that the daemon may not have heard.
+            let own = format!(" {} ", std::process::id());
+            let sessions = fs::read_to_string(self.stage.state().join("sessions"))?;
+            for session in sessions.lines().filter(|line| !line.contains(&own)) {
+                self.violate(Rule::Leftover, format!("a session is left: {session}"));
+            }
+            if life == "last" {
+                self.start_daemon()?;
+                self.serving()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A daemon goes on after one of its tasks has panicked, but not as it should.
+    fn look_for_panics(&mut self) -> io::Result<()> {
+        let log = fs::read_to_string(self.stage.log())?;
+        for line in log.lines().filter(|line| line.contains("panicked")) {
+            self.violate(Rule::Daemon, line.into());
+        }
+        Ok(())
+    }
+
+    /// What the daemon shows. Asked again while that is something, or it waits for clients and shows nothing, until the
+    /// patience is over.
+    fn query(&self, patience: Duration) -> Result<Vec<Entry>, String> {
+        let url = format!("unix:{}", self.stage.socket().display());
+        let endpoint: Endpoint = url.parse()?;
+        let deadline = Instant::now() + patience;
+        loop {
+            let session = Session::open(&endpoint, None, "faults").map_err(|error| error.to_string())?;
+            match session.query(None) {
+                Ok(entries) if entries.is_empty() => return Ok(entries),
+                shown if Instant::now() > deadline => return shown.map_err(|error| error.to_string()),
+                _ => thread::sleep(Duration::from_millis(20)),
+            }
+        }
+    }
+
+    fn note(&self, deed: &dyn fmt::Display) {
+        let at: Nanos = now();
+        self.deeds.append(format!("{at} {deed}"));
+    }
+
+    fn violate(&mut self, rule: Rule, what: String) {
+        self.violations.push(Violation { rule, what });
+    }
+}
+
+/// For people.
+fn show(entry: &Entry) -> String {
+    let Entry { name, mode, client_id, token, since, .. } = entry;
+    let stands = token.map_or("waits".into(), |token| format!("holds with token {token}"));
+    format!("{client_id} {stands}, {} {mode}, for {since} ms", name.to_string_lossy())
+}

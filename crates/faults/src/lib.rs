@@ -1,0 +1,34 @@
+//! Faults for Lockkeeper's daemon and its clients, and a check of what they saw.
+//!
+//! [`plan`] draws a schedule of faults from a seed. [`driver`] starts a daemon and [`worker`]s, processes of their own
+//! ([`process`], on a [`stage`]), and does to them what the schedule says: they are killed, stopped and cut off. A worker asks for locks,
+//! holds them and *touches* what they protect; all it sees it writes to a [`history`] that outlives it. When it is over,
+//! [`check`] reads the histories and says where a promise was broken;
+//! that goes into the [`report`].
+//!
+//! Nothing here looks into the daemon: what is checked is what programs that use it can tell.
+#![forbid(unsafe_code)]
+
+pub mod check;
+pub mod driver;
+pub mod history;
+pub mod plan;
+pub mod process;
+pub mod report;
+pub mod stage;
+pub mod worker;
+
+/// Nanoseconds of the machine's monotonic clock, which is the same for all its processes.
+pub type Nanos = u64;
+
+/// What time it is.
+pub fn now() -> Nanos {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let part = |value: i64| u64::try_from(value).expect("the clock began at zero");
+    part(now.tv_sec) * 1_000_000_000 + part(now.tv_nsec)
+}
+
+/// So many milliseconds.
+pub const fn ms(count: u64) -> Nanos {
+    count * 1_000_000
+}

@@ -1,0 +1,147 @@
+//! The `lockkeeper-faults` command.
+
+use clap::{Parser, Subcommand};
+use lockkeeper_faults::{
+    driver::{self, Config, Mutation},
+    plan::KINDS,
+    process, worker,
+};
+use std::{
+    env, io,
+    path::PathBuf,
+    process::ExitCode,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+/// Kills, stops and cuts off Lockkeeper's daemon and its clients, and checks that no promise was broken.
+#[derive(Parser)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "\
+It starts a daemon and workers that ask for locks, then does to them what a schedule says that is drawn from the seed,
+and in the end reads what the workers have seen. It exits with 0 if all was well; with 1 if a promise was broken, and
+says which: then the histories are kept, and where they are is printed.
+
+The kinds of faults: kill-daemon, end-daemon, kill-in-start, kill-in-end, kill-worker, kill-both, stop-worker,
+stop-across, cut, cut-stopped, stop-daemon.
+
+To see that the check notices:
+  lockkeeper-faults --mutate no-grace         a daemon that has been killed forgets who had sessions
+  lockkeeper-faults --mutate stubborn         clients that are told that their locks are lost go on"
+)]
+struct Args {
+    #[command(flatten)]
+    run: Run,
+    #[command(subcommand)]
+    command: Option<Mode>,
+}
+
+#[derive(clap::Args)]
+struct Run {
+    /// How many faults of each kind
+    #[arg(long, default_value_t = 24)]
+    faults: usize,
+    /// Where all that is random comes from [default: the clock]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Only this kind of fault; can be given more than once
+    #[arg(long, value_name = "KIND", value_parser = KINDS)]
+    only: Vec<String>,
+    /// How many workers there are at a time
+    #[arg(long, default_value_t = 5)]
+    workers: usize,
+    /// How many requests a worker makes at a time
+    #[arg(long, default_value_t = 3)]
+    hands: usize,
+    /// How long a daemon that was killed waits for its clients, in milliseconds
+    #[arg(long, default_value_t = 2000)]
+    ttl: u64,
+    /// The daemon's program [default: $LOCKKEEPER_BIN, or built with cargo]
+    #[arg(long, value_name = "PATH")]
+    daemon: Option<PathBuf>,
+    /// Break the protocol on purpose
+    #[arg(long, value_enum)]
+    mutate: Option<Mutation>,
+    /// Print the schedule, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Keep the histories, however it ends
+    #[arg(long)]
+    keep: bool,
+}
+
+#[derive(Subcommand)]
+enum Mode {
+    /// Be a worker
+    #[command(hide = true)]
+    Worker {
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(long)]
+        process: usize,
+        #[arg(long)]
+        seed: u64,
+        #[arg(long)]
+        hands: usize,
+        #[arg(long)]
+        stubborn: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let done = match args.command {
+        Some(Mode::Worker { dir, process, seed, hands, stubborn }) => {
+            worker::work(&dir, worker::Orders { process, seed, hands, stubborn }).map(|()| true)
+        }
+        None => run(args.run),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("lockkeeper-faults: {error}");
+            ExitCode::from(70)
+        }
+    }
+}
+
+/// Whether all was well.
+fn run(args: Run) -> io::Result<bool> {
+    let clock = || {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        u64::from(since.subsec_nanos())
+    };
+    let seed = args.seed.unwrap_or_else(clock);
+    println!("seed {seed}");
+    let worker = env::current_exe()?;
+    let kinds = match args.only.is_empty() {
+        true => (0..KINDS.len()).collect(),
+        false => (0..KINDS.len()).filter(|kind| args.only.iter().any(|only| only == KINDS[*kind])).collect(),
+    };
+    let config = Config {
+        seed,
+        kinds,
+        each: args.faults,
+        workers: args.workers,
+        hands: args.hands,
+        ttl: Duration::from_millis(args.ttl),
+        daemon: PathBuf::new(),
+        worker,
+        dir: env::temp_dir().join(format!("lockkeeper-faults-{}", std::process::id())),
+        mutation: args.mutate,
+    };
+    if args.dry_run {
+        config.schedule().iter().for_each(|step| println!("{:?} {}", step.after, step.fault));
+        return Ok(true);
+    }
+    let config = Config { daemon: args.daemon.map_or_else(process::daemon_program, Ok)?, ..config };
+    let report = driver::run(&config)?;
+    print!("{report}");
+    let well = report.violations.is_empty();
+    match well && !args.keep {
+        true => std::fs::remove_dir_all(&config.dir)?,
+        false => println!("histories: {}", config.dir.display()),
+    }
+    Ok(well)
+}

@@ -1,0 +1,229 @@
+//! The processes of a run: the daemon and the workers. They end when what stands for them is dropped, whatever happens.
+
+use crate::{stage::Stage, worker::Orders};
+use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+use std::{
+    env,
+    fs::{self, OpenOptions},
+    io::{self, BufRead as _, BufReader, Write as _},
+    net::Shutdown,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, Command, ExitStatus, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+/// A process of this one's, killed at the latest when it is dropped.
+struct Own(Child);
+
+impl Own {
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.0)
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        // It has not been waited for, so the number is still its own.
+        kill_process(self.pid(), signal).map_err(Into::into)
+    }
+}
+
+impl Drop for Own {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A daemon.
+pub struct Daemon {
+    own: Own,
+    /// A message when it serves; the end when it has ended.
+    serving: Receiver<()>,
+    served: bool,
+}
+
+impl Daemon {
+    /// Starts it. It may not serve yet.
+    ///
+    /// # Errors
+    ///
+    /// If the program cannot be started.
+    pub fn start(program: &Path, stage: &Stage, ttl: Duration) -> io::Result<Self> {
+        let mut command = Command::new(program);
+        command.arg("serve").arg("--socket").arg(stage.socket()).arg("--state-dir").arg(stage.state());
+        command.args(["--ttl", &format!("{}ms", ttl.as_millis())]);
+        // Should this process be killed, it leaves when the workers have.
+        command.args(["--idle", "30s"]);
+        command.env("NO_COLOR", "1").env("LOCKKEEPER_LOG", "info").env("RUST_BACKTRACE", "0");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut own = Own(command.spawn()?);
+        let printed = BufReader::new(own.0.stderr.take().expect("it is piped"));
+        let mut log = OpenOptions::new().create(true).append(true).open(stage.log())?;
+        let (sender, serving) = mpsc::channel();
+        let pid = own.0.id();
+        thread::spawn(move || {
+            for line in printed.lines().map_while(Result::ok) {
+                let _ = writeln!(log, "{pid} {} {line}", crate::now());
+                if line.contains("serving") {
+                    let _ = sender.send(());
+                }
+            }
+        });
+        Ok(Self { own, serving, served: false })
+    }
+
+    /// Waits until it serves. `false` if it has ended instead, or takes too long.
+    pub fn serves(&mut self, patience: Duration) -> bool {
+        if !self.served {
+            self.served = self.serving.recv_timeout(patience).is_ok();
+        }
+        self.served
+    }
+
+    /// Whether it has ended of its own accord, and how.
+    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.own.0.try_wait()
+    }
+
+    /// Sends it a signal.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not allow it.
+    pub fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.own.signal(signal)
+    }
+
+    /// Kills it.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not allow it.
+    pub fn kill(mut self) -> io::Result<()> {
+        self.own.0.kill()?;
+        self.own.0.wait().map(drop)
+    }
+
+    /// Waits for it to end. `None` if it takes too long.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not allow it.
+    pub fn wait(mut self, patience: Duration) -> io::Result<Option<ExitStatus>> {
+        // What it prints ends with it.
+        loop {
+            match self.serving.recv_timeout(patience) {
+                Ok(()) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.own.0.wait().map(Some),
+                Err(RecvTimeoutError::Timeout) => return Ok(None),
+            }
+        }
+    }
+}
+
+/// A worker.
+pub struct Worker {
+    own: Own,
+    /// The number of its history.
+    pub(crate) process: usize,
+    orders: Option<ChildStdin>,
+    /// What it says: a message, and the end.
+    said: Receiver<()>,
+}
+
+impl Worker {
+    /// Starts it.
+    pub(crate) fn start(program: &Path, stage: &Stage, orders: Orders) -> io::Result<Self> {
+        let Orders { process, seed, hands, stubborn } = orders;
+        let mut command = Command::new(program);
+        command.arg("worker").arg("--dir").arg(stage.dir());
+        command
+            .arg(format!("--process={process}"))
+            .arg(format!("--seed={seed}"))
+            .arg(format!("--hands={hands}"));
+        if stubborn {
+            command.arg("--stubborn");
+        }
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut own = Own(command.spawn()?);
+        let orders = own.0.stdin.take();
+        let printed = BufReader::new(own.0.stdout.take().expect("it is piped"));
+        let (sender, said) = mpsc::channel();
+        thread::spawn(move || printed.lines().map_while(Result::ok).try_for_each(|_| sender.send(())));
+        Ok(Self { own, process, orders, said })
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
+        self.own.signal(signal)
+    }
+
+    /// Kills it.
+    pub(crate) fn kill(mut self) -> io::Result<()> {
+        self.own.0.kill()?;
+        self.own.0.wait().map(drop)
+    }
+
+    /// Whether it has ended of its own accord, and how.
+    pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
+        self.own.0.try_wait()
+    }
+
+    /// Cuts its connections, as if neither side had wanted that. The worker need not run for it.
+    pub(crate) fn cut(&self) -> io::Result<()> {
+        let pidfd = pidfd_open(self.own.pid(), PidfdFlags::empty())?;
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.own.0.id()))? {
+            let path = entry?.path();
+            // It may have been closed in between.
+            let Ok(target) = fs::read_link(&path) else { continue };
+            let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+            if let Some(number) = number.filter(|_| target.to_string_lossy().starts_with("socket:"))
+                && let Ok(socket) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())
+            {
+                let _ = UnixStream::from(socket).shutdown(Shutdown::Both);
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells it to end its loop and ask for every name once more.
+    pub(crate) fn settle(&mut self) -> io::Result<()> {
+        self.orders.as_mut().expect("it is told once").write_all(b"settle\n")
+    }
+
+    /// Waits until it has. `false` if it takes too long.
+    pub(crate) fn settled(&self, patience: Duration) -> bool {
+        self.said.recv_timeout(patience).is_ok()
+    }
+
+    /// Tells it to end, and waits until it has.
+    pub(crate) fn end(mut self) -> io::Result<ExitStatus> {
+        self.orders = None;
+        self.own.0.wait()
+    }
+}
+
+/// The daemon's program: what `LOCKKEEPER_BIN` names, or else built from this workspace.
+///
+/// # Errors
+///
+/// If it cannot be built.
+pub fn daemon_program() -> io::Result<PathBuf> {
+    if let Some(path) = env::var_os("LOCKKEEPER_BIN") {
+        return Ok(path.into());
+    }
+    let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["build", "--quiet", "--package", "lockkeeper-cli", "--bin", "lockkeeper"]);
+    cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
+    if !cfg!(debug_assertions) {
+        cargo.arg("--release");
+    }
+    if !cargo.status()?.success() {
+        return Err(io::Error::other("the daemon cannot be built"));
+    }
+    // A test is in `deps`, beside which the programs are.
+    let here = env::current_exe()?;
+    let beside = here.ancestors().skip(1).map(|dir| dir.join("lockkeeper")).find(|path| path.is_file());
+    beside.ok_or_else(|| io::Error::other("the daemon was built, but is not beside this program"))
+}

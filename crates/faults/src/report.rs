@@ -1,0 +1,47 @@
+//! What came of a run, for people and for tests.
+
+use crate::{
+    check::{Rule, Violation},
+    plan::KINDS,
+};
+use std::{fmt, time::Duration};
+
+/// What came of a run.
+#[derive(Debug)]
+pub struct Report {
+    /// How many faults of each kind there were.
+    pub faults: [usize; KINDS.len()],
+    /// What the workers did.
+    pub requests: usize,
+    /// How many of those were granted.
+    pub holds: usize,
+    /// How often holders were at work.
+    pub touches: usize,
+    /// How many worker processes there were.
+    pub processes: usize,
+    /// How long it took.
+    pub took: Duration,
+    /// Every promise that was broken.
+    pub violations: Vec<Violation>,
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let count: usize = self.faults.iter().sum();
+        writeln!(f, "{count} faults in {:.1} s:", self.took.as_secs_f64())?;
+        for (kind, count) in KINDS.iter().zip(self.faults) {
+            writeln!(f, "  {count:5} {kind}")?;
+        }
+        let Self { requests, holds, touches, processes, violations, .. } = self;
+        writeln!(f, "{processes} workers, {requests} requests, {holds} granted, {touches} touches")?;
+        writeln!(f, "{} violations", violations.len())?;
+        for rule in Rule::ALL {
+            let of: Vec<_> = violations.iter().filter(|violation| violation.rule == rule).collect();
+            if !of.is_empty() {
+                writeln!(f, "{} times: {rule}", of.len())?;
+            }
+            of.iter().take(5).try_for_each(|violation| writeln!(f, "    {}", violation.what))?;
+        }
+        Ok(())
+    }
+}

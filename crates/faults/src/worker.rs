@@ -1,0 +1,296 @@
+//! A worker: a process that asks for locks, touches what they protect while it believes that it holds them, and writes
+//! down all it sees.
+//!
+//! It has several *hands*, threads that share one session. It hears from the driver on its standard input: `settle` ends
+//! the loop, and has every name asked for once more, without a limit, so that a lock that nobody gave back shows; the end
+//! of the input ends the worker.
+
+use crate::{
+    history::{Line, Lines, Touch, What},
+    now,
+    plan::{NAMES, Wish},
+    stage::Stage,
+};
+use fastrand::Rng;
+use lockkeeper_client::{Endpoint, Event, Flags, Request, Session};
+use lockkeeper_core::{Cause, Mode, Name};
+use rustix::process::{Signal, set_parent_process_death_signal};
+use std::{
+    collections::HashMap,
+    io::{self, BufRead as _},
+    path::Path,
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// What a worker is told when it is started.
+#[derive(Clone, Copy, Debug)]
+pub struct Orders {
+    /// The number of its history.
+    pub process: usize,
+    /// Where its choices come from.
+    pub seed: u64,
+    /// How many requests it makes at a time.
+    pub hands: usize,
+    /// Whether it goes on believing that it holds a lock when it is told that the lock is lost, as no client should.
+    pub stubborn: bool,
+}
+
+/// How often a holder touches what it holds.
+const TOUCH: Duration = Duration::from_millis(2);
+
+/// For how much longer a stubborn holder goes on.
+const STUBBORN: Duration = Duration::from_secs(3);
+
+/// How long to wait before a session is tried to be opened again.
+const PAUSE: Duration = Duration::from_millis(3);
+
+/// Works until it is told not to.
+///
+/// # Errors
+///
+/// If its files cannot be used.
+pub fn work(dir: &Path, orders: Orders) -> io::Result<()> {
+    // Nobody is to find it stopped and forgotten when the driver has died.
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    let stage = Stage::at(dir);
+    let resource = |name: &'static str| Ok((name, Lines::open(&stage.resource(name))?));
+    let url = format!("unix:{}", stage.socket().display());
+    let worker = Arc::new(Worker {
+        orders,
+        endpoint: url.parse().map_err(io::Error::other)?,
+        session: Mutex::default(),
+        history: Lines::open(&stage.history(orders.process))?,
+        resources: NAMES.into_iter().map(resource).collect::<io::Result<_>>()?,
+        requests: AtomicU64::new(0),
+        settling: AtomicBool::new(false),
+    });
+    let hand = |number: usize| {
+        let worker = Arc::clone(&worker);
+        let rng = Rng::with_seed(orders.seed.wrapping_mul(31).wrapping_add(number as u64));
+        thread::spawn(move || worker.hand(rng))
+    };
+    let hands: Vec<_> = (0..orders.hands).map(hand).collect();
+    let mut lines = io::stdin().lock().lines();
+    if lines.next().transpose()?.as_deref() != Some("settle") {
+        return Ok(());
+    }
+    worker.settling.store(true, Ordering::Relaxed);
+    for hand in hands {
+        hand.join().map_err(|_| io::Error::other("a hand panicked"))?;
+    }
+    for name in NAMES {
+        let scope = vec![(name.to_owned(), Mode::Exclusive)];
+        worker.carry_out(Wish { scope, flags: Flags::default(), patience: None, hold: Duration::ZERO });
+    }
+    println!("settled");
+    lines.next().transpose()?;
+    Ok(())
+}
+
+struct Worker {
+    orders: Orders,
+    endpoint: Endpoint,
+    /// The one that all hands use, until it is lost.
+    session: Mutex<Option<Arc<Session>>>,
+    history: Lines,
+    resources: HashMap<&'static str, Lines>,
+    /// How many requests were made.
+    requests: AtomicU64,
+    settling: AtomicBool,
+}
+
+impl Worker {
+    fn hand(self: Arc<Self>, mut rng: Rng) {
+        while !self.settling.load(Ordering::Relaxed) {
+            self.carry_out(Wish::draw(&mut rng));
+        }
+    }
+
+    /// Makes one request and sees it through to its end.
+    fn carry_out(self: &Arc<Self>, wish: Wish) {
+        let session = self.session();
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let scope: Vec<_> = wish.scope.iter().map(|(name, mode)| (Name::from(&name[..]), *mode)).collect();
+        let attempt = Arc::new(Attempt {
+            worker: Arc::clone(self),
+            number,
+            scope: wish.scope.clone(),
+            stands: Mutex::new(Stands::Asked),
+            news: Condvar::new(),
+        });
+        attempt.write(What::Asked { flags: wish.flags, scope: wish.scope });
+        let listening = Arc::clone(&attempt);
+        let rid = session.request(Request {
+            scope,
+            flags: wish.flags,
+            nested_in: None,
+            info: None,
+            listener: Arc::new(move |event| listening.hear(&event)),
+        });
+        if attempt.see_through(&session, rid, wish.patience, wish.hold) == Some(Cause::Lost) {
+            self.forget(&session);
+        }
+    }
+
+    /// The session, opened if there is none.
+    fn session(&self) -> Arc<Session> {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if let Some(session) = &*session {
+                return Arc::clone(session);
+            }
+            match Session::open(&self.endpoint, None, "faults") {
+                Ok(opened) => *session = Some(Arc::new(opened)),
+                Err(_) => thread::sleep(PAUSE),
+            }
+        }
+    }
+
+    /// A session is over. Another hand may have opened the next one already.
+    fn forget(&self, lost: &Arc<Session>) {
+        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
+        if session.as_ref().is_some_and(|session| Arc::ptr_eq(session, lost)) {
+            *session = None;
+        }
+    }
+}
+
+/// One request.
+struct Attempt {
+    worker: Arc<Worker>,
+    number: u64,
+    scope: Vec<(String, Mode)>,
+    /// What this side believes. It is held while a touch is made and while an event is written, so that no touch comes
+    /// after the line that tells that the lock is gone.
+    stands: Mutex<Stands>,
+    news: Condvar,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stands {
+    Asked,
+    Held {
+        token: u64,
+        /// It was told that the lock is lost, and does not care.
+        stubborn: bool,
+    },
+    /// This side wants it no more.
+    GivenUp,
+    Over(Option<Cause>),
+}
+
+impl Attempt {
+    /// Waits, holds, and gives up. Returns by whose doing the request was broken, if it was.
+    fn see_through(
+        &self,
+        session: &Session,
+        rid: u64,
+        patience: Option<Duration>,
+        hold: Duration,
+    ) -> Option<Cause> {
+        let deadline = patience.map(|patience| Instant::now() + patience);
+        let mut stands = self.lock();
+        while *stands == Stands::Asked {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if left == Some(Duration::ZERO) {
+                break;
+            }
+            stands = self.wait(stands, left);
+        }
+        let mut until = Instant::now() + hold;
+        while let Stands::Held { token, stubborn } = *stands {
+            self.touch(token);
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            stands = self.wait(stands, Some(left.min(TOUCH)));
+            // It has just been told.
+            if !stubborn && matches!(*stands, Stands::Held { stubborn: true, .. }) {
+                until += STUBBORN;
+            }
+        }
+        let over = match *stands {
+            Stands::Asked => {
+                self.write(What::GivingUp);
+                Stands::GivenUp
+            }
+            Stands::Held { stubborn, .. } => {
+                self.write(What::Releasing);
+                if stubborn { Stands::Over(Some(Cause::Lost)) } else { Stands::GivenUp }
+            }
+            over => over,
+        };
+        *stands = over;
+        if over == Stands::GivenUp {
+            drop(stands);
+            session.release(rid);
+            stands = self.lock();
+        }
+        loop {
+            match *stands {
+                Stands::Over(cause) => return cause,
+                _ => stands = self.wait(stands, None),
+            }
+        }
+    }
+
+    /// The daemon, or the session on its own, says what becomes of it.
+    fn hear(&self, event: &Event) {
+        let mut stands = self.lock();
+        let before = *stands;
+        let (what, after) = match *event {
+            Event::Queued => (What::Queued, before),
+            Event::Granted { token } if before == Stands::Asked => {
+                (What::Granted { token }, Stands::Held { token, stubborn: false })
+            }
+            Event::Granted { token } => (What::Granted { token }, before),
+            Event::Unavailable => (What::Unavailable, Stands::Over(None)),
+            Event::Refused { code, .. } => (What::Refused { code }, Stands::Over(None)),
+            Event::Broken(cause) => (What::Broken(cause), Stands::Over(Some(cause))),
+            Event::Ended => (What::Ended, Stands::Over(None)),
+        };
+        match (before, event) {
+            (Stands::Held { token, .. }, Event::Broken(Cause::Lost)) if self.worker.orders.stubborn => {
+                *stands = Stands::Held { token, stubborn: true };
+            }
+            _ => {
+                self.write(what);
+                *stands = after;
+            }
+        }
+        self.news.notify_all();
+    }
+
+    /// Is at work with what it holds.
+    fn touch(&self, token: u64) {
+        for (name, mode) in &self.scope {
+            let (process, request) = (self.worker.orders.process, self.number);
+            let touch = Touch { at: now(), token, mode: *mode, process, request };
+            self.worker.resources[&name[..]].append(touch.format());
+        }
+    }
+
+    fn write(&self, what: What) {
+        self.worker.history.append(Line { at: now(), request: self.number, what }.format());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Stands> {
+        self.stands.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait<'a>(&self, stands: MutexGuard<'a, Stands>, most: Option<Duration>) -> MutexGuard<'a, Stands> {
+        match most {
+            Some(most) => self
+                .news
+                .wait_timeout(stands, most)
+                .map_or_else(|error| error.into_inner().0, |woken| woken.0),
+            None => self.news.wait(stands).unwrap_or_else(PoisonError::into_inner),
+        }
+    }
+}
