@@ -18,8 +18,8 @@ const runtimes = {
   'Node 22': [modules('node22/bin/node'), '--expose-gc'],
   'Node 24': [modules('node24/bin/node'), '--expose-gc'],
   'Node 26': [modules('node26/bin/node'), '--expose-gc'],
-  Bun: [modules('bun/bin/bun.exe')],
-  Deno: [modules('deno/deno'), 'run', '-A', '--v8-flags=--expose-gc'],
+  Bun: [modules('@oven/bun-linux-x64/bin/bun')],
+  Deno: [modules('@deno/linux-x64-glibc/deno'), 'run', '-A', '--v8-flags=--expose-gc'],
 };
 const native = new Set(['Node 24', 'Node 26', 'Deno']);
 const rows = {

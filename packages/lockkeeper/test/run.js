@@ -18,8 +18,8 @@ const runtimes = {
   node22: [join(modules, 'node22/bin/node')],
   node24: [join(modules, 'node24/bin/node')],
   node26: [join(modules, 'node26/bin/node')],
-  bun: [join(modules, 'bun/bin/bun.exe')],
-  deno: [join(modules, 'deno/deno'), 'run', '-A'],
+  bun: [join(modules, '@oven/bun-linux-x64/bin/bun')],
+  deno: [join(modules, '@deno/linux-x64-glibc/deno'), 'run', '-A'],
 };
 
 /** The files that hold for a daemon as for the manager of a process. */
