@@ -182,9 +182,12 @@ function acquire(
   if (timeout !== undefined && !(timeout >= 0)) throw new TypeError('timeout is a number of milliseconds');
   const nestedIn = within === undefined ? outerRequest() : requestOf(within);
   if (within !== undefined && nestedIn === undefined) throw new TypeError('within is not a Lock');
+  // Who has no time at all takes what is there: no clock is as quick as the answer of a daemon.
+  const now = timeout === 0 && !steal;
   const flags =
-    flagsOf(scope.shared[0]!, ifAvailable, steal) | (deadlock === 'refuse' ? Flag.REFUSE_DEADLOCK : 0);
-  const request = new AcquireRequest(transport, scope);
+    flagsOf(scope.shared[0]!, ifAvailable || now, steal) |
+    (deadlock === 'refuse' ? Flag.REFUSE_DEADLOCK : 0);
+  const request = new AcquireRequest(transport, scope, now && !ifAvailable);
   publish('request', request);
   const plain = scope.names.length === 1 && nestedIn === undefined && info === undefined;
   const held = nestedIn?.state === State.HELD ? nestedIn : undefined;
@@ -192,7 +195,7 @@ function acquire(
     ? transport.submit(request, flags)
     : transport.submitScope(request, flags, held, info === undefined ? undefined : `${info}`);
   if (!available) request.unavailable();
-  else if (signal !== undefined || timeout !== undefined) request.arm(signal, timeout);
+  else if (signal !== undefined || timeout !== undefined) request.arm(signal, now ? undefined : timeout);
   return request.promise as Promise<AcquiredLock | null>;
 }
 

@@ -282,6 +282,8 @@ export class AcquireRequest extends Request {
   constructor(
     transport: Transport,
     private readonly names: Scope,
+    /** That there is no lock now is an error, not an answer. */
+    private readonly orTimedOut: boolean,
   ) {
     super(transport, names.names[0]!, names.shared.includes(false) ? 'exclusive' : 'shared');
   }
@@ -299,7 +301,8 @@ export class AcquireRequest extends Request {
   }
 
   protected override deliverNothing(): void {
-    this.resolve(null);
+    if (this.orTimedOut) this.reject(timedOut(describe(this.names), 0));
+    else this.resolve(null);
   }
 }
 

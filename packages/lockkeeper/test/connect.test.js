@@ -20,14 +20,15 @@ function machine() {
     const args = ['serve', '--socket', join(dir, 'daemon.sock'), '--state-dir', join(dir, 'state')];
     const child = spawn(program, args, { stdio: ['ignore', 'ignore', 'pipe'] });
     const exited = new Promise((resolve) => child.on('exit', resolve));
-    daemons.push(child);
+    daemons.push({ child, exited });
     const serving = new Promise((resolve) => {
       child.stderr.on('data', (line) => String(line).includes('serving') && resolve());
     });
     return serving.then(() => ({ kill: (signal) => (child.kill(signal), exited) }));
   };
   cleanUp(async () => {
-    for (const child of daemons) child.kill('SIGKILL');
+    for (const { child } of daemons) child.kill('SIGKILL');
+    await Promise.all(daemons.map(({ exited }) => exited));
     rmSync(dir, { recursive: true, force: true });
   });
   return { url, start };

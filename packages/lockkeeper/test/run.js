@@ -56,7 +56,7 @@ const results = new Map();
 const work = rows.flatMap((row) => installed.map((runtime) => ({ ...row, runtime })));
 const daemon = await startDaemon();
 await Promise.all(Array.from({ length: AT_ONCE }, drain));
-daemon.stop();
+await daemon.stop();
 const failures = [...results.values()].filter((result) => !result.ok).length;
 report();
 process.exit(failures > 0 || (missing.length > 0 && process.env.CI === 'true') ? 1 : 0);
@@ -76,8 +76,10 @@ async function startDaemon() {
   const socket = join(dir, 'daemon.sock');
   const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state')];
   const child = spawn(join(here, '../npm/linux-x64-gnu/lockkeeper'), args, { stdio: 'ignore' });
-  const stop = () => {
+  const exited = new Promise((resolve) => child.on('exit', resolve));
+  const stop = async () => {
     child.kill('SIGKILL');
+    await exited;
     rmSync(dir, { recursive: true });
   };
   process.on('exit', (code) => code !== 0 && child.kill('SIGKILL'));
