@@ -5,7 +5,7 @@ use crate::{
     table::{Answer, Asker, Entry, Event, Request, Table, Told, send},
 };
 use lockkeeper_core::{Cause, Name};
-use lockkeeper_wire::{Seal, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{Seal, ToClient, ToServer, VERSION, code, frame};
 use std::{
     fmt,
     io::{self, Read, Write},
@@ -22,9 +22,6 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// How long a daemon may take to leave.
 const LEAVING: Duration = Duration::from_secs(5);
-
-/// The protocol's code for a daemon that stops.
-const STOPPING: u32 = 32;
 
 /// Why there is no session, or no answer.
 #[derive(Debug)]
@@ -57,7 +54,7 @@ impl Error {
     fn is_leaving(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         match self {
-            Self::Refused { code, .. } => *code == STOPPING,
+            Self::Refused { code: why, .. } => *why == code::STOPPING,
             Self::Unreachable(_, error) => {
                 matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
             }

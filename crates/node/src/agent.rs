@@ -13,11 +13,7 @@ use napi::{
     check_status,
 };
 use napi_derive::napi;
-use std::{
-    cell::{Cell, RefCell},
-    ptr,
-    rc::Rc,
-};
+use std::{cell::RefCell, ptr, rc::Rc};
 
 /// The agent of the thread that makes it.
 #[napi]
@@ -31,7 +27,6 @@ pub(crate) struct Inner {
     /// The requests of this thread by slot. A slot is used again only after its request has ended and the thread knows.
     pub(crate) slots: RefCell<Vec<RequestId>>,
     pub(crate) numbers: Numbers,
-    ended: Cell<bool>,
 }
 
 thread_local! {
@@ -65,8 +60,7 @@ impl Agent {
         let client = state.manager.client().map_err(|limit| Error::from_reason(limit.to_string()))?;
         let mailbox = state.open(bell);
         drop(state);
-        let (slots, ended) = (RefCell::default(), Cell::new(false));
-        let inner = Rc::new(Inner { mailbox, client, slots, numbers, ended });
+        let inner = Rc::new(Inner { mailbox, client, slots: RefCell::default(), numbers });
         env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
         at_thread_exit(move || _ = State::lock().close(mailbox, client));
         Ok(Self { inner })
@@ -200,9 +194,6 @@ impl Inner {
 
     /// At the environment's end: no code of this thread runs any more.
     fn end(&self) {
-        if self.ended.replace(true) {
-            return;
-        }
         let bell = State::lock().close(self.mailbox, self.client);
         bell.into_iter().for_each(Bell::release);
     }

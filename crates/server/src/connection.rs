@@ -1,11 +1,7 @@
 //! One connection: its bytes as messages to the daemon, and the daemon's messages as bytes.
 
-use crate::{
-    daemon::{Daemon, code},
-    process::Process,
-    session::Outbox,
-};
-use lockkeeper_wire::{ToClient, ToServer, frame};
+use crate::{daemon::Daemon, process::Process, session::Outbox};
+use lockkeeper_wire::{ToClient, ToServer, code, frame};
 use std::{
     cell::RefCell,
     future::poll_fn,

@@ -11,41 +11,20 @@ use crate::{
     session::{Outbox, Session},
 };
 use lockkeeper_core::{Effect, Limit, Limits, Live, Manager, Mode, Options, Outcome, RequestError};
-use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, VERSION};
+use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, VERSION, code};
 use std::{
     collections::{BTreeSet, HashMap},
     time::{Duration, Instant},
 };
-
-/// Why a daemon refuses something, or parts with a client.
-pub mod code {
-    /// The name is reserved, or the options do not go together (§3.2.1 steps 5 to 7).
-    pub const NOT_SUPPORTED: u32 = 1;
-    /// A limit stands against it.
-    pub const LIMIT: u32 = 2;
-    /// The request would have closed a cycle.
-    pub const DEADLOCK: u32 = 3;
-    /// The state directory cannot be written to.
-    pub const STORAGE: u32 = 4;
-    /// The daemon has started again and waits for its clients.
-    pub const GRACE: u32 = 5;
-    /// A message that is none.
-    pub const MALFORMED: u32 = 16;
-    /// A message at the wrong time.
-    pub const OUT_OF_ORDER: u32 = 17;
-    /// The two sides do not speak the same version.
-    pub const VERSION: u32 = 18;
-    /// A claim without a proof.
-    pub const FORGED: u32 = 19;
-    /// The daemon stops, and will be there again.
-    pub const STOPPING: u32 = 32;
-}
 
 /// Bytes of a label.
 const INFO: usize = 4096;
 
 /// Buckets that a daemon keeps apart.
 const BUCKETS: usize = 10_000;
+
+/// What clients of a daemon that leaves are told.
+const STOPPING: &str = "the daemon stops; come back";
 
 /// Why a connection ends: a code, and words.
 pub(crate) type Parting = (u32, String);
@@ -146,7 +125,7 @@ impl Daemon {
             }
         }
         for session in self.sessions.iter_mut().flatten() {
-            session.dismiss(code::STOPPING, "the daemon stops; come back");
+            session.dismiss(code::STOPPING, STOPPING);
         }
     }
 
@@ -183,7 +162,7 @@ impl Daemon {
             return Err((code::VERSION, why));
         }
         if self.stopping {
-            return Err((code::STOPPING, "the daemon stops; come back".into()));
+            return Err((code::STOPPING, STOPPING.into()));
         }
         let known = resume.and_then(|(id, secret)| self.absent(id, secret, bucket));
         let key = match known {
@@ -271,35 +250,12 @@ impl Daemon {
     pub(crate) fn handle(&mut self, key: u32, message: ToServer<'_>) -> Result<(), Parting> {
         if self.stopping {
             // What its state says is written: nothing may change any more.
-            return Err((code::STOPPING, "the daemon stops; come back".into()));
+            return Err((code::STOPPING, STOPPING.into()));
         }
         match message {
             ToServer::Hello { .. } => return Err((code::OUT_OF_ORDER, "hello was said already".into())),
             ToServer::Request { rid, scope, flags, nested_in, info } => {
-                let session = self.session(key);
-                session.unclaimed.remove(&rid);
-                match session.requests.get(&rid) {
-                    // It was not answered, and is said again.
-                    Some(&request) if session.reclaiming => {
-                        self.tell(key, rid, request, Claim::Waiting { ticket: None });
-                        return Ok(());
-                    }
-                    _ if session.reclaiming => session.last_rid = session.last_rid.max(rid),
-                    _ => self.advance(key, rid)?,
-                }
-                let ask = Ask { key, rid, scope: &scope, flags, nested_in, info };
-                match &mut self.grace {
-                    Some(grace) if grace.count_of(key) >= self.limits.requests_per_client as usize => {
-                        let limit = Limit::RequestsPerClient(self.limits.requests_per_client).to_string();
-                        self.session(key).send(&ToClient::Refused {
-                            rid,
-                            code: code::LIMIT,
-                            message: &limit,
-                        });
-                    }
-                    Some(grace) => grace.later(&ask),
-                    None => self.request(&ask),
-                }
+                self.ask(&Ask { key, rid, scope: &scope, flags, nested_in, info })?;
             }
             ToServer::Release { rid } => {
                 self.give_up(key, rid, Some(&ToClient::Released { rid }));
@@ -318,6 +274,32 @@ impl Daemon {
             ToServer::Reclaim { rid, scope, info, claim } => self.reclaim(key, rid, &scope, info, claim)?,
             ToServer::Ready => self.ready(key),
             ToServer::Ping => self.session(key).send(&ToClient::Pong),
+        }
+        Ok(())
+    }
+
+    /// Makes a new request, or, while it waits for others, keeps it for later.
+    fn ask(&mut self, ask: &Ask<'_>) -> Result<(), Parting> {
+        let Ask { key, rid, .. } = *ask;
+        let session = self.session(key);
+        session.unclaimed.remove(&rid);
+        match session.requests.get(&rid) {
+            // It was not answered, and is said again.
+            Some(&request) if session.reclaiming => {
+                self.tell(key, rid, request, Claim::Waiting { ticket: None });
+                return Ok(());
+            }
+            _ if session.reclaiming => session.last_rid = session.last_rid.max(rid),
+            _ => self.advance(key, rid)?,
+        }
+        let most = self.limits.requests_per_client;
+        match &mut self.grace {
+            Some(grace) if grace.count_of(key) >= most as usize => {
+                let message = Limit::RequestsPerClient(most).to_string();
+                self.session(key).send(&ToClient::Refused { rid, code: code::LIMIT, message: &message });
+            }
+            Some(grace) => grace.later(ask),
+            None => self.request(ask),
         }
         Ok(())
     }

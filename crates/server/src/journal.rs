@@ -70,7 +70,9 @@ impl Journal {
             move |error| Error::File(path, error)
         };
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed(dir))?;
-        let lock = only(dir)?;
+        let lock_path = dir.join("lock");
+        let lock = create(&lock_path).map_err(failed(&lock_path))?;
+        alone(&lock, &lock_path)?;
 
         let key_path = dir.join("key");
         let key = match fs::read_to_string(&key_path) {
@@ -192,15 +194,12 @@ impl Journal {
     }
 }
 
-/// Takes the directory for this process.
-fn only(dir: &Path) -> Result<File, Error> {
-    let path = dir.join("lock");
-    let lock = create(&path).map_err(|error| Error::File(path.clone(), error))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(lock),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Error::Running(path)),
-        Err(error) => Err(Error::File(path, error.into())),
-    }
+/// Takes a file for this process alone, for as long as it has it open.
+pub(crate) fn alone(file: &File, path: &Path) -> Result<(), Error> {
+    flock(file, FlockOperation::NonBlockingLockExclusive).map_err(|error| match error {
+        rustix::io::Errno::WOULDBLOCK => Error::Running(path.into()),
+        error => Error::File(path.into(), error.into()),
+    })
 }
 
 fn create(path: &Path) -> io::Result<File> {

@@ -17,8 +17,8 @@ mod listen;
 mod process;
 mod session;
 
-pub use daemon::code;
 pub use listen::remembered_state_dir;
+pub use lockkeeper_wire::code;
 
 use daemon::Daemon;
 use lockkeeper_core::Limits;

@@ -1,7 +1,6 @@
 //! The Unix socket: only this user's processes can connect, and only one daemon listens.
 
-use crate::{Error, connection, daemon::Daemon, process::Process};
-use rustix::fs::{FlockOperation, flock};
+use crate::{Error, connection, daemon::Daemon, journal::alone, process::Process};
 use std::{
     cell::RefCell,
     ffi::OsString,
@@ -38,11 +37,7 @@ pub(crate) fn bind(path: &Path, state_dir: &Path) -> Result<Listener, Error> {
     let lock_path = path.with_extension("lock");
     let lock = File::options().create(true).truncate(false).read(true).write(true).open(&lock_path);
     let lock = lock.map_err(|error| Error::File(lock_path.clone(), error))?;
-    match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {}
-        Err(rustix::io::Errno::WOULDBLOCK) => return Err(Error::Running(lock_path)),
-        Err(error) => return Err(Error::File(lock_path, error.into())),
-    }
+    alone(&lock, &lock_path)?;
     check_state(&lock_path, &lock, state_dir)?;
     // What is left of a daemon that was killed.
     match fs::remove_file(path) {

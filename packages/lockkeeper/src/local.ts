@@ -3,26 +3,22 @@
  * tells what other threads did to them.
  */
 
-import { setInterval } from 'node:timers';
 import { DeadlockError, refused } from './errors.js';
+import { Liveness, newNumbers, readLetters } from './mail.js';
 import { addon, Answer, News, type Deadlock, type Inspection } from './native.js';
 import { watchForDeadlock } from './nesting.js';
 import { State, type Request, type Transport } from './request.js';
 import type { LockManagerSnapshot } from './webidl.js';
 
-/** Letters that are collected in one call. */
-const ROOM = 255;
-
-const numbers = new Float64Array(2 + 2 * ROOM);
+const numbers = newNumbers();
 const agent = new addon.Agent(numbers, collect);
 const native = agent.fast();
 
 const table: (Request | undefined)[] = [];
 const free: number[] = [];
 
-/** Requests of this thread that wait. While there are some, the event loop is kept alive, at no cost. */
-let waiting = 0;
-const alive = setInterval(() => {}, 2 ** 31 - 1).unref();
+/** Counts the requests of this thread that wait. */
+const liveness = new Liveness();
 
 export const local = {
   clientId: agent.clientId,
@@ -64,7 +60,7 @@ export const local = {
     if (answer & Answer.MAIL) collect();
     if (!(answer & Answer.ABORTED)) return false;
     give(request);
-    waits(-1);
+    liveness.waits(-1);
     return true;
   },
 
@@ -120,7 +116,7 @@ function answered(request: Request): boolean {
   if (outcome === Answer.GRANTED) {
     if (request.state === State.NEW) request.granted(token);
   } else if (outcome === Answer.QUEUED) {
-    waits(1);
+    liveness.waits(1);
     request.queued();
   } else {
     give(request);
@@ -129,23 +125,17 @@ function answered(request: Request): boolean {
   return true;
 }
 
-/** Reads all letters. It runs no code but ours, which makes no requests, so nothing overwrites them meanwhile. */
 function collect(): void {
-  for (let count = ROOM; count === ROOM; ) {
-    native.collect();
-    count = numbers[0]!;
-    for (let i = 1; i <= count; i++) {
-      const letter = numbers[2 * i]!;
-      const slot = Math.floor(letter / 8);
-      const news = letter % 8;
-      if (news === News.GRANTED) grant(slot, numbers[2 * i + 1]!);
-      else breakLock(slot, news);
-    }
-  }
+  readLetters(numbers, native.collect, hear);
+}
+
+function hear(slot: number, news: number, token: number): void {
+  if (news === News.GRANTED) grant(slot, token);
+  else breakLock(slot, news);
 }
 
 function grant(slot: number, token: number): void {
-  waits(-1);
+  liveness.waits(-1);
   table[slot]!.granted(token);
 }
 
@@ -165,10 +155,4 @@ function take(request: Request): number {
 function give(request: Request): void {
   table[request.slot] = undefined;
   free.push(request.slot);
-}
-
-function waits(more: 1 | -1): void {
-  waiting += more;
-  if (waiting === 0) alive.unref();
-  else if (waiting === more) alive.ref();
 }

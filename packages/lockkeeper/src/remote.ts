@@ -3,8 +3,8 @@
  * daemon again when it dies; this side has the table of its requests by slot, and believes what it is told.
  */
 
-import { setInterval } from 'node:timers';
 import { DeadlockError, notSupported } from './errors.js';
+import { Liveness, newNumbers, readLetters } from './mail.js';
 import { newManager, type LockManager } from './manager.js';
 import { addon, daemonPath, News, type Inspection, type NativeRemote, type RequestInfo } from './native.js';
 import { State, type Request, type Transport } from './request.js';
@@ -25,9 +25,6 @@ export async function connect(url?: string, { bucket = 'default' }: ConnectOptio
   return newManager(remote);
 }
 
-/** Letters that are collected in one call. */
-const ROOM = 255;
-
 /** Codes of the protocol. */
 const Code = { NOT_SUPPORTED: 1, LIMIT: 2, DEADLOCK: 3 } as const;
 
@@ -40,21 +37,20 @@ interface Question {
 class Remote implements Transport {
   clientId = '';
   readonly opened: Promise<void>;
-  readonly #numbers = new Float64Array(2 + 2 * ROOM);
+  readonly #numbers = newNumbers();
   readonly #session: NativeRemote;
   readonly #table: (Request | Question | undefined)[] = [];
   readonly #free: number[] = [];
   /** Requests that are being released, and who waits for that. */
   readonly #releasing = new Map<Request, (done: boolean) => void>();
   #settleOpened!: { resolve: () => void; reject: (reason: unknown) => void };
-  /** What waits for the daemon. While something does, the event loop is kept alive. */
-  #waiting = 0;
-  readonly #alive = setInterval(() => {}, 2 ** 31 - 1).unref();
+  /** Counts what waits for the daemon. */
+  readonly #liveness = new Liveness();
 
   constructor(url: string | undefined, bucket: string) {
     this.opened = new Promise((resolve, reject) => (this.#settleOpened = { resolve, reject }));
     this.#session = new addon.Remote(this.#numbers, () => this.#collect(), url, daemonPath(), bucket);
-    this.#waits(1);
+    this.#liveness.waits(1);
   }
 
   submit(request: Request, flags: number): boolean {
@@ -66,13 +62,13 @@ class Remote implements Transport {
     const outer = nestedIn?.transport === this ? nestedIn.slot : undefined;
     request.slot = this.#numbers[0] = this.#take(request);
     this.#numbers[1] = flags;
-    this.#waits(1);
+    this.#liveness.waits(1);
     request.queued();
     try {
       this.#session.request(names, shared, outer, info);
     } catch (error) {
       this.#give(request.slot);
-      this.#waits(-1);
+      this.#liveness.waits(-1);
       throw new DOMException((error as Error).message, 'InvalidStateError');
     }
     return true;
@@ -84,7 +80,7 @@ class Remote implements Transport {
   }
 
   release(request: Request): Promise<boolean> {
-    this.#waits(1);
+    this.#liveness.waits(1);
     this.#session.release(request.slot);
     return new Promise((resolve) => this.#releasing.set(request, resolve));
   }
@@ -123,7 +119,7 @@ class Remote implements Transport {
 
   close(): void {
     this.#session.close();
-    this.#alive.unref();
+    this.#liveness.end();
   }
 
   #entries() {
@@ -136,48 +132,45 @@ class Remote implements Transport {
   #ask<T = void>(ask: (slot: number) => void, read?: (slot: number) => T): Promise<T> {
     return new Promise((resolve, refused) => {
       const slot = this.#take({ answer: () => resolve(read?.(slot) as T), refused });
-      this.#waits(1);
+      this.#liveness.waits(1);
       try {
         ask(slot);
       } catch (error) {
         this.#give(slot);
-        this.#waits(-1);
+        this.#liveness.waits(-1);
         throw new DOMException((error as Error).message, 'InvalidStateError');
       }
     });
   }
 
-  /** Reads all letters. It runs no code but ours, which makes no requests, so nothing overwrites them meanwhile. */
   #collect(): void {
-    for (let count = ROOM; count === ROOM; ) {
-      this.#session.collect();
-      count = this.#numbers[0]!;
-      for (let i = 1; i <= count; i++) {
-        const letter = this.#numbers[2 * i]!;
-        this.#hear(Math.floor(letter / 8), letter % 8, this.#numbers[2 * i + 1]!);
-      }
-    }
+    readLetters(
+      this.#numbers,
+      () => this.#session.collect(),
+      (slot, news, token) => this.#hear(slot, news, token),
+    );
   }
 
   #hear(slot: number, news: number, token: number): void {
     if (news === News.OPENED) return this.#open();
     const about = this.#table[slot]!;
     if (news === News.GRANTED) {
-      this.#waits(-1);
       // One that was given up in the meantime will hear that it is.
-      if ('state' in about && about.state === State.WAITING) about.granted(token);
-      else this.#waits(1);
+      if ('state' in about && about.state === State.WAITING) {
+        this.#liveness.waits(-1);
+        about.granted(token);
+      }
       return;
     }
     this.#give(slot);
     if ('answer' in about) {
-      this.#waits(-1);
+      this.#liveness.waits(-1);
       if (news === News.ENDED) about.answer();
       else about.refused(this.#refusal(slot));
       return;
     }
     const releasing = this.#releasing.get(about);
-    if (about.state !== State.HELD && about.state !== State.GRANTED) this.#waits(-1);
+    if (about.state !== State.HELD && about.state !== State.GRANTED) this.#liveness.waits(-1);
     this.#releasing.delete(about);
     if (news === News.UNAVAILABLE) about.unavailable();
     else if (news === News.REFUSED) about.refused(this.#refusal(slot));
@@ -186,7 +179,7 @@ class Remote implements Transport {
   }
 
   #open(): void {
-    this.#waits(-1);
+    this.#liveness.waits(-1);
     try {
       this.clientId = this.#session.clientId();
       this.#settleOpened.resolve();
@@ -212,11 +205,5 @@ class Remote implements Transport {
   #give(slot: number): void {
     this.#table[slot] = undefined;
     this.#free.push(slot);
-  }
-
-  #waits(more: 1 | -1): void {
-    this.#waiting += more;
-    if (this.#waiting === 0) this.#alive.unref();
-    else this.#alive.ref();
   }
 }

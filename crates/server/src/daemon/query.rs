@@ -1,7 +1,7 @@
 //! The snapshot (§4.5).
 
 use super::{Daemon, Ticket, code, since};
-use lockkeeper_core::{Live, Mode, Name};
+use lockkeeper_core::{Live, Mode};
 use lockkeeper_wire::{Entry, ToClient, frame};
 
 impl Daemon {
@@ -9,72 +9,59 @@ impl Daemon {
         if self.refuse_in_grace(key, rid) {
             return;
         }
-        let now = since(self.began);
         let number = self.session(key).bucket;
+        let bytes = self.snapshot(number, rid, name);
+        let session = self.session(key);
+        match (bytes, &mut session.outbox) {
+            (Some(mut bytes), Some(outbox)) => outbox.bytes.append(&mut bytes),
+            (None, _) => {
+                let message = "the snapshot is too long: ask for one name";
+                session.send(&ToClient::Refused { rid, code: code::LIMIT, message });
+            }
+            (Some(_), None) => {}
+        }
+    }
+
+    /// A frame with the state of a bucket, or of one name of it; `None` if it would be too long.
+    fn snapshot(&self, number: u32, rid: u64, name: Option<&[u8]>) -> Option<Vec<u8>> {
         let manager = &self.buckets[number as usize].manager;
-        let entry = |live: Live<'_, Ticket>, name: &Name, mode: Mode| OwnedEntry {
-            name: name.clone(),
-            mode,
-            session: live.data().session,
-            ticket: live.data().place,
-            token: live.token().map(|token| live.data().token.unwrap_or(token.get())),
-            info: live.data().info.clone(),
-            since: now.saturating_sub(live.data().since),
-        };
-        let mut entries = Vec::new();
-        // No more than fits: a name is kept once, however many ask for it, and shown for each.
-        let mut room = frame::MAX_TO_CLIENT;
-        let mut show = |live: Live<'_, Ticket>, name: &Name, mode| {
-            let length = name.as_bytes().len() + live.data().info.as_ref().map_or(0, |info| info.len());
-            room = room.saturating_sub(length);
-            if room > 0 {
-                entries.push(entry(live, name, mode));
-            }
-        };
+        let mut shown: Vec<Shown<'_>> = Vec::new();
         match name {
-            Some(name) => {
-                let name = Name::from(name);
-                manager.queue(&name).for_each(|(live, mode)| show(live, &name, mode));
-            }
-            None => {
-                for live in manager.requests() {
-                    live.scope().for_each(|(name, mode)| show(live, name, mode));
-                }
-            }
+            Some(name) => shown.extend(manager.queue(name).map(|(live, mode)| (live, name, mode))),
+            None => manager.requests().for_each(|live| {
+                shown.extend(live.scope().map(|(name, mode)| (live, name.as_bytes(), mode)));
+            }),
+        }
+        // A name is kept once, however many ask for it, and shown for each: what is too long is not even made.
+        let length = |&(live, name, _): &Shown<'_>| {
+            name.len() + live.data().info.as_ref().map_or(0, |info| info.len())
+        };
+        if shown.iter().map(length).sum::<usize>() >= frame::MAX_TO_CLIENT {
+            return None;
         }
         // Held first; within each, the order of arrival stays.
-        entries.sort_by_key(|entry| entry.token.is_none());
-        let sessions = &self.sessions;
-        let id = |key: u32| sessions[key as usize].as_ref().map_or("", |session| &session.id);
-        let borrowed = entries.iter().map(|entry| Entry {
-            name: entry.name.as_bytes(),
-            mode: entry.mode,
-            client_id: id(entry.session),
-            ticket: entry.ticket,
-            token: entry.token,
-            info: entry.info.as_deref(),
-            since: entry.since,
-        });
-        let snapshot = ToClient::Snapshot { rid, entries: borrowed.collect() };
+        shown.sort_by_key(|(live, ..)| live.token().is_none());
+        let now = since(self.began);
+        let entries = shown.into_iter().map(|shown| self.entry(shown, now)).collect();
         let mut bytes = Vec::new();
-        frame::append(&mut bytes, |out| snapshot.encode(out));
-        let session = self.session(key);
-        if room == 0 || bytes.len() > frame::MAX_TO_CLIENT {
-            let message = "the snapshot is too long: ask for one name";
-            return session.send(&ToClient::Refused { rid, code: code::LIMIT, message });
-        }
-        if let Some(outbox) = &mut session.outbox {
-            outbox.bytes.append(&mut bytes);
+        frame::append(&mut bytes, |out| ToClient::Snapshot { rid, entries }.encode(out));
+        (bytes.len() <= frame::MAX_TO_CLIENT).then_some(bytes)
+    }
+
+    fn entry<'a>(&'a self, (live, name, mode): Shown<'a>, now: u64) -> Entry<'a> {
+        let ticket = live.data();
+        let session = self.sessions[ticket.session as usize].as_ref();
+        Entry {
+            name,
+            mode,
+            client_id: session.map_or("", |session| &session.id),
+            ticket: ticket.place,
+            token: live.token().map(|token| ticket.token.unwrap_or(token.get())),
+            info: ticket.info.as_deref(),
+            since: now.saturating_sub(ticket.since),
         }
     }
 }
 
-struct OwnedEntry {
-    name: Name,
-    mode: Mode,
-    session: u32,
-    ticket: u64,
-    token: Option<u64>,
-    info: Option<Box<str>>,
-    since: u64,
-}
+/// A request, and one of its names with its mode.
+type Shown<'a> = (Live<'a, Ticket>, &'a [u8], Mode);

@@ -184,8 +184,7 @@ impl Daemon {
             let claim = match live.token() {
                 Some(token) => {
                     let token = live.data().token.unwrap_or(token.get());
-                    let scope = live.scope().map(|(name, mode)| (name.as_bytes(), mode));
-                    Claim::Held { token, receipt: self.journal.receipt(&session.id, rid, token, scope) }
+                    Claim::Held { token, receipt: receipt(&self.journal, session, rid, token, live) }
                 }
                 None => Claim::Waiting { ticket: Some(live.data().place) },
             };
