@@ -102,6 +102,9 @@ mod tests {
             token: Some(1 << 60),
             info: Some("nightly".into()),
             since: 1500,
+            nested_in: None,
+            stole: false,
+            pid: None,
         };
         let waits =
             Entry { mode: Mode::Shared, token: None, info: None, client_id: "c1".into(), ..held.clone() };

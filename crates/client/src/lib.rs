@@ -15,4 +15,4 @@ mod table;
 pub use endpoint::Endpoint;
 pub use lockkeeper_wire::Flags;
 pub use session::{Error, Session};
-pub use table::{Answer, Entry, Event, Request};
+pub use table::{Answer, Entry, Event, Request, Snapshot, Step};

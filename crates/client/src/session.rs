@@ -2,7 +2,7 @@
 
 use crate::{
     endpoint::Endpoint,
-    table::{Answer, Asker, Entry, Event, Request, Table, Told, send},
+    table::{Answer, Asker, Entry, Event, Request, Snapshot, Table, Told, send},
 };
 use lockkeeper_core::{Cause, Name};
 use lockkeeper_wire::{Seal, ToClient, ToServer, VERSION, code, frame};
@@ -151,12 +151,30 @@ impl Session {
     ///
     /// If the daemon goes away, or refuses.
     pub fn query(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        self.wait(|asker| self.query_then(name, asker))
+        self.wait(|asker| self.ask_state(name, false, asker)).map(|snapshot| snapshot.entries)
     }
 
-    /// The same, without waiting: `then` is called on the session's thread, and must not wait for anything.
+    /// The same, and the cycles of requests that wait for each other.
+    ///
+    /// # Errors
+    ///
+    /// If the daemon goes away, or refuses.
+    pub fn inspect(&self, name: Option<&Name>) -> Result<Snapshot, Error> {
+        self.wait(|asker| self.ask_state(name, true, asker))
+    }
+
+    /// As [`query`](Self::query), without waiting: `then` is called on the session's thread, and must not wait for anything.
     pub fn query_then(&self, name: Option<&Name>, then: impl FnOnce(Answer) + Send + 'static) {
-        self.ask(|rid| ToServer::Query { rid, name: name.map(Name::as_bytes) }, Box::new(then));
+        self.ask_state(name, false, Box::new(then));
+    }
+
+    /// As [`inspect`](Self::inspect), without waiting: `then` is called on the session's thread, and must not wait for anything.
+    pub fn inspect_then(&self, name: Option<&Name>, then: impl FnOnce(Answer) + Send + 'static) {
+        self.ask_state(name, true, Box::new(then));
+    }
+
+    fn ask_state(&self, name: Option<&Name>, deadlocks: bool, asker: Asker) {
+        self.ask(|rid| ToServer::Query { rid, name: name.map(Name::as_bytes), deadlocks }, asker);
     }
 
     /// Breaks every lock of a name.
@@ -173,12 +191,12 @@ impl Session {
         self.ask(|rid| ToServer::ForceRelease { rid, name: name.as_bytes() }, Box::new(then));
     }
 
-    fn wait(&self, ask: impl FnOnce(Asker)) -> Result<Vec<Entry>, Error> {
+    fn wait(&self, ask: impl FnOnce(Asker)) -> Result<Snapshot, Error> {
         let (sender, answer) = mpsc::channel();
         ask(Box::new(move |answer| _ = sender.send(answer)));
         let gone = || Err((0, "the daemon went away".into()));
         match answer.recv().unwrap_or_else(|_| gone()) {
-            Ok(entries) => Ok(entries),
+            Ok(snapshot) => Ok(snapshot),
             Err((0, why)) => {
                 let error = io::Error::new(io::ErrorKind::ConnectionReset, why);
                 Err(Error::Unreachable(self.0.endpoint.clone(), error))
@@ -340,7 +358,7 @@ fn greet(
     stream.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1)))).map_err(unreachable)?;
     let resume = resume.map(|(id, secret)| (&id[..], *secret));
     let mut out = Vec::new();
-    send(&mut out, &ToServer::Hello { version: VERSION, bucket, resume });
+    send(&mut out, &ToServer::Hello { version: VERSION, bucket, resume, token: None });
     stream.write_all(&out).map_err(unreachable)?;
     let mut reader = Reader { stream, input: Vec::new() };
     let welcome = loop {

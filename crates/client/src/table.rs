@@ -63,11 +63,35 @@ pub struct Entry {
     pub info: Option<String>,
     /// For how many milliseconds it has waited, or has been held.
     pub since: u64,
+    /// The ticket of the request within which it was made.
+    pub nested_in: Option<u64>,
+    /// Whether it was made with *steal*.
+    pub stole: bool,
+    /// Its process, if that is one of the daemon's machine.
+    pub pid: Option<u32>,
+}
+
+/// One request of a cycle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The place of the request in the order of arrivals.
+    pub ticket: u64,
+    /// The name it waits for; none if it waits for the next request, which is nested in it.
+    pub waits_for: Option<Name>,
+}
+
+/// What the daemon shows of a bucket, or of one name of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Snapshot {
+    /// A name of a request each: held first, each in the order of arrival.
+    pub entries: Vec<Entry>,
+    /// The cycles, if they were asked for. Each request waits for the next, the last for the first.
+    pub deadlocks: Vec<Vec<Step>>,
 }
 
 /// The answer to a question: what was asked for; or a refusal, with one of the protocol's codes; or, with 0, that the daemon
 /// went away.
-pub type Answer = Result<Vec<Entry>, (u32, String)>;
+pub type Answer = Result<Snapshot, (u32, String)>;
 
 /// Who waits for an answer.
 pub(crate) type Asker = Box<dyn FnOnce(Answer) + Send>;
@@ -174,7 +198,7 @@ impl Table {
             ToClient::Unavailable { rid } => (rid, Event::Unavailable),
             ToClient::Released { rid } | ToClient::Aborted { rid } => {
                 if let Some(asker) = self.questions.remove(&rid) {
-                    return Some(Told::Asker(asker, Ok(Vec::new())));
+                    return Some(Told::Asker(asker, Ok(Snapshot::default())));
                 }
                 (rid, Event::Ended)
             }
@@ -185,9 +209,12 @@ impl Table {
                 }
                 (rid, Event::Refused { code, message: message.into() })
             }
-            ToClient::Snapshot { rid, entries } => {
+            ToClient::Snapshot { rid, entries, deadlocks } => {
                 let asker = self.questions.remove(&rid)?;
-                return Some(Told::Asker(asker, Ok(entries.into_iter().map(Entry::from).collect())));
+                let entries = entries.into_iter().map(Entry::from).collect();
+                let cycle = |cycle: Vec<_>| cycle.into_iter().map(Step::from).collect();
+                let deadlocks = deadlocks.into_iter().map(cycle).collect();
+                return Some(Told::Asker(asker, Ok(Snapshot { entries, deadlocks })));
             }
             ToClient::Welcome { .. } | ToClient::Pong | ToClient::Goodbye { .. } => return None,
         };
@@ -269,7 +296,16 @@ impl From<lockkeeper_wire::Entry<'_>> for Entry {
             token: entry.token,
             info: entry.info.map(Into::into),
             since: entry.since,
+            nested_in: entry.nested_in,
+            stole: entry.stole,
+            pid: entry.pid,
         }
+    }
+}
+
+impl From<lockkeeper_wire::Step<'_>> for Step {
+    fn from(step: lockkeeper_wire::Step<'_>) -> Self {
+        Self { ticket: step.ticket, waits_for: step.waits_for.map(Name::from) }
     }
 }
 

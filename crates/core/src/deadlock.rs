@@ -14,7 +14,7 @@ use crate::{
     slab::NIL,
     vocabulary::{ClientId, Mode, RequestId},
 };
-use alloc::{collections::BTreeMap, vec::Vec};
+use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
 use core::{fmt, ops::ControlFlow};
 
 /// A cycle: these requests wait for each other if each awaits its nested request.
@@ -91,21 +91,37 @@ pub enum WaitsFor {
 
 impl fmt::Display for Deadlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("deadlock, if each awaits its nested request: ")?;
-        for (i, step) in self.cycle.iter().enumerate() {
-            let next = &self.cycle[(i + 1) % self.cycle.len()];
-            let (request, arrival) = (step.request.arrival, next.request.arrival);
-            let before = if i == 0 { "" } else { "; " };
+        f.write_str(&self.describe(|step| (step.request.arrival, step.client)))
+    }
+}
+
+impl Deadlock {
+    /// The cycle in words, for a host that has numbers of its own for requests, and names for clients.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+    /// # let tab = manager.client()?;
+    /// # manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+    /// # let nested_in = manager.requests().next().map(|outer| outer.id());
+    /// # manager.request(tab, &scope, Options { nested_in, ..Options::default() }, (), &mut effects)?;
+    /// let words = manager.deadlocks()[0].describe(|step| (step.request.arrival() + 100, "the first tab"));
+    /// assert!(words.contains("request 101 of the first tab waits for \"a\" behind request 100 of the first tab"));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn describe<C: fmt::Display>(&self, mut who: impl FnMut(&Step) -> (u64, C)) -> String {
+        let words = self.cycle.iter().enumerate().map(|(i, step)| {
+            let (request, client) = who(step);
+            let (next, its_client) = who(&self.cycle[(i + 1) % self.cycle.len()]);
             match &step.waits_for {
-                WaitsFor::Name(name) => write!(
-                    f,
-                    "{before}request {request} of {} waits for {name:?} behind request {arrival} of {}",
-                    step.client, next.client
-                )?,
-                WaitsFor::Nested => write!(f, "{before}request {arrival} is nested in request {request}")?,
+                WaitsFor::Name(name) => {
+                    format!("request {request} of {client} waits for {name:?} behind request {next} of {its_client}")
+                }
+                WaitsFor::Nested => format!("request {next} is nested in request {request}"),
             }
-        }
-        Ok(())
+        });
+        let words: Vec<_> = words.collect();
+        format!("deadlock, if each awaits its nested request: {}", words.join("; "))
     }
 }
 

@@ -103,7 +103,7 @@ impl Client {
         stream.set_read_timeout(Some(PROMPT)).expect("it is a time");
         let (id, secret) = (String::new(), Seal::default());
         let mut client = Self { stream, input: Vec::new(), id, secret, resumed: false };
-        client.say(&ToServer::Hello { version: VERSION, bucket: "default", resume });
+        client.say(&ToServer::Hello { version: VERSION, bucket: "default", resume, token: None });
         let (id, secret, resumed) = client.next(|message| match message {
             ToClient::Welcome { client_id, secret, resumed, .. } => (client_id.to_owned(), secret, resumed),
             other => panic!("no welcome: {other:?}"),
@@ -238,7 +238,7 @@ fn the_token_of_a_grant_that_was_not_heard_is_the_one_that_others_see() {
     waiter.reclaim(queued, "a");
     waiter.say(&ToServer::Ready);
     let Said::Granted { token, .. } = waiter.hear() else { panic!("it was granted") };
-    waiter.say(&ToServer::Query { rid: 2, name: None });
+    waiter.say(&ToServer::Query { rid: 2, name: None, deadlocks: false });
     assert_eq!(waiter.hear(), Said::Shown { token: Some(token) });
 }
 

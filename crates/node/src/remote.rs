@@ -250,7 +250,7 @@ impl Shared {
 
     fn answered(&self, slot: u32, answer: Answer) {
         match answer {
-            Ok(entries) => self.say(slot, Words::Entries(entries), Letter::Ended { slot }),
+            Ok(snapshot) => self.say(slot, Words::Entries(snapshot.entries), Letter::Ended { slot }),
             Err((code, message)) => {
                 self.say(slot, Words::Refused { code, message }, Letter::Refused { slot })
             }

@@ -136,11 +136,20 @@ impl Connection {
     fn handle(&mut self, message: ToServer<'_>) {
         let mut daemon = self.daemon.borrow_mut();
         let done = match (self.session, message) {
-            (None, ToServer::Hello { version, bucket, resume }) => {
+            (None, ToServer::Hello { version, bucket, resume, token: _ }) => {
                 let welcome = daemon.hello(version, bucket, resume, self.process);
                 welcome.map(|session| self.session = Some(session))
             }
             (None, _) => Err((code::OUT_OF_ORDER, "the first message is hello".into())),
+            (Some(session), ToServer::Bye) => {
+                // What was answered before it is still written.
+                if let Some(outbox) = daemon.outbox(session) {
+                    self.output.append(&mut outbox.bytes);
+                }
+                daemon.end(session);
+                (self.session, self.closing) = (None, true);
+                Ok(())
+            }
             (Some(session), message) => daemon.handle(session, message),
         };
         drop(daemon);

@@ -253,7 +253,10 @@ impl Daemon {
             return Err((code::STOPPING, STOPPING.into()));
         }
         match message {
-            ToServer::Hello { .. } => return Err((code::OUT_OF_ORDER, "hello was said already".into())),
+            // A bye is the connection's, and does not come here.
+            ToServer::Hello { .. } | ToServer::Bye => {
+                return Err((code::OUT_OF_ORDER, "hello was said already".into()));
+            }
             ToServer::Request { rid, scope, flags, nested_in, info } => {
                 self.ask(&Ask { key, rid, scope: &scope, flags, nested_in, info })?;
             }
@@ -267,9 +270,9 @@ impl Daemon {
                 self.advance(key, rid)?;
                 self.force_release(key, rid, name);
             }
-            ToServer::Query { rid, name } => {
+            ToServer::Query { rid, name, deadlocks } => {
                 self.advance(key, rid)?;
-                self.query(key, rid, name);
+                self.query(key, rid, name, deadlocks);
             }
             ToServer::Reclaim { rid, scope, info, claim } => self.reclaim(key, rid, &scope, info, claim)?,
             ToServer::Ready => self.ready(key),
@@ -349,7 +352,22 @@ impl Daemon {
         };
         let since = since(self.began);
         let ticket = Ticket { session: key, place, rid, info: info.map(Into::into), since, token: None };
-        match bucket.manager.request(session.client, scope, options, ticket, &mut bucket.effects) {
+        let outcome = bucket.manager.request(session.client, scope, options, ticket, &mut bucket.effects);
+        let number = session.bucket;
+        // Whom a steal broke hears of it before the thief has the lock; who is let in, after that.
+        let broken = |effect: &Effect<Ticket>| matches!(effect, Effect::Broken { .. });
+        let let_in = bucket.effects.extract_if(.., |effect| !broken(effect)).collect();
+        self.deliver(number);
+        self.answer(ask, place, outcome);
+        self.buckets[number as usize].effects = let_in;
+        self.deliver(number);
+    }
+
+    fn answer(&mut self, ask: &Ask<'_>, place: u64, outcome: Result<Outcome, RequestError>) {
+        let Ask { key, rid, .. } = *ask;
+        let session = self.sessions[key as usize].as_mut().expect("who asks has a session");
+        let bucket = &mut self.buckets[session.bucket as usize];
+        match outcome {
             Ok(Outcome::Granted { request, token }) => {
                 session.requests.insert(rid, request);
                 bucket.last_token = token.get();
@@ -363,16 +381,14 @@ impl Daemon {
             }
             Ok(Outcome::Unavailable) => session.send(&ToClient::Unavailable { rid }),
             Err(error) => {
-                let code = match error {
-                    RequestError::Limit(_) => code::LIMIT,
-                    RequestError::Deadlock(_) => code::DEADLOCK,
-                    _ => code::NOT_SUPPORTED,
+                let (code, message) = match error {
+                    RequestError::Limit(_) => (code::LIMIT, error.to_string()),
+                    RequestError::Deadlock(cycle) => (code::DEADLOCK, self.describe(key, place, &cycle)),
+                    _ => (code::NOT_SUPPORTED, error.to_string()),
                 };
-                session.send(&ToClient::Refused { rid, code, message: &error.to_string() });
+                self.session(key).send(&ToClient::Refused { rid, code, message: &message });
             }
         }
-        let bucket = session.bucket;
-        self.deliver(bucket);
     }
 
     /// Ends a request, however it stands. One that has ended already is no matter: the two messages have crossed. The

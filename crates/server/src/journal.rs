@@ -181,8 +181,12 @@ impl Journal {
         let mut bytes = Vec::new();
         for (session, requests) in state {
             let resume = Some((&session.id[..], session.secret));
-            let hello =
-                ToServer::Hello { version: lockkeeper_wire::VERSION, bucket: &session.bucket, resume };
+            let hello = ToServer::Hello {
+                version: lockkeeper_wire::VERSION,
+                bucket: &session.bucket,
+                resume,
+                token: None,
+            };
             frame::append(&mut bytes, |out| hello.encode(out));
             for Kept { rid, scope, info, claim } in requests {
                 let scope = scope.iter().map(|(name, mode)| (name.as_bytes(), *mode)).collect();

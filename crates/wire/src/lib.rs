@@ -11,7 +11,7 @@ mod to_client;
 mod to_server;
 
 pub use pack::Malformed;
-pub use to_client::{Entry, ToClient};
+pub use to_client::{Entry, Step, ToClient};
 pub use to_server::{Claim, Flags, Scope, ToServer};
 
 /// The version of the protocol that this crate speaks. Two sides that do not speak the same part with an error.
@@ -29,6 +29,8 @@ pub mod code {
     pub const STORAGE: u32 = 4;
     /// The daemon has started again and waits for its clients.
     pub const GRACE: u32 = 5;
+    /// The credentials do not allow it.
+    pub const FORBIDDEN: u32 = 6;
     /// A message that is none.
     pub const MALFORMED: u32 = 16;
     /// A message at the wrong time.
@@ -37,6 +39,8 @@ pub mod code {
     pub const VERSION: u32 = 18;
     /// A claim without a proof.
     pub const FORGED: u32 = 19;
+    /// No credentials, or none that are good for this bucket.
+    pub const UNAUTHORIZED: u32 = 20;
     /// The daemon stops, and will be there again.
     pub const STOPPING: u32 = 32;
 }

@@ -75,6 +75,8 @@ pub enum ToClient<'a> {
         rid: u64,
         /// A name of a request each.
         entries: Vec<Entry<'a>>,
+        /// The cycles that were looked for. Each request waits for the next, the last for the first.
+        deadlocks: Vec<Vec<Step<'a>>>,
     },
     /// The daemon is there.
     Pong,
@@ -104,6 +106,21 @@ pub struct Entry<'a> {
     pub info: Option<&'a str>,
     /// For how many milliseconds it has waited, or has been held.
     pub since: u64,
+    /// The ticket of the request within which it was made.
+    pub nested_in: Option<u64>,
+    /// Whether it was made with *steal*.
+    pub stole: bool,
+    /// Its process, if that is one of the daemon's machine.
+    pub pid: Option<u32>,
+}
+
+/// One request of a cycle.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step<'a> {
+    /// The request.
+    pub ticket: u64,
+    /// The name it waits for; none if it waits for the next request, which is nested in it.
+    pub waits_for: Option<&'a [u8]>,
 }
 
 const WELCOME: u64 = 0;
@@ -150,9 +167,14 @@ impl<'a> ToClient<'a> {
             Self::Refused { rid, code, message } => {
                 writer.array(4).uint(REFUSED).uint(*rid).uint(u64::from(*code)).text(message);
             }
-            Self::Snapshot { rid, entries } => {
-                writer.array(3).uint(SNAPSHOT).uint(*rid).array(entries.len());
+            Self::Snapshot { rid, entries, deadlocks } => {
+                writer.array(4).uint(SNAPSHOT).uint(*rid).array(entries.len());
                 entries.iter().for_each(|entry| entry.write(&mut writer));
+                writer.array(deadlocks.len());
+                for cycle in deadlocks {
+                    writer.array(cycle.len());
+                    cycle.iter().for_each(|step| step.write(&mut writer));
+                }
             }
             Self::Pong => _ = writer.array(1).uint(PONG),
             Self::Goodbye { code, message } => {
@@ -178,8 +200,8 @@ impl<'a> ToClient<'a> {
         let kind = reader.uint()?;
         let length = match kind {
             WELCOME => 6,
-            GRANTED | REFUSED => 4,
-            QUEUED | BROKEN | SNAPSHOT | GOODBYE => 3,
+            GRANTED | REFUSED | SNAPSHOT => 4,
+            QUEUED | BROKEN | GOODBYE => 3,
             UNAVAILABLE | RELEASED | ABORTED => 2,
             PONG => 1,
             _ => return Err(Malformed("no such message")),
@@ -214,7 +236,8 @@ impl<'a> ToClient<'a> {
             }
             SNAPSHOT => Self::Snapshot {
                 rid: reader.uint()?,
-                entries: (0..reader.array()?).map(|_| Entry::read(&mut reader)).collect::<Result<_>>()?,
+                entries: list(&mut reader, Entry::read)?,
+                deadlocks: list(&mut reader, |reader| list(reader, Step::read))?,
             },
             PONG => Self::Pong,
             _ => Self::Goodbye { code: code(&mut reader)?, message: reader.text()? },
@@ -227,17 +250,19 @@ impl<'a> ToClient<'a> {
 impl<'a> Entry<'a> {
     fn write(&self, writer: &mut Writer<'_>) {
         writer
-            .array(7)
+            .array(10)
             .bytes(self.name)
             .bool(self.mode == Mode::Shared)
             .text(self.client_id)
             .uint(self.ticket);
         writer.option(self.token, |writer, token| _ = writer.uint(token));
         writer.option(self.info, |writer, info| _ = writer.text(info)).uint(self.since);
+        writer.option(self.nested_in, |writer, outer| _ = writer.uint(outer)).bool(self.stole);
+        writer.option(self.pid, |writer, pid| _ = writer.uint(u64::from(pid)));
     }
 
     fn read(reader: &mut Reader<'a>) -> Result<Self> {
-        reader.tuple(7)?;
+        reader.tuple(10)?;
         Ok(Self {
             name: reader.bytes()?,
             mode: if reader.bool()? { Mode::Shared } else { Mode::Exclusive },
@@ -246,6 +271,30 @@ impl<'a> Entry<'a> {
             token: reader.option(Reader::uint)?,
             info: reader.option(Reader::text)?,
             since: reader.uint()?,
+            nested_in: reader.option(Reader::uint)?,
+            stole: reader.bool()?,
+            pid: reader.option(|reader| {
+                u32::try_from(reader.uint()?).map_err(|_| Malformed("no process has that number"))
+            })?,
         })
     }
+}
+
+impl<'a> Step<'a> {
+    fn write(&self, writer: &mut Writer<'_>) {
+        writer.array(2).uint(self.ticket).option(self.waits_for, |writer, name| _ = writer.bytes(name));
+    }
+
+    fn read(reader: &mut Reader<'a>) -> Result<Self> {
+        reader.tuple(2)?;
+        Ok(Self { ticket: reader.uint()?, waits_for: reader.option(Reader::bytes)? })
+    }
+}
+
+/// An array of as many as it says. Grown as it is read: it may say anything.
+fn list<'a, T>(
+    reader: &mut Reader<'a>,
+    mut read: impl FnMut(&mut Reader<'a>) -> Result<T>,
+) -> Result<Vec<T>> {
+    (0..reader.array()?).map(|_| read(reader)).collect()
 }

@@ -21,6 +21,8 @@ pub enum ToServer<'a> {
         bucket: &'a str,
         /// The session to go on with: its client's id, and its secret.
         resume: Option<(&'a str, Seal)>,
+        /// Credentials, on a network.
+        token: Option<&'a str>,
     },
     /// Requests a lock (§4.1).
     Request {
@@ -58,6 +60,8 @@ pub enum ToServer<'a> {
         rid: u64,
         /// Of one name only.
         name: Option<&'a [u8]>,
+        /// Whether to look for cycles, too.
+        deadlocks: bool,
     },
     /// Says what a request was when the connection was lost, in a session that goes on.
     Reclaim {
@@ -74,6 +78,8 @@ pub enum ToServer<'a> {
     Ready,
     /// The client is there.
     Ping,
+    /// The client wants no more: its session ends.
+    Bye,
 }
 
 /// What a client says that its request was.
@@ -113,6 +119,7 @@ const QUERY: u64 = 5;
 const RECLAIM: u64 = 6;
 const READY: u64 = 7;
 const PING: u64 = 8;
+const BYE: u64 = 9;
 
 const IF_AVAILABLE: u64 = 1;
 const STEAL: u64 = 2;
@@ -130,13 +137,12 @@ impl<'a> ToServer<'a> {
     pub fn encode(&self, out: &mut Vec<u8>) {
         let mut writer = Writer::new(out);
         match self {
-            Self::Hello { version, bucket, resume } => {
-                writer.array(4).uint(HELLO).uint(u64::from(*version)).text(bucket).option(
-                    *resume,
-                    |writer, (client, secret)| {
-                        writer.array(2).text(client).bytes(&secret);
-                    },
-                );
+            Self::Hello { version, bucket, resume, token } => {
+                writer.array(5).uint(HELLO).uint(u64::from(*version)).text(bucket);
+                writer.option(*resume, |writer, (client, secret)| {
+                    writer.array(2).text(client).bytes(&secret);
+                });
+                writer.option(*token, |writer, token| _ = writer.text(token));
             }
             Self::Request { rid, scope, flags, nested_in, info } => {
                 writer.array(6).uint(REQUEST).uint(*rid);
@@ -150,8 +156,9 @@ impl<'a> ToServer<'a> {
             Self::ForceRelease { rid, name } => {
                 writer.array(3).uint(FORCE_RELEASE).uint(*rid).bytes(name);
             }
-            Self::Query { rid, name } => {
-                writer.array(3).uint(QUERY).uint(*rid).option(*name, |writer, name| _ = writer.bytes(name));
+            Self::Query { rid, name, deadlocks } => {
+                writer.array(4).uint(QUERY).uint(*rid);
+                writer.option(*name, |writer, name| _ = writer.bytes(name)).bool(*deadlocks);
             }
             Self::Reclaim { rid, scope, info, claim } => {
                 writer.array(5).uint(RECLAIM).uint(*rid);
@@ -166,6 +173,7 @@ impl<'a> ToServer<'a> {
             }
             Self::Ready => _ = writer.array(1).uint(READY),
             Self::Ping => _ = writer.array(1).uint(PING),
+            Self::Bye => _ = writer.array(1).uint(BYE),
         }
     }
 
@@ -190,7 +198,7 @@ impl<'a> ToServer<'a> {
         };
         let message = match kind {
             HELLO => {
-                expect(4)?;
+                expect(5)?;
                 Self::Hello {
                     version: u32::try_from(reader.uint()?).unwrap_or(u32::MAX),
                     bucket: reader.text()?,
@@ -198,6 +206,7 @@ impl<'a> ToServer<'a> {
                         reader.tuple(2)?;
                         Ok((reader.text()?, reader.seal()?))
                     })?,
+                    token: reader.option(Reader::text)?,
                 }
             }
             REQUEST => {
@@ -223,8 +232,9 @@ impl<'a> ToServer<'a> {
                 Self::ForceRelease { rid: reader.uint()?, name: reader.bytes()? }
             }
             QUERY => {
-                expect(3)?;
-                Self::Query { rid: reader.uint()?, name: reader.option(Reader::bytes)? }
+                expect(4)?;
+                let (rid, name) = (reader.uint()?, reader.option(Reader::bytes)?);
+                Self::Query { rid, name, deadlocks: reader.bool()? }
             }
             RECLAIM => {
                 expect(5)?;
@@ -246,6 +256,10 @@ impl<'a> ToServer<'a> {
             PING => {
                 expect(1)?;
                 Self::Ping
+            }
+            BYE => {
+                expect(1)?;
+                Self::Bye
             }
             _ => return Err(Malformed("no such message")),
         };

@@ -1,7 +1,7 @@
 //! `docs/protocol-vectors.txt`: what other implementations are checked against is what this one says and understands.
 
 use lockkeeper_core::{Cause, Mode};
-use lockkeeper_wire::{Claim, Entry, Flags, Seal, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{Claim, Entry, Flags, Seal, Step, ToClient, ToServer, VERSION, frame};
 use std::{collections::HashMap, fmt::Debug};
 
 const FILE: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -116,12 +116,27 @@ fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
     };
     let none = Flags::default();
     vec![
-        ("hello: a new session", ToServer::Hello { version: VERSION, bucket: "default", resume: None }),
+        (
+            "hello: a new session",
+            ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None },
+        ),
         (
             "hello: a session goes on",
-            ToServer::Hello { version: VERSION, bucket: "default", resume: Some(("0123456789abcdef", SEAL)) },
+            ToServer::Hello {
+                version: VERSION,
+                bucket: "default",
+                resume: Some(("0123456789abcdef", SEAL)),
+                token: None,
+            },
         ),
-        ("hello: a version to come", ToServer::Hello { version: u32::MAX, bucket: "b", resume: None }),
+        (
+            "hello: with credentials",
+            ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: Some("e30.e30.") },
+        ),
+        (
+            "hello: a version to come",
+            ToServer::Hello { version: u32::MAX, bucket: "b", resume: None, token: None },
+        ),
         ("request: one name, nothing else", plain(1, vec![(b"a", Exclusive)])),
         ("request: shared", plain(2, vec![(b"a", Shared)])),
         ("request: the empty name", plain(3, vec![(b"", Exclusive)])),
@@ -165,9 +180,13 @@ fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
         ("abort", ToServer::Abort { rid: 4_294_967_296 }),
         ("force release", ToServer::ForceRelease { rid: 11, name: b"a" }),
         ("force release: the empty name", ToServer::ForceRelease { rid: 12, name: b"" }),
-        ("query: everything", ToServer::Query { rid: 13, name: None }),
-        ("query: one name", ToServer::Query { rid: 14, name: Some(b"a") }),
-        ("query: the empty name is not everything", ToServer::Query { rid: 15, name: Some(b"") }),
+        ("query: everything", ToServer::Query { rid: 13, name: None, deadlocks: false }),
+        ("query: with deadlocks", ToServer::Query { rid: 16, name: None, deadlocks: true }),
+        ("query: one name", ToServer::Query { rid: 14, name: Some(b"a"), deadlocks: false }),
+        (
+            "query: the empty name is not everything",
+            ToServer::Query { rid: 15, name: Some(b""), deadlocks: false },
+        ),
         (
             "reclaim: held",
             ToServer::Reclaim {
@@ -197,6 +216,7 @@ fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
         ),
         ("ready", ToServer::Ready),
         ("ping", ToServer::Ping),
+        ("bye", ToServer::Bye),
     ]
 }
 
@@ -209,6 +229,9 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         token: Some(BIG),
         info: Some("label"),
         since: 1_500,
+        nested_in: Some(BIG),
+        stole: true,
+        pid: Some(4_194_304),
     };
     let waiting = Entry {
         name: SURROGATE,
@@ -218,6 +241,9 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         token: None,
         info: None,
         since: 0,
+        nested_in: None,
+        stole: false,
+        pid: None,
     };
     let welcome = |ttl, resumed| ToClient::Welcome {
         version: VERSION,
@@ -240,9 +266,23 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         ("broken: lost", ToClient::Broken { rid: 5, cause: Cause::Lost }),
         ("refused", ToClient::Refused { rid: 6, code: 1, message: "names that start with '-' are reserved" }),
         ("refused: without words", ToClient::Refused { rid: 6, code: u32::MAX, message: "" }),
-        ("snapshot: nothing", ToClient::Snapshot { rid: 13, entries: vec![] }),
-        ("snapshot", ToClient::Snapshot { rid: 14, entries: vec![held, waiting.clone()] }),
-        ("snapshot: sixteen entries", ToClient::Snapshot { rid: 15, entries: vec![waiting; 16] }),
+        ("snapshot: nothing", ToClient::Snapshot { rid: 13, entries: vec![], deadlocks: vec![] }),
+        ("snapshot", ToClient::Snapshot { rid: 14, entries: vec![held, waiting.clone()], deadlocks: vec![] }),
+        (
+            "snapshot: sixteen entries",
+            ToClient::Snapshot { rid: 15, entries: vec![waiting; 16], deadlocks: vec![] },
+        ),
+        (
+            "snapshot: a deadlock",
+            ToClient::Snapshot {
+                rid: 16,
+                entries: vec![],
+                deadlocks: vec![vec![
+                    Step { ticket: BIG, waits_for: Some(b"a") },
+                    Step { ticket: 0, waits_for: None },
+                ]],
+            },
+        ),
         ("pong", ToClient::Pong),
         (
             "goodbye",

@@ -1,16 +1,16 @@
 //! The snapshot (§4.5).
 
 use super::{Daemon, Ticket, code, since};
-use lockkeeper_core::{Live, Mode};
-use lockkeeper_wire::{Entry, ToClient, frame};
+use lockkeeper_core::{Deadlock, Live, Mode, RequestId, WaitsFor};
+use lockkeeper_wire::{Entry, Step, ToClient, frame};
 
 impl Daemon {
-    pub(super) fn query(&mut self, key: u32, rid: u64, name: Option<&[u8]>) {
+    pub(super) fn query(&mut self, key: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) {
         if self.refuse_in_grace(key, rid) {
             return;
         }
         let number = self.session(key).bucket;
-        let bytes = self.snapshot(number, rid, name);
+        let bytes = self.snapshot(number, rid, name, deadlocks);
         let session = self.session(key);
         match (bytes, &mut session.outbox) {
             (Some(mut bytes), Some(outbox)) => outbox.bytes.append(&mut bytes),
@@ -23,7 +23,7 @@ impl Daemon {
     }
 
     /// A frame with the state of a bucket, or of one name of it; `None` if it would be too long.
-    fn snapshot(&self, number: u32, rid: u64, name: Option<&[u8]>) -> Option<Vec<u8>> {
+    fn snapshot(&self, number: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) -> Option<Vec<u8>> {
         let manager = &self.buckets[number as usize].manager;
         let mut shown: Vec<Shown<'_>> = Vec::new();
         match name {
@@ -42,13 +42,15 @@ impl Daemon {
         // Held first; within each, the order of arrival stays.
         shown.sort_by_key(|(live, ..)| live.token().is_none());
         let now = since(self.began);
-        let entries = shown.into_iter().map(|shown| self.entry(shown, now)).collect();
+        let entries = shown.into_iter().map(|shown| self.entry(number, shown, now)).collect();
+        let found = if deadlocks { manager.deadlocks() } else { Vec::new() };
+        let deadlocks = found.iter().map(|deadlock| self.cycle(number, deadlock)).collect();
         let mut bytes = Vec::new();
-        frame::append(&mut bytes, |out| ToClient::Snapshot { rid, entries }.encode(out));
+        frame::append(&mut bytes, |out| ToClient::Snapshot { rid, entries, deadlocks }.encode(out));
         (bytes.len() <= frame::MAX_TO_CLIENT).then_some(bytes)
     }
 
-    fn entry<'a>(&'a self, (live, name, mode): Shown<'a>, now: u64) -> Entry<'a> {
+    fn entry<'a>(&'a self, number: u32, (live, name, mode): Shown<'a>, now: u64) -> Entry<'a> {
         let ticket = live.data();
         let session = self.sessions[ticket.session as usize].as_ref();
         Entry {
@@ -59,7 +61,36 @@ impl Daemon {
             token: live.token().map(|token| ticket.token.unwrap_or(token.get())),
             info: ticket.info.as_deref(),
             since: now.saturating_sub(ticket.since),
+            nested_in: live.nested_in().and_then(|outer| Some(self.ticket(number, outer)?.place)),
+            stole: live.stole(),
+            pid: session.and_then(|session| u32::try_from(session.process?.pid).ok()),
         }
+    }
+
+    fn cycle<'a>(&self, number: u32, deadlock: &'a Deadlock) -> Vec<Step<'a>> {
+        let step = |step: &'a lockkeeper_core::Step| Step {
+            ticket: self.ticket(number, step.request).map_or(0, |ticket| ticket.place),
+            waits_for: match &step.waits_for {
+                WaitsFor::Name(name) => Some(name.as_bytes()),
+                WaitsFor::Nested => None,
+            },
+        };
+        deadlock.cycle.iter().map(step).collect()
+    }
+
+    /// A deadlock in words, because of which a request that would have had this place was refused.
+    pub(super) fn describe(&self, key: u32, place: u64, deadlock: &Deadlock) -> String {
+        let asks = self.sessions[key as usize].as_ref().expect("who asks has a session");
+        deadlock.describe(|step| {
+            let ticket = self.ticket(asks.bucket, step.request);
+            let place = ticket.map_or(place, |ticket| ticket.place);
+            let session = ticket.and_then(|ticket| self.sessions[ticket.session as usize].as_ref());
+            (place, &session.unwrap_or(asks).id)
+        })
+    }
+
+    fn ticket(&self, number: u32, request: RequestId) -> Option<&Ticket> {
+        Some(self.buckets[number as usize].manager.get(request)?.data())
     }
 }
 

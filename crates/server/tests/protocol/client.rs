@@ -2,7 +2,7 @@
 
 use crate::daemon::Daemon;
 use lockkeeper_core::{Cause, Mode};
-use lockkeeper_wire::{Claim, Entry, Flags, Seal, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{Claim, Entry, Flags, Seal, Step, ToClient, ToServer, VERSION, frame};
 use std::{
     io::{ErrorKind, Read, Write},
     net::Shutdown,
@@ -60,7 +60,7 @@ impl Client {
 
     /// Says hello and hears welcome. Whether the session goes on.
     pub(crate) fn hello(&mut self, bucket: &str, resume: Option<(&str, Seal)>) -> bool {
-        self.say(&ToServer::Hello { version: VERSION, bucket, resume });
+        self.say(&ToServer::Hello { version: VERSION, bucket, resume, token: None });
         match self.hear() {
             ToClient::Welcome { client_id, secret, resumed, .. } => {
                 (self.id, self.secret) = (client_id.into(), secret);
@@ -218,10 +218,23 @@ impl Client {
 
     /// The state of the bucket, or of one name.
     pub(crate) fn query(&mut self, name: Option<&[u8]>) -> Vec<Entry<'static>> {
+        self.snapshot(name, false).0
+    }
+
+    /// The state of the bucket, and its deadlocks.
+    pub(crate) fn inspect(&mut self) -> (Vec<Entry<'static>>, Vec<Vec<Step<'static>>>) {
+        self.snapshot(None, true)
+    }
+
+    fn snapshot(
+        &mut self,
+        name: Option<&[u8]>,
+        deadlocks: bool,
+    ) -> (Vec<Entry<'static>>, Vec<Vec<Step<'static>>>) {
         let asked = self.next_rid();
-        self.say(&ToServer::Query { rid: asked, name });
+        self.say(&ToServer::Query { rid: asked, name, deadlocks });
         match self.hear() {
-            ToClient::Snapshot { rid, entries } if rid == asked => entries,
+            ToClient::Snapshot { rid, entries, deadlocks } if rid == asked => (entries, deadlocks),
             other => panic!("not a snapshot: {other:?}"),
         }
     }

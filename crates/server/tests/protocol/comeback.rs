@@ -25,7 +25,7 @@ fn after_a_kill_locks_and_places_are_reclaimed_before_anybody_else_is_served() {
         newcomer.request_with("free", Flags { if_available: true, ..Flags::default() }),
     );
     let question = newcomer.next_rid();
-    newcomer.say(&ToServer::Query { rid: question, name: None });
+    newcomer.say(&ToServer::Query { rid: question, name: None, deadlocks: false });
     // The question is refused and the requests before it are not answered: nobody knows yet who has what.
     assert_eq!(newcomer.refused(question).0, code::GRACE);
     let force = newcomer.next_rid();
@@ -126,7 +126,7 @@ fn numbers_go_on_growing_in_a_session_that_goes_on() {
     client.reclaim(&held);
     client.say(&ToServer::Ready);
     client.granted(held.rid);
-    client.say(&ToServer::Query { rid: held.rid, name: None });
+    client.say(&ToServer::Query { rid: held.rid, name: None, deadlocks: false });
     assert_eq!(client.goodbye().0, code::OUT_OF_ORDER);
 }
 
@@ -332,7 +332,7 @@ fn who_was_refused_a_session_is_not_waited_for() {
     let mut client = Client::open(&daemon);
     let held = client.hold("a");
     let mut refused = Client::mute(&daemon);
-    refused.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    refused.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     assert_eq!(refused.goodbye().0, code::LIMIT);
     daemon.kill();
     daemon.run();

@@ -10,7 +10,7 @@ use lockkeeper_wire::{Flags, ToClient, ToServer, VERSION};
 #[test]
 fn who_says_nothing_or_half_a_message_delays_nobody() {
     let daemon = Daemon::start();
-    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     let beginnings: [&[u8]; 5] =
         [b"", b"\0\0", &hello[..4], &hello[..9], b"\0\x10\0\0half a megabyte is to come"];
     let mut idle = Vec::new();
@@ -62,8 +62,10 @@ fn who_does_not_hear_its_own_answers_is_not_listened_to() {
     let (mut deaf, mut other) = (Client::open(&daemon), Client::open(&daemon));
     let entries = fill(&mut other);
     let questions: Vec<u64> = (0..20).map(|_| deaf.next_rid()).collect();
-    let asked: Vec<u8> =
-        questions.iter().flat_map(|rid| framed(&ToServer::Query { rid: *rid, name: None })).collect();
+    let asked: Vec<u8> = questions
+        .iter()
+        .flat_map(|rid| framed(&ToServer::Query { rid: *rid, name: None, deadlocks: false }))
+        .collect();
     deaf.write(&asked);
     // The beginning of the first answer: by now all were answered, and most of it waits in the daemon.
     assert!(deaf.hear_bytes());
@@ -73,7 +75,7 @@ fn who_does_not_hear_its_own_answers_is_not_listened_to() {
         assert_eq!(other.queue_of("late"), [], "it is not listened to");
     }
     for question in questions {
-        let ToClient::Snapshot { rid, entries: seen } = deaf.hear() else { panic!("not a snapshot") };
+        let ToClient::Snapshot { rid, entries: seen, .. } = deaf.hear() else { panic!("not a snapshot") };
         assert_eq!((rid, seen.len()), (question, entries));
     }
     deaf.granted(late);
@@ -88,7 +90,7 @@ fn who_asks_much_at_once_is_not_listened_to_either() {
     let mut asked = Vec::new();
     for _ in 0..20 {
         let rid = deaf.next_rid();
-        asked.extend(framed(&ToServer::Query { rid, name: None }));
+        asked.extend(framed(&ToServer::Query { rid, name: None, deadlocks: false }));
     }
     let late = deaf.next_rid();
     let scope = vec![(&b"late"[..], Mode::Exclusive)];
@@ -115,7 +117,7 @@ fn who_hears_nothing_and_goes_is_gone() {
     let waiting = other.wait_for("a");
     for _ in 0..20 {
         let rid = deaf.next_rid();
-        deaf.say(&ToServer::Query { rid, name: None });
+        deaf.say(&ToServer::Query { rid, name: None, deadlocks: false });
     }
     drop(deaf);
     other.granted(waiting.rid);

@@ -10,7 +10,7 @@ use std::time::Duration;
 fn hello_is_answered_with_welcome() {
     let daemon = Daemon::start_with(|config| config.ttl = Duration::from_millis(12_345));
     let mut client = Client::mute(&daemon);
-    client.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    client.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     let ToClient::Welcome { version, client_id, ttl, resumed, .. } = client.hear() else {
         panic!("not a welcome")
     };
@@ -32,7 +32,7 @@ fn a_client_of_another_version_is_told_which_side_to_upgrade() {
     let daemon = Daemon::start();
     for (version, advice) in [(VERSION - 1, "upgrade the client"), (VERSION + 1, "upgrade the daemon")] {
         let mut client = Client::mute(&daemon);
-        client.say(&ToServer::Hello { version, bucket: "default", resume: None });
+        client.say(&ToServer::Hello { version, bucket: "default", resume: None, token: None });
         let (code, message) = client.goodbye();
         assert_eq!(code, code::VERSION);
         assert!(message.contains(&format!("version {version}")) && message.contains(advice), "{message}");
@@ -53,7 +53,7 @@ fn the_first_message_is_hello() {
         ToServer::Release { rid: 1 },
         ToServer::Abort { rid: 1 },
         ToServer::ForceRelease { rid: 1, name: b"a" },
-        ToServer::Query { rid: 1, name: None },
+        ToServer::Query { rid: 1, name: None, deadlocks: false },
         ToServer::Reclaim { rid: 1, scope: vec![], info: None, claim: Claim::Waiting { ticket: None } },
         ToServer::Ready,
         ToServer::Ping,
@@ -69,7 +69,7 @@ fn the_first_message_is_hello() {
 fn hello_is_said_once() {
     let daemon = Daemon::start();
     let mut client = Client::open(&daemon);
-    client.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    client.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     assert_eq!(client.goodbye().0, code::OUT_OF_ORDER);
 }
 
@@ -83,7 +83,7 @@ fn a_bucket_has_a_name_that_can_be_written_anywhere() {
     let too_long = "b".repeat(65);
     for name in ["", " ", "a b", "a/b", "a\nb", "a\0b", "\u{e4}", &too_long] {
         let mut client = Client::mute(&daemon);
-        client.say(&ToServer::Hello { version: VERSION, bucket: name, resume: None });
+        client.say(&ToServer::Hello { version: VERSION, bucket: name, resume: None, token: None });
         let (code, message) = client.goodbye();
         assert_eq!(code, code::NOT_SUPPORTED, "{name:?}");
         assert!(message.contains("bucket"), "{message}");
@@ -111,7 +111,7 @@ fn there_are_no_more_sessions_than_the_limit() {
     let daemon = Daemon::start_with(|config| config.limits = limits);
     let (mut first, mut second) = (Client::open(&daemon), Client::open(&daemon));
     let mut third = Client::mute(&daemon);
-    third.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    third.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     assert_eq!(third.goodbye(), (code::LIMIT, "limit reached: 2 live clients"));
     // When one has gone there is room again. That it has gone is seen by what it held.
     first.hold("a");

@@ -50,7 +50,7 @@ fn bytes_that_are_no_message_end_their_connection_only() {
         ("a map", b"\x81\x00\x01"),
         ("an array that says it is longer", b"\x92\x02"),
         ("an array that says it is huge", b"\xdd\xff\xff\xff\xff"),
-        ("no such message", b"\x91\x09"),
+        ("no such message", b"\x91\x0a"),
         ("a kind below zero", b"\x91\xff"),
         ("a kind that is text", b"\x91\xa1a"),
         ("an element too few", b"\x91\x02"),
@@ -100,9 +100,9 @@ fn a_message_that_is_too_long_is_refused_by_its_length_alone() {
 fn the_longest_message_is_taken() {
     let daemon = Daemon::start();
     let mut client = Client::open(&daemon);
-    // A query for a name that makes the message as long as can be: [5, 1, bin32].
-    let name = vec![b'n'; frame::MAX - 8];
-    client.say(&ToServer::Query { rid: 1, name: Some(&name) });
+    // A query for a name that makes the message as long as can be: [5, 1, bin32, false].
+    let name = vec![b'n'; frame::MAX - 9];
+    client.say(&ToServer::Query { rid: 1, name: Some(&name), deadlocks: false });
     assert!(matches!(client.hear(), lockkeeper_wire::ToClient::Snapshot { rid: 1, .. }));
 }
 
@@ -113,7 +113,11 @@ fn numbers_that_do_not_grow_end_their_connection_only() {
     let again = |rid| {
         let scope = vec![(&b"mine"[..], Mode::Exclusive)];
         let request = ToServer::Request { rid, scope, flags: Flags::default(), nested_in: None, info: None };
-        [request, ToServer::Query { rid, name: None }, ToServer::ForceRelease { rid, name: b"treasure" }]
+        [
+            request,
+            ToServer::Query { rid, name: None, deadlocks: false },
+            ToServer::ForceRelease { rid, name: b"treasure" },
+        ]
     };
     for (rid, number) in [(0, "number 0"), (4, "number 4"), (5, "number 5")] {
         for message in again(rid) {
@@ -156,7 +160,7 @@ fn what_precedes_the_mistake_is_answered() {
 fn a_connection_that_ends_within_a_message_has_said_nothing() {
     let daemon = Daemon::start();
     let mut witnesses = Witnesses::new(&daemon);
-    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     let force = framed(&ToServer::ForceRelease { rid: 1, name: b"treasure" });
     for length in 0..hello.len() {
         let mut intruder = Client::mute(&daemon);
@@ -178,7 +182,7 @@ fn a_connection_that_ends_within_a_message_has_said_nothing() {
 fn a_message_may_come_in_as_many_pieces_as_it_likes() {
     let daemon = Daemon::start();
     let mut client = Client::mute(&daemon);
-    for byte in framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None }) {
+    for byte in framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None }) {
         client.write(&[byte]);
     }
     assert!(matches!(client.hear(), lockkeeper_wire::ToClient::Welcome { .. }));
@@ -194,7 +198,7 @@ fn a_message_may_come_in_as_many_pieces_as_it_likes() {
 fn noise_on_thousands_of_connections_is_survived() {
     let daemon = Daemon::start();
     let mut witnesses = Witnesses::new(&daemon);
-    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     let mut random = Random(7);
     for round in 0..3_000_u32 {
         let mut intruder = Client::mute(&daemon);
@@ -225,7 +229,7 @@ fn messages_in_any_order_and_with_any_damage_are_survived() {
     let vectors = include_str!("../../../../docs/protocol-vectors.txt");
     let said: Vec<Vec<u8>> =
         vectors.lines().filter(|line| line.starts_with("client | ")).map(bytes_of).collect();
-    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None });
+    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
     let mut random = Random(8);
     for round in 0..3_000_u32 {
         let mut intruder = Client::mute(&daemon);

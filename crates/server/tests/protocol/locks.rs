@@ -3,7 +3,7 @@
 use crate::{client::Client, daemon::Daemon};
 use lockkeeper_core::{Cause, Limits, Mode};
 use lockkeeper_server::code;
-use lockkeeper_wire::{Flags, ToClient, ToServer};
+use lockkeeper_wire::{Flags, Step, ToClient, ToServer};
 
 const NONE: Flags = Flags { if_available: false, steal: false, refuse_deadlock: false };
 const IF_AVAILABLE: Flags = Flags { if_available: true, ..NONE };
@@ -171,6 +171,78 @@ fn a_request_that_would_close_a_cycle_is_refused_if_it_wants_to_be() {
     assert_eq!(one.queue_of("a"), [(one.id.clone(), true)]);
     other.release(b.rid);
     one.granted(waiting);
+}
+
+#[test]
+fn a_deadlock_is_shown_and_told_in_the_words_of_the_protocol() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let (a, b) = (one.request("a"), other.request("b"));
+    one.granted(a);
+    other.granted(b);
+    let from_a = one.request_scope(&[("b", Mode::Exclusive)], NONE, Some(a));
+    one.queued(from_a);
+    let from_b = other.request_scope(&[("a", Mode::Exclusive)], REFUSE_DEADLOCK, Some(b));
+    let (code, words) = other.refused(from_b);
+    assert_eq!(code, code::DEADLOCK);
+    assert!(words.contains(&one.id) && words.contains(&other.id), "clients by their ids: {words}");
+    let (entries, none) = one.inspect();
+    assert!(none.is_empty(), "it was refused: {none:?}");
+
+    let from_b = other.request_scope(&[("a", Mode::Exclusive)], NONE, Some(b));
+    other.queued(from_b);
+    let (entries_then, deadlocks) = one.inspect();
+    assert_eq!((entries.len(), entries_then.len()), (3, 4));
+    let ticket = |name: &str, held: bool| {
+        let found =
+            entries_then.iter().find(|entry| entry.name == name.as_bytes() && entry.token.is_some() == held);
+        found.expect("it is there").ticket
+    };
+    let step =
+        |ticket, waits_for: Option<&'static str>| Step { ticket, waits_for: waits_for.map(str::as_bytes) };
+    let cycle = vec![
+        step(ticket("b", false), Some("b")),
+        step(ticket("b", true), None),
+        step(ticket("a", false), Some("a")),
+        step(ticket("a", true), None),
+    ];
+    assert_eq!(deadlocks, [cycle]);
+    let nested: Vec<_> = entries_then.iter().map(|entry| (entry.ticket, entry.nested_in)).collect();
+    assert!(nested.contains(&(ticket("b", false), Some(ticket("a", true)))), "{nested:?}");
+    assert!(nested.contains(&(ticket("a", true), None)), "{nested:?}");
+    let me = std::process::id();
+    assert!(entries_then.iter().all(|entry| entry.pid == Some(me) && !entry.stole), "{entries_then:?}");
+}
+
+#[test]
+fn a_thief_of_its_own_locks_hears_first_what_it_broke_and_last_what_it_lets_in() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    let both = client.request_scope(&[("a", Mode::Exclusive), ("b", Mode::Exclusive)], NONE, None);
+    client.granted(both);
+    let waiting = client.request("b");
+    client.queued(waiting);
+    let stolen = client.request_with("a", STEAL);
+    assert_eq!(client.broken(both), Cause::Stolen);
+    client.granted(stolen);
+    client.granted(waiting);
+    let shown: Vec<_> = client.inspect().0.iter().map(|entry| (entry.name, entry.stole)).collect();
+    assert_eq!(shown, [(&b"b"[..], false), (b"a", true)]);
+}
+
+#[test]
+fn a_bye_ends_the_session_at_once_after_what_was_answered() {
+    let daemon = Daemon::start();
+    let (mut leaver, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
+    let held = leaver.request("a");
+    leaver.granted(held);
+    let waiting = waiter.wait_for("a");
+    let last = leaver.request("b");
+    leaver.say(&ToServer::Bye);
+    waiter.granted(waiting.rid);
+    leaver.granted(last);
+    assert_eq!(leaver.hear_or_end(), None);
+    assert!(!leaver.come_back(&daemon), "it is over");
 }
 
 #[test]
@@ -345,7 +417,7 @@ fn a_snapshot_that_is_too_long_is_refused_and_one_name_of_it_is_not() {
     }
     client.hold("short");
     let rid = client.next_rid();
-    client.say(&ToServer::Query { rid, name: None });
+    client.say(&ToServer::Query { rid, name: None, deadlocks: false });
     let (code, message) = client.refused(rid);
     assert_eq!(code, code::LIMIT);
     assert!(message.contains("one name"), "{message}");

@@ -97,7 +97,7 @@ class Session:
         self._stream.connect(path or default_path())
         self._rids = itertools.count(1)
         self._heard = collections.defaultdict(collections.deque)
-        self._send([HELLO, 1, bucket, None])
+        self._send([HELLO, 1, bucket, None, None])
         _, _, self.client_id, self.secret, self.ttl, _ = self._receive()
 
     def close(self):
@@ -115,8 +115,8 @@ class Session:
         return self._end(ABORT, ABORTED, rid)
 
     def query(self, name=None):
-        """Who holds and who waits: [name, shared, client id, ticket, token, info, milliseconds] each."""
-        _, _, entries = self.answer(self._ask(QUERY, None if name is None else wtf8(name)))
+        """Who holds and who waits: [name, shared, client id, ticket, token, info, milliseconds, ...] each."""
+        _, _, entries, _ = self.answer(self._ask(QUERY, None if name is None else wtf8(name), False))
         return entries
 
     def answer(self, rid):
