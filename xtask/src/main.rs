@@ -1,6 +1,7 @@
 //! The task runner. `cargo xtask` lists the jobs; CI runs `cargo xtask test` and nothing else.
 
 mod bench;
+mod guides;
 mod setup;
 
 use std::{
@@ -21,6 +22,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask miri        * the async crate's tests under Miri (nightly)
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm)
+  cargo xtask guides      * every command of the guides in docs/, compared with what they show
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         ["loom"] => loom(),
         ["miri"] => miri(),
         ["packages"] => packages(),
+        ["guides"] => guides::run_all(),
         ["gate"] => gate(),
         ["bench"] => bench::write_results(),
         ["fuzz"] => fuzz(None),
@@ -77,6 +80,7 @@ fn test() -> Result {
     loom()?;
     miri()?;
     packages()?;
+    guides::run_all()?;
     gate()
 }
 
