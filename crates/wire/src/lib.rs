@@ -9,6 +9,7 @@ pub mod frame;
 mod pack;
 mod to_client;
 mod to_server;
+pub mod websocket;
 
 pub use pack::Malformed;
 pub use to_client::{Entry, Step, ToClient};

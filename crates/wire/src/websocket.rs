@@ -1,0 +1,196 @@
+//! Messages as WebSocket frames them (RFC 6455), without the handshake and without I/O.
+
+use crate::frame::TooLong;
+use std::fmt;
+
+/// The name of the protocol in a WebSocket handshake.
+pub const SUBPROTOCOL: &str = "lockkeeper.v1";
+
+const FINAL: u8 = 0x80;
+const RESERVED: u8 = 0x70;
+const MASKED: u8 = 0x80;
+
+const CONTINUATION: u8 = 0;
+const TEXT: u8 = 1;
+const BINARY: u8 = 2;
+const CLOSE: u8 = 8;
+const PING: u8 = 9;
+const PONG: u8 = 10;
+
+/// What a control frame has room for.
+const CONTROL_MAX: usize = 125;
+
+/// Appends a message: whatever `write` appends, in one frame. A client masks what it says, a daemon does not.
+///
+/// ```
+/// # use lockkeeper_wire::websocket;
+/// let mut out = Vec::new();
+/// websocket::append(&mut out, None, |out| out.extend(b"abc"));
+/// assert_eq!(out, b"\x82\x03abc");
+/// ```
+pub fn append(out: &mut Vec<u8>, mask: Option<[u8; 4]>, write: impl FnOnce(&mut Vec<u8>)) {
+    append_frame(out, BINARY, mask, write);
+}
+
+/// Appends the answer to a ping.
+pub fn append_pong(out: &mut Vec<u8>, mask: Option<[u8; 4]>, ping: &[u8]) {
+    append_frame(out, PONG, mask, |out| out.extend(ping));
+}
+
+/// Appends the frame that ends a connection in good order.
+pub fn append_close(out: &mut Vec<u8>, mask: Option<[u8; 4]>) {
+    append_frame(out, CLOSE, mask, |out| out.extend(1000_u16.to_be_bytes()));
+}
+
+fn append_frame(out: &mut Vec<u8>, opcode: u8, mask: Option<[u8; 4]>, write: impl FnOnce(&mut Vec<u8>)) {
+    let start = out.len();
+    out.extend([FINAL | opcode, 0]);
+    out.extend(mask.iter().flatten());
+    let payload = out.len();
+    write(out);
+    let length = out.len() - payload;
+    if let Some(mask) = mask {
+        apply(mask, &mut out[payload..]);
+    }
+    // Nearly all messages are short. Room is made for the length of the others.
+    let (short, long) = match u16::try_from(length) {
+        Ok(length) if usize::from(length) <= CONTROL_MAX => (length.to_be_bytes()[1], &[][..]),
+        Ok(length) => (126, &length.to_be_bytes()[..]),
+        Err(_) => (127, &(length as u64).to_be_bytes()[..]),
+    };
+    out[start + 1] = short | if mask.is_some() { MASKED } else { 0 };
+    out.splice(start + 2..start + 2, long.iter().copied());
+}
+
+fn apply(mask: [u8; 4], payload: &mut [u8]) {
+    for chunk in payload.chunks_mut(4) {
+        chunk.iter_mut().zip(mask).for_each(|(byte, mask)| *byte ^= mask);
+    }
+}
+
+/// What the other side says.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Said<'a> {
+    /// A message of the protocol.
+    Message(&'a [u8]),
+    /// It wants this back in a pong.
+    Ping(&'a [u8]),
+    /// Nothing that matters: a part of a message, a pong.
+    Nothing,
+    /// It wants to end the connection.
+    Close,
+}
+
+/// Messages out of frames. A message can come in several, and pings in between.
+#[derive(Debug)]
+pub struct Frames {
+    masked: bool,
+    max: usize,
+    /// The message so far, and whether there is one.
+    parts: Vec<u8>,
+    open: bool,
+}
+
+impl Frames {
+    /// Takes messages of up to `max` bytes, from a client, whose frames are masked, or from a daemon.
+    pub fn new(masked: bool, max: usize) -> Self {
+        Self { masked, max, parts: Vec::new(), open: false }
+    }
+
+    /// What the first frame of `bytes` says, and its length; `None` if it is not all there yet. The frame is unmasked in
+    /// its place: it is looked at once.
+    ///
+    /// # Errors
+    ///
+    /// [`Broken`] as soon as it is known. Nothing that follows means anything.
+    ///
+    /// ```
+    /// # use lockkeeper_wire::websocket::{Frames, Said};
+    /// let mut frames = Frames::new(false, 10);
+    /// assert_eq!(frames.first(&mut b"\x82\x03ab".to_owned()), Ok(None));
+    /// assert_eq!(frames.first(&mut b"\x02\x02ab".to_owned()), Ok(Some((Said::Nothing, 4))));
+    /// assert_eq!(frames.first(&mut b"\x80\x01c".to_owned()), Ok(Some((Said::Message(b"abc"), 3))));
+    /// assert!(frames.first(&mut b"\x82\x0b".to_owned()).is_err());
+    /// ```
+    pub fn first<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<Option<(Said<'a>, usize)>, Broken> {
+        let Some(&[first, second]) = bytes.first_chunk() else { return Ok(None) };
+        let (last, opcode) = (first & FINAL != 0, first & !FINAL & !RESERVED);
+        if first & RESERVED != 0 {
+            return Err(Broken::Rules("an extension that was not agreed on"));
+        }
+        if (second & MASKED != 0) != self.masked {
+            return Err(Broken::Rules("a client masks its frames, and a daemon does not"));
+        }
+        let (length, start) = match second & !MASKED {
+            126 => match bytes[2..].first_chunk() {
+                Some(length) => (u64::from(u16::from_be_bytes(*length)), 4),
+                None => return Ok(None),
+            },
+            127 => match bytes[2..].first_chunk() {
+                Some(length) => (u64::from_be_bytes(*length), 10),
+                None => return Ok(None),
+            },
+            length => (u64::from(length), 2),
+        };
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        let before = if opcode == CONTINUATION { self.parts.len() } else { 0 };
+        match opcode {
+            CONTINUATION if !self.open => return Err(Broken::Rules("the rest of no message")),
+            BINARY if self.open => return Err(Broken::Rules("a message within a message")),
+            TEXT => return Err(Broken::Rules("messages are binary, not text")),
+            CLOSE | PING | PONG if !last || length > CONTROL_MAX => {
+                return Err(Broken::Rules("a control frame in parts, or too long"));
+            }
+            CONTINUATION | BINARY if length > self.max - before => {
+                return Err(Broken::TooLong(TooLong { length: before.saturating_add(length), max: self.max }));
+            }
+            CONTINUATION | BINARY | CLOSE | PING | PONG => {}
+            _ => return Err(Broken::Rules("no such frame")),
+        }
+        let payload = if self.masked { start + 4 } else { start };
+        let end = payload + length;
+        if bytes.len() < end {
+            return Ok(None);
+        }
+        if self.masked {
+            let mask = bytes[start..payload].try_into().expect("four bytes are four");
+            apply(mask, &mut bytes[payload..end]);
+        }
+        let payload = &bytes[payload..end];
+        let said = match opcode {
+            BINARY if last => Said::Message(payload),
+            BINARY | CONTINUATION => {
+                if opcode == BINARY {
+                    self.parts.clear();
+                }
+                self.parts.extend(payload);
+                self.open = !last;
+                if last { Said::Message(&self.parts) } else { Said::Nothing }
+            }
+            PING => Said::Ping(payload),
+            CLOSE => Said::Close,
+            _ => Said::Nothing,
+        };
+        Ok(Some((said, end)))
+    }
+}
+
+/// Bytes that are no frames of the protocol's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Broken {
+    /// They are not as WebSocket, or this protocol, has them.
+    Rules(&'static str),
+    /// The message is too long.
+    TooLong(TooLong),
+}
+
+impl fmt::Display for Broken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rules(why) => write!(f, "malformed frame: {why}"),
+            Self::TooLong(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Broken {}
