@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use lockkeeper_client::{Endpoint, Session};
 use lockkeeper_core::Name;
-use std::{env, ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
+use std::{env, ffi::OsString, net::SocketAddr, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
 /// Named locks for every process of this machine, served in order.
 #[derive(Parser)]
@@ -90,7 +90,25 @@ pub(crate) struct Serve {
     /// Where to keep what must outlive the daemon [default: in lockkeeper in $XDG_STATE_HOME or ~/.local/state]
     #[arg(long, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
-    /// How long a daemon that was killed waits for its clients when it is there again
+    /// Listen for WebSockets too, with /healthz and /metrics (127.0.0.1:7420)
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Speak TLS there, with this certificate (PEM); it is read anew on SIGHUP
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Let in only who has a token signed with one of these keys (a JSON Web Key Set); they are read anew on SIGHUP
+    #[arg(long, value_name = "FILE")]
+    pub(crate) keys: Option<PathBuf>,
+    /// Let in everybody who reaches the port, from other machines too
+    #[arg(long, conflicts_with = "keys")]
+    pub(crate) insecure: bool,
+    /// Let pages of this origin connect (https://example.com; * for all); browsers are refused otherwise
+    #[arg(long, value_name = "ORIGIN")]
+    pub(crate) allow_origin: Vec<String>,
+    /// How long a client on the network, or a daemon that was killed, may be silent before the others go on
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     pub(crate) ttl: Duration,
     /// Leave after so long without a client [default: never; 5m if it was started on demand]

@@ -3,15 +3,17 @@
 use crate::{Done, args::Serve, exit};
 use lockkeeper_client::Endpoint;
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Config, Error};
+use lockkeeper_server::{Config, Error, Listen};
 use std::{
     env, io,
     path::{Path, PathBuf},
     process::ExitCode,
+    sync::Arc,
     time::Duration,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
+    sync::Notify,
     task::LocalSet,
 };
 use tracing_subscriber::EnvFilter;
@@ -34,8 +36,18 @@ pub(crate) fn serve(args: Serve) -> Done {
     let remembered = || lockkeeper_server::remembered_state_dir(&socket);
     let state_dir = args.state_dir.or_else(remembered).or_else(|| state_dir(&socket));
     let state_dir = state_dir.ok_or((exit::USAGE, "no HOME: --state-dir is needed".into()))?;
+    let reload: Arc<Notify> = Arc::default();
+    let listen = args.listen.map(|address| Listen {
+        tls: args.tls_cert.zip(args.tls_key),
+        keys: args.keys,
+        insecure: args.insecure,
+        origins: args.allow_origin,
+        reload: Arc::clone(&reload),
+        ..Listen::at(address)
+    });
     let config = Config {
         socket,
+        listen,
         // Remembered for whoever serves next, from wherever that is started.
         state_dir: std::path::absolute(state_dir).map_err(|error| (exit::USAGE, error.to_string()))?,
         ttl: args.ttl,
@@ -49,10 +61,24 @@ pub(crate) fn serve(args: Serve) -> Done {
             signal(SignalKind::terminate()).map_err(failed)?,
             signal(SignalKind::interrupt()).map_err(failed)?,
         );
+        // Without a port, there is nothing to read anew: it ends with its terminal.
+        let mut hup = match config.listen {
+            Some(_) => Some(signal(SignalKind::hangup()).map_err(failed)?),
+            None => None,
+        };
         let stop = async {
-            tokio::select! {
-                _ = term.recv() => {}
-                _ = int.recv() => {}
+            loop {
+                let hup = async {
+                    match &mut hup {
+                        Some(hup) => _ = hup.recv().await,
+                        None => std::future::pending().await,
+                    }
+                };
+                tokio::select! {
+                    _ = term.recv() => return,
+                    _ = int.recv() => return,
+                    () = hup => reload.notify_one(),
+                }
             }
         };
         lockkeeper_server::serve(config, stop).await.map_err(|error| match error {

@@ -1,15 +1,24 @@
 //! One connection: its bytes as messages to the daemon, and the daemon's messages as bytes.
 
-use crate::{daemon::Daemon, process::Process, session::Outbox};
-use lockkeeper_wire::{ToClient, ToServer, code, frame};
+use crate::{
+    daemon::Daemon,
+    network::Stranger,
+    session::{Framing, Outbox, Peer},
+};
+use lockkeeper_wire::{
+    ToServer, code, frame,
+    websocket::{self, Frames, Said},
+};
 use std::{
     cell::RefCell,
     future::poll_fn,
     io,
+    pin::{Pin, pin},
     rc::Rc,
     task::{Context, Poll, ready},
+    time::{Duration, Instant},
 };
-use tokio::net::UnixStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes that are read in one go.
 const READ: usize = 64 << 10;
@@ -20,52 +29,77 @@ const PATIENCE: usize = 256 << 10;
 /// Turns after which a connection that still has work lets others have theirs.
 const TURNS: usize = 16;
 
-struct Connection {
-    stream: UnixStream,
-    process: Option<Process>,
+/// How long a client may take to hear the last that is said to it.
+const FAREWELL: Duration = Duration::from_secs(5);
+
+struct Connection<S> {
+    stream: S,
+    peer: Peer,
     daemon: Rc<RefCell<Daemon>>,
+    /// It counts as a stranger until it has said hello.
+    stranger: Option<Stranger>,
     /// Its session, once it has said hello.
     session: Option<u32>,
     /// What was read and is not a whole message yet.
     input: Vec<u8>,
     /// There may be a whole message in it all the same: the client had too much to read.
     more: bool,
+    /// How to find messages in it, if not by their lengths.
+    frames: Option<Frames>,
+    /// What the daemon has for the client.
+    outbox: Rc<RefCell<Outbox>>,
     /// What is being written, from `written` on.
     output: Vec<u8>,
     written: usize,
-    /// It ends once all is written.
-    closing: bool,
 }
 
-pub(crate) async fn run(stream: UnixStream, process: Option<Process>, daemon: Rc<RefCell<Daemon>>) {
+/// Serves a connection of which `input` has been read already.
+pub(crate) async fn run<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    input: Vec<u8>,
+    peer: Peer,
+    daemon: Rc<RefCell<Daemon>>,
+    stranger: Option<Stranger>,
+) {
+    let (framing, frames) = match peer {
+        Peer::Local(_) => (Framing::Lengths, None),
+        Peer::Network => (Framing::WebSocket, Some(Frames::new(true, frame::MAX))),
+    };
+    let outbox = Rc::new(RefCell::new(Outbox::new(framing)));
     let mut connection = Connection {
         stream,
-        process,
+        peer,
         daemon,
+        stranger,
         session: None,
-        input: Vec::new(),
-        more: false,
+        more: !input.is_empty(),
+        input,
+        frames,
+        outbox,
         output: Vec::new(),
         written: 0,
-        closing: false,
     };
+    let _alive = Rc::clone(&connection.daemon.borrow().connections);
     poll_fn(|context| connection.poll(context)).await;
     if let Some(session) = connection.session {
-        connection.daemon.borrow_mut().disconnected(session);
+        connection.daemon.borrow_mut().disconnected(session, &connection.outbox);
     }
+    let _ = tokio::time::timeout(FAREWELL, connection.farewell()).await;
 }
 
-impl Connection {
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Ready when it is to end.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.outbox.borrow_mut().waker = None;
         for _ in 0..TURNS {
             let write = match self.write(context) {
                 Poll::Ready(Err(_)) => return Poll::Ready(()),
                 write => write,
             };
-            if self.closing && write.is_ready() {
+            if self.outbox.borrow().closing {
                 return Poll::Ready(());
             }
-            let read = match self.closing || self.backlog() > PATIENCE {
+            let read = match self.backlog() > PATIENCE {
                 true => Poll::Pending,
                 false if std::mem::take(&mut self.more) => {
                     self.understand();
@@ -76,11 +110,14 @@ impl Connection {
             match read {
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false) | Err(_)) => return Poll::Ready(()),
-                Poll::Pending => match self.sleep(context) {
-                    Sleep::Cut => return Poll::Ready(()),
-                    Sleep::Work if write.is_ready() => {}
-                    _ => return Poll::Pending,
-                },
+                Poll::Pending => {
+                    let mut outbox = self.outbox.borrow_mut();
+                    outbox.waker = Some(context.waker().clone());
+                    // Unless there is news already that can be written.
+                    if !outbox.closing && (write.is_pending() || outbox.bytes.is_empty()) {
+                        return Poll::Pending;
+                    }
+                }
             }
         }
         context.waker().wake_by_ref();
@@ -89,65 +126,70 @@ impl Connection {
 
     /// Reads once and hands on what is whole. `false` at the end of the stream.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        let length = self.input.len();
-        loop {
-            ready!(self.stream.poll_read_ready(context))?;
-            self.input.resize(length + READ, 0);
-            match self.stream.try_read(&mut self.input[length..]) {
-                Ok(0) => return Poll::Ready(Ok(false)),
-                Ok(count) => {
-                    self.input.truncate(length + count);
-                    self.understand();
-                    return Poll::Ready(Ok(true));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.input.truncate(length),
-                Err(error) => return Poll::Ready(Err(error)),
-            }
+        self.input.reserve(READ);
+        let read = pin!(self.stream.read_buf(&mut self.input)).poll(context);
+        if ready!(read)? == 0 {
+            return Poll::Ready(Ok(false));
         }
+        self.outbox.borrow_mut().heard = Instant::now();
+        self.understand();
+        Poll::Ready(Ok(true))
     }
 
     /// Handles every whole message, until too much waits for the client: a short question can have a long answer.
     fn understand(&mut self) {
-        let mut input = std::mem::take(&mut self.input);
-        let mut rest = &input[..];
-        while !self.closing {
+        let (mut input, mut frames) = (std::mem::take(&mut self.input), self.frames.take());
+        let mut done = 0;
+        while !self.outbox.borrow().closing {
             if self.backlog() > PATIENCE {
                 self.more = true;
                 break;
             }
-            let message = match frame::first(rest, frame::MAX) {
-                Ok(Some((message, length))) => {
-                    rest = &rest[length..];
-                    ToServer::decode(message).map_err(|error| error.to_string())
+            let rest = &mut input[done..];
+            let first = match &mut frames {
+                Some(frames) => frames.first(rest).map_err(|error| error.to_string()),
+                None => match frame::first(rest, frame::MAX) {
+                    Ok(first) => Ok(first.map(|(message, length)| (Said::Message(message), length))),
+                    Err(error) => Err(error.to_string()),
+                },
+            };
+            match first {
+                Ok(Some((said, length))) => {
+                    self.hear(said);
+                    done += length;
                 }
                 Ok(None) => break,
-                Err(error) => Err(error.to_string()),
-            };
-            match message {
-                Ok(message) => self.handle(message),
                 Err(why) => self.part(code::MALFORMED, &why),
             }
         }
-        let done = input.len() - rest.len();
         input.drain(..done);
-        self.input = input;
+        (self.input, self.frames) = (input, frames);
+    }
+
+    fn hear(&mut self, said: Said<'_>) {
+        match said {
+            Said::Message(message) => match ToServer::decode(message) {
+                Ok(message) => self.handle(message),
+                Err(error) => self.part(code::MALFORMED, &error.to_string()),
+            },
+            Said::Ping(ping) => websocket::append_pong(&mut self.outbox.borrow_mut().bytes, None, ping),
+            Said::Nothing => {}
+            Said::Close => self.outbox.borrow_mut().close(),
+        }
     }
 
     fn handle(&mut self, message: ToServer<'_>) {
         let mut daemon = self.daemon.borrow_mut();
         let done = match (self.session, message) {
-            (None, ToServer::Hello { version, bucket, resume, token: _ }) => {
-                let welcome = daemon.hello(version, bucket, resume, self.process);
-                welcome.map(|session| self.session = Some(session))
+            (None, ToServer::Hello { version, bucket, resume, token }) => {
+                let hello = daemon.hello(version, bucket, resume, token, self.peer, &self.outbox);
+                hello.map(|session| (self.session, self.stranger) = (Some(session), None))
             }
             (None, _) => Err((code::OUT_OF_ORDER, "the first message is hello".into())),
             (Some(session), ToServer::Bye) => {
-                // What was answered before it is still written.
-                if let Some(outbox) = daemon.outbox(session) {
-                    self.output.append(&mut outbox.bytes);
-                }
+                self.outbox.borrow_mut().close();
                 daemon.end(session);
-                (self.session, self.closing) = (None, true);
+                self.session = None;
                 Ok(())
             }
             (Some(session), message) => daemon.handle(session, message),
@@ -158,13 +200,17 @@ impl Connection {
         }
     }
 
-    /// Says goodbye for a reason of the client's making.
+    /// Says goodbye for a reason of the client's making, mostly. Its session ends.
     fn part(&mut self, code: u32, message: &str) {
-        tracing::warn!(code, message, pid = self.process.map(|process| process.pid), "cut off");
-        self.take_outbox();
-        let goodbye = ToClient::Goodbye { code, message };
-        frame::append(&mut self.output, |out| goodbye.encode(out));
-        self.closing = true;
+        let pid = self.peer.process().map(|process| process.pid);
+        tracing::warn!(code, message, pid, "cut off");
+        self.outbox.borrow_mut().dismiss(code, message);
+        if let Some(session) = self.session
+            && code != code::STOPPING
+        {
+            self.daemon.borrow_mut().end(session);
+            self.session = None;
+        }
     }
 
     /// Writes all there is. Ready when nothing is left.
@@ -172,64 +218,38 @@ impl Connection {
         loop {
             if self.written == self.output.len() {
                 self.output.clear();
+                self.output.shrink_to(PATIENCE);
                 self.written = 0;
-                self.take_outbox();
+                std::mem::swap(&mut self.output, &mut self.outbox.borrow_mut().bytes);
                 if self.output.is_empty() {
-                    return Poll::Ready(Ok(()));
+                    return Pin::new(&mut self.stream).poll_flush(context);
                 }
             }
-            match self.stream.try_write(&self.output[self.written..]) {
-                Ok(count) => self.written += count,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    ready!(self.stream.poll_write_ready(context))?;
-                }
-                Err(error) => return Poll::Ready(Err(error)),
+            let rest = &self.output[self.written..];
+            match ready!(Pin::new(&mut self.stream).poll_write(context, rest))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                count => self.written += count,
             }
         }
     }
 
-    /// Takes over what the daemon has for the client.
-    fn take_outbox(&mut self) {
-        let closing = self.with_outbox(|output, outbox| {
-            match output.is_empty() {
-                true => std::mem::swap(output, &mut outbox.bytes),
-                false => output.append(&mut outbox.bytes),
-            }
-            outbox.closing
-        });
-        self.closing |= closing == Some(true);
-    }
-
-    fn with_outbox<R>(&mut self, then: impl FnOnce(&mut Vec<u8>, &mut Outbox) -> R) -> Option<R> {
-        let mut daemon = self.daemon.borrow_mut();
-        let outbox = daemon.outbox(self.session?)?;
-        Some(then(&mut self.output, outbox))
-    }
-
-    /// Has the next message wake the connection, unless there is one already.
-    fn sleep(&mut self, context: &mut Context<'_>) -> Sleep {
-        let sleep = self.with_outbox(|_, outbox| {
-            outbox.waker = Some(context.waker().clone());
-            match outbox.bytes.is_empty() && !outbox.closing {
-                _ if outbox.cut => Sleep::Cut,
-                true => Sleep::Idle,
-                false => Sleep::Work,
-            }
-        });
-        sleep.unwrap_or(Sleep::Idle)
-    }
-
     /// How much waits to be read by the client.
-    fn backlog(&mut self) -> usize {
-        let waiting = self.with_outbox(|_, outbox| outbox.bytes.len()).unwrap_or(0);
-        self.output.len() - self.written + waiting
+    fn backlog(&self) -> usize {
+        self.output.len() - self.written + self.outbox.borrow().bytes.len()
     }
-}
 
-enum Sleep {
-    Idle,
-    /// There is something to write.
-    Work,
-    /// The client has let too much wait.
-    Cut,
+    /// Writes what is left, if the connection ends in good order.
+    async fn farewell(&mut self) -> io::Result<()> {
+        let (closing, cut) = (self.outbox.borrow().closing, self.outbox.borrow().cut);
+        if !closing || cut {
+            return Ok(());
+        }
+        poll_fn(|context| self.write(context)).await?;
+        self.stream.shutdown().await?;
+        // Closing a TCP connection with something unread resets it, and the last words could be lost on their way.
+        while self.peer == Peer::Network && self.stream.read_buf(&mut self.input).await? > 0 {
+            self.input.clear();
+        }
+        Ok(())
+    }
 }

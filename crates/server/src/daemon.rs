@@ -1,21 +1,25 @@
 //! The state of the daemon: buckets, sessions, and what each message does to them.
 
+pub(crate) mod absent;
 mod query;
 mod reclaim;
 
 use crate::{
     Config, Error,
+    auth::{Keys, Rights},
     grace::Grace,
     journal::{Found, Journal, Recorded, random, to_hex},
-    process::Process,
-    session::{Outbox, Session},
+    session::{Outbox, Peer, Session},
 };
 use lockkeeper_core::{Effect, Limit, Limits, Live, Manager, Mode, Options, Outcome, RequestError};
 use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, VERSION, code};
 use std::{
+    cell::RefCell,
     collections::{BTreeSet, HashMap},
+    rc::Rc,
     time::{Duration, Instant},
 };
+use tokio::sync::Notify;
 
 /// Bytes of a label.
 const INFO: usize = 4096;
@@ -39,14 +43,24 @@ pub(crate) struct Daemon {
     by_id: HashMap<String, u32>,
     /// What was asked while it waits for the sessions of its former life.
     grace: Option<Grace>,
+    /// The sessions of its former life that have not come back with all they had, and until when each is waited for.
+    awaited: HashMap<u32, Instant>,
+    /// When to look whether a session on the network is still heard of.
+    looks: BTreeSet<(Instant, u32)>,
+    /// Told when there is a first one to look at.
+    first_look: Rc<Notify>,
+    /// Who may do what on the network. Everybody everything, if there are none.
+    pub(crate) keys: Option<Keys>,
+    /// Shared with every connection, so that they can be counted.
+    pub(crate) connections: Rc<()>,
     limits: Limits,
     ttl: Duration,
+    /// The greatest ttl of those of its former lives whose sessions it may have to wait for.
+    former_ttl: Duration,
     began: Instant,
     /// When it last had a session.
     busy: Instant,
     stopping: bool,
-    /// The last place in the order of arrivals that was taken, in this life or in those whose requests it took over.
-    last_place: u64,
 }
 
 /// The locks of one bucket.
@@ -57,6 +71,16 @@ struct Bucket {
     effects: Vec<Effect<Ticket>>,
     /// The greatest token it has given out.
     last_token: u64,
+    /// The last place in the order of arrivals that was taken, in this life or in those whose requests it took over.
+    last_place: u64,
+}
+
+impl Bucket {
+    /// Takes the next place in the order of arrivals. What a client claims may be anything, the last number too.
+    fn next_place(&mut self) -> u64 {
+        self.last_place = self.last_place.saturating_add(1);
+        self.last_place
+    }
 }
 
 /// Whose a request is.
@@ -74,7 +98,7 @@ struct Ticket {
 
 impl Daemon {
     pub(crate) fn start(config: &Config) -> Result<Self, Error> {
-        let Found { journal, sessions, state } = Journal::open(&config.state_dir)?;
+        let Found { journal, sessions, state, ttl } = Journal::open(&config.state_dir, config.ttl)?;
         let now = Instant::now();
         let mut daemon = Self {
             journal,
@@ -84,16 +108,21 @@ impl Daemon {
             free: Vec::new(),
             by_id: HashMap::new(),
             grace: None,
+            awaited: HashMap::new(),
+            looks: BTreeSet::new(),
+            first_look: Rc::default(),
+            keys: None,
+            connections: Rc::default(),
             limits: config.limits,
             ttl: config.ttl,
+            former_ttl: ttl,
             began: now,
             busy: now,
             stopping: false,
-            last_place: 0,
         };
         for session in sessions {
-            let until = Some(now + config.ttl);
-            daemon.add(session, until).map_err(|why| Error::Damaged(config.state_dir.clone(), why))?;
+            let key = daemon.add(session).map_err(|why| Error::Damaged(config.state_dir.clone(), why))?;
+            daemon.awaited.insert(key, now + ttl);
         }
         match state {
             // It left in good order: all is known.
@@ -129,21 +158,31 @@ impl Daemon {
         }
     }
 
+    /// Why it should not be relied on just now.
+    pub(crate) fn unwell(&self) -> Option<String> {
+        if self.stopping {
+            return Some(STOPPING.into());
+        }
+        let absent = self.awaited.len();
+        let words = format!("the daemon was killed and has started again: it waits for {absent} sessions");
+        self.grace.is_some().then_some(words)
+    }
+
+    pub(crate) fn metrics(&self) -> String {
+        String::new()
+    }
+
     /// Whether nobody has a session.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_id.is_empty()
     }
 
     pub(crate) fn connected(&self) -> usize {
-        self.sessions.iter().flatten().filter(|session| session.outbox.is_some()).count()
+        Rc::strong_count(&self.connections) - 1
     }
 
     pub(crate) fn idle_for(&self) -> Duration {
         if self.by_id.is_empty() { self.busy.elapsed() } else { Duration::ZERO }
-    }
-
-    pub(crate) fn outbox(&mut self, session: u32) -> Option<&mut Outbox> {
-        self.sessions[session as usize].as_mut()?.outbox.as_mut()
     }
 
     /// Opens a session, or goes on with one.
@@ -152,7 +191,9 @@ impl Daemon {
         version: u32,
         bucket: &str,
         resume: Option<(&str, Seal)>,
-        process: Option<Process>,
+        token: Option<&str>,
+        peer: Peer,
+        outbox: &Rc<RefCell<Outbox>>,
     ) -> Result<u32, Parting> {
         if version != VERSION {
             let older = if version < VERSION { "client" } else { "daemon" };
@@ -164,19 +205,25 @@ impl Daemon {
         if self.stopping {
             return Err((code::STOPPING, STOPPING.into()));
         }
-        let known = resume.and_then(|(id, secret)| self.absent(id, secret, bucket));
+        let rights = match (&self.keys, peer) {
+            (Some(keys), Peer::Network) => {
+                keys.rights(token, bucket).map_err(|why| (code::UNAUTHORIZED, why))?
+            }
+            _ => Rights::ALL,
+        };
+        let known = resume.and_then(|(id, secret)| self.resumable(id, secret, bucket, peer));
         let key = match known {
             Some(key) => key,
             None => {
                 let id = to_hex(&random()[..8]);
-                let session = Recorded { id, secret: random(), bucket: bucket.into(), process };
+                let session = Recorded { id, secret: random(), bucket: bucket.into(), peer };
                 check_bucket(bucket).map_err(|why| (code::NOT_SUPPORTED, why))?;
                 if self.buckets.len() >= BUCKETS && !self.by_name.contains_key(bucket) {
                     return Err((code::LIMIT, format!("limit reached: {BUCKETS} buckets")));
                 }
                 let storage = |error| (code::STORAGE, format!("the session cannot be recorded: {error}"));
                 // First what has a limit: a session that is written down is waited for after a kill.
-                let key = self.add(session.clone(), None).map_err(|why| (code::LIMIT, why))?;
+                let key = self.add(session.clone()).map_err(|why| (code::LIMIT, why))?;
                 if let Err(error) = self.journal.opened(&session) {
                     self.end(key);
                     return Err(storage(error));
@@ -184,13 +231,22 @@ impl Daemon {
                 key
             }
         };
-        let patience = self.ttl;
-        let ttl = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
+        let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
+        let now = Instant::now();
+        if known.is_some() {
+            self.came_back(key, now);
+        }
+        if peer == Peer::Network {
+            self.look_later(key, now);
+        }
         let session = self.session(key);
-        session.outbox = Some(Outbox::default());
-        session.reclaiming = known.is_some();
-        session.awaited_until = known.map(|_| Instant::now() + patience);
+        (session.rights, session.reclaiming) = (rights, known.is_some());
         session.unclaimed = session.requests.keys().copied().collect();
+        let before = session.outbox.replace(Rc::clone(outbox));
+        if let Some(before) = before {
+            // Its client has given that connection up; whatever it said there and was not heard, it says again.
+            before.borrow_mut().cut();
+        }
         let (client_id, secret) = (session.id.clone(), session.secret);
         session.send(&ToClient::Welcome {
             version: VERSION,
@@ -203,21 +259,33 @@ impl Daemon {
         Ok(key)
     }
 
-    /// The session that a client may go on with: one that is waited for, and whose secret it knows.
-    fn absent(&self, id: &str, secret: Seal, bucket: &str) -> Option<u32> {
+    /// The session that a client may go on with: one whose secret it knows, in the same bucket and reached in the same way,
+    /// that no process of this machine has.
+    fn resumable(&self, id: &str, secret: Seal, bucket: &str, peer: Peer) -> Option<u32> {
         let key = *self.by_id.get(id)?;
         let session = self.sessions[key as usize].as_ref()?;
         let same =
             session.secret.iter().zip(secret).fold(0, |seen, (ours, theirs)| seen | (ours ^ theirs)) == 0;
         let bucket = self.buckets[session.bucket as usize].name == bucket;
-        (same && bucket && session.outbox.is_none()).then_some(key)
+        let free = match (session.peer, peer) {
+            (Peer::Local(_), Peer::Local(_)) => session.outbox.is_none(),
+            (before, now) => before == now,
+        };
+        (same && bucket && free).then_some(key)
     }
 
     /// The connection of a session has ended. On this machine that means the client has, or wants no more.
-    pub(crate) fn disconnected(&mut self, key: u32) {
-        match self.stopping {
-            true => self.session(key).outbox = None,
-            false => self.end(key),
+    pub(crate) fn disconnected(&mut self, key: u32, outbox: &Rc<RefCell<Outbox>>) {
+        let Some(session) = &mut self.sessions[key as usize] else { return };
+        if !session.outbox.as_ref().is_some_and(|own| Rc::ptr_eq(own, outbox)) {
+            // It has ended, or goes on with another connection.
+            return;
+        }
+        if self.stopping || session.peer == Peer::Network {
+            session.heard = outbox.borrow().heard;
+            session.outbox = None;
+        } else {
+            self.end(key);
         }
     }
 
@@ -227,9 +295,7 @@ impl Daemon {
         self.by_id.remove(&session.id);
         self.free.push(key);
         self.busy = Instant::now();
-        if let Some(grace) = &mut self.grace {
-            grace.forget(key);
-        }
+        let awaited = self.forget(key, &session);
         let bucket = &mut self.buckets[session.bucket as usize];
         bucket.manager.client_gone(session.client, &mut bucket.effects);
         self.deliver(session.bucket);
@@ -245,6 +311,9 @@ impl Daemon {
             }
         }
         tracing::debug!(session = session.id, "ended");
+        if awaited {
+            self.settle_if_all_are_back();
+        }
     }
 
     pub(crate) fn handle(&mut self, key: u32, message: ToServer<'_>) -> Result<(), Parting> {
@@ -295,6 +364,10 @@ impl Daemon {
             _ if session.reclaiming => session.last_rid = session.last_rid.max(rid),
             _ => self.advance(key, rid)?,
         }
+        if ask.flags.steal && !self.session(key).rights.steal {
+            self.forbid(key, rid, "steal");
+            return Ok(());
+        }
         let most = self.limits.requests_per_client;
         match &mut self.grace {
             Some(grace) if grace.count_of(key) >= most as usize => {
@@ -322,22 +395,16 @@ impl Daemon {
         self.request_at(ask, None);
     }
 
-    /// Takes the next place in the order of arrivals. What a client claims may be anything, the last number too.
-    fn next_place(&mut self) -> u64 {
-        self.last_place = self.last_place.saturating_add(1);
-        self.last_place
-    }
-
     /// Makes a request that has a place in the order of arrivals already, or takes the next one.
     fn request_at(&mut self, ask: &Ask<'_>, place: Option<u64>) {
         let Ask { key, rid, scope, flags, nested_in, info } = *ask;
-        let place = place.unwrap_or_else(|| self.next_place());
         let session = self.sessions[key as usize].as_mut().expect("who asks has a session");
         if info.is_some_and(|info| info.len() > INFO) {
             let message = format!("limit reached: a label has at most {INFO} bytes");
             return session.send(&ToClient::Refused { rid, code: code::LIMIT, message: &message });
         }
         let bucket = &mut self.buckets[session.bucket as usize];
+        let place = place.unwrap_or_else(|| bucket.next_place());
         // As many as can wait, so that a release never needs one that is not reserved.
         let most = u64::from(self.limits.requests) + 1;
         if let Err(error) = self.journal.reserve(bucket.last_token, most) {
@@ -411,7 +478,16 @@ impl Daemon {
         self.deliver(number);
     }
 
+    /// Refuses what the client's token does not allow.
+    fn forbid(&mut self, key: u32, rid: u64, right: &str) {
+        let message = format!("the token does not allow it: it has no {right}");
+        self.session(key).send(&ToClient::Refused { rid, code: code::FORBIDDEN, message: &message });
+    }
+
     fn force_release(&mut self, key: u32, rid: u64, name: &[u8]) {
+        if !self.session(key).rights.force_release {
+            return self.forbid(key, rid, "force_release");
+        }
         if self.refuse_in_grace(key, rid) {
             return;
         }
@@ -426,8 +502,7 @@ impl Daemon {
         if self.grace.is_none() {
             return false;
         }
-        let absent = self.sessions.iter().flatten().filter(|session| session.awaited_until.is_some()).count();
-        let message = format!("the daemon was killed and has started again: it waits for {absent} sessions");
+        let message = self.unwell().unwrap_or_default();
         self.session(key).send(&ToClient::Refused { rid, code: code::GRACE, message: &message });
         true
     }
@@ -465,8 +540,8 @@ impl Daemon {
         bucket.effects = effects;
     }
 
-    fn add(&mut self, session: Recorded, awaited_until: Option<Instant>) -> Result<u32, String> {
-        let Recorded { id, secret, bucket, process } = session;
+    fn add(&mut self, session: Recorded) -> Result<u32, String> {
+        let Recorded { id, secret, bucket, peer } = session;
         let bucket = self.bucket(&bucket);
         let manager = &mut self.buckets[bucket as usize].manager;
         let client = manager.client().map_err(|limit| limit.to_string())?;
@@ -475,13 +550,15 @@ impl Daemon {
             secret,
             bucket,
             client,
-            process,
+            peer,
+            rights: Rights::ALL,
             requests: HashMap::new(),
             unclaimed: BTreeSet::new(),
             last_rid: 0,
             outbox: None,
             reclaiming: false,
-            awaited_until,
+            heard: Instant::now(),
+            look_at: None,
         };
         let key = match self.free.pop() {
             Some(key) => key,
@@ -503,7 +580,13 @@ impl Daemon {
         let seed = u64::from_le_bytes(random()[..8].try_into().expect("eight of sixteen bytes"));
         let config = lockkeeper_core::Config { limits: self.limits, last_token, hash_seed: seed };
         let manager = Manager::new(config);
-        self.buckets.push(Bucket { name: name.into(), manager, effects: Vec::new(), last_token });
+        self.buckets.push(Bucket {
+            name: name.into(),
+            manager,
+            effects: Vec::new(),
+            last_token,
+            last_place: 0,
+        });
         let number = u32::try_from(self.buckets.len() - 1).expect("there are fewer buckets than that");
         self.by_name.insert(name.into(), number);
         number
@@ -515,7 +598,7 @@ impl Daemon {
 
     fn record(&self, session: &Session) -> Recorded {
         let bucket = self.buckets[session.bucket as usize].name.clone();
-        Recorded { id: session.id.clone(), secret: session.secret, bucket, process: session.process }
+        Recorded { id: session.id.clone(), secret: session.secret, bucket, peer: session.peer }
     }
 }
 

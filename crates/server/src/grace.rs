@@ -2,21 +2,16 @@
 //! back or known to be gone, nobody else is granted anything.
 
 use crate::{
-    daemon::{Ask, Daemon},
+    daemon::Ask,
     journal::Kept,
     process::{Life, Process},
 };
 use lockkeeper_core::{Mode, Name};
 use lockkeeper_wire::Flags;
 use std::{
-    cell::RefCell,
     collections::HashMap,
-    rc::Rc,
     time::{Duration, Instant},
 };
-
-/// How often it looks whether those it waits for still live.
-const LOOK: Duration = Duration::from_millis(50);
 
 /// What is said meanwhile: by session and by the client's own number, each with its place in the order of arrival.
 #[derive(Default)]
@@ -100,13 +95,6 @@ impl Later {
         let scope: Vec<_> = scope.iter().map(|(name, mode)| (name.as_bytes(), *mode)).collect();
         let (flags, nested_in, info) = (*flags, *nested_in, info.as_deref());
         then(Ask { key: *key, rid: *rid, scope: &scope, flags, nested_in, info })
-    }
-}
-
-/// Looks after those who are waited for, until nobody is.
-pub(crate) async fn watch(daemon: Rc<RefCell<Daemon>>) {
-    while daemon.borrow_mut().look_for_absent(Instant::now()) {
-        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -6,7 +6,7 @@
 //!   outlives the daemon as it is.
 //! * `state`: what the sessions had, written by a daemon that leaves in good order. Whoever starts next takes it away.
 
-use crate::{Error, process::Process};
+use crate::{Error, process::Process, session::Peer};
 use lockkeeper_core::{Mode, Name};
 use lockkeeper_wire::{Claim, Seal, ToServer, frame};
 use rustix::fs::{FlockOperation, flock};
@@ -18,6 +18,7 @@ use std::{
     io::{self, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Tokens that are reserved in one go.
@@ -31,6 +32,8 @@ pub(crate) struct Journal {
     key: Seal,
     reserved: u64,
     sessions: File,
+    /// The greatest ttl that the sessions were told.
+    ttl: Duration,
     /// How long the list of sessions is.
     length: u64,
     /// Held as long as the daemon is.
@@ -43,7 +46,7 @@ pub(crate) struct Recorded {
     pub(crate) id: String,
     pub(crate) secret: Seal,
     pub(crate) bucket: String,
-    pub(crate) process: Option<Process>,
+    pub(crate) peer: Peer,
 }
 
 /// A request that a session had.
@@ -59,12 +62,14 @@ pub(crate) struct Kept {
 pub(crate) struct Found {
     pub(crate) journal: Journal,
     pub(crate) sessions: Vec<Recorded>,
+    /// For how long they may have to be waited for.
+    pub(crate) ttl: Duration,
     /// What each of them had, if the daemon before left in good order.
     pub(crate) state: Option<Vec<(String, Vec<Kept>)>>,
 }
 
 impl Journal {
-    pub(crate) fn open(dir: &Path) -> Result<Found, Error> {
+    pub(crate) fn open(dir: &Path, ttl: Duration) -> Result<Found, Error> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| Error::File(path, error)
@@ -93,7 +98,8 @@ impl Journal {
         };
         let sessions_path = dir.join("sessions");
         let text = read_if_there(&sessions_path).map_err(failed(&sessions_path))?.unwrap_or_default();
-        let recorded = parse(&text);
+        let (recorded, former) = parse(&text);
+        let ttl = if recorded.is_empty() { ttl } else { former.max(ttl) };
         let state_path = dir.join("state");
         let state = match fs::read(&state_path) {
             Ok(bytes) => {
@@ -105,9 +111,10 @@ impl Journal {
         };
         // The list is replaced whole, never emptied: who is killed here has lost nobody.
         let list = create(&dir.join("sessions.new")).map_err(failed(&sessions_path))?;
-        let mut journal = Self { dir: dir.into(), key, reserved, sessions: list, length: 0, _lock: lock };
+        let mut journal =
+            Self { dir: dir.into(), key, reserved, sessions: list, ttl, length: 0, _lock: lock };
         journal.rewrite(recorded.iter()).map_err(failed(&sessions_path))?;
-        Ok(Found { journal, sessions: recorded, state })
+        Ok(Found { journal, sessions: recorded, ttl, state })
     }
 
     /// The last token that a former life can have given out.
@@ -167,7 +174,8 @@ impl Journal {
     /// Writes the list of sessions anew.
     pub(crate) fn rewrite<'a>(&mut self, sessions: impl Iterator<Item = &'a Recorded>) -> io::Result<()> {
         let (path, new) = (self.dir.join("sessions"), self.dir.join("sessions.new"));
-        let text: String = sessions.map(line).collect();
+        let first = format!("ttl {}\n", self.ttl.as_millis());
+        let text: String = std::iter::once(first).chain(sessions.map(line)).collect();
         let mut file = create(&new)?;
         file.write_all(text.as_bytes())?;
         fs::rename(&new, &path)?;
@@ -229,37 +237,46 @@ fn read_if_there(path: &Path) -> io::Result<Option<String>> {
     }
 }
 
-fn line(Recorded { id, secret, bucket, process }: &Recorded) -> String {
+fn line(Recorded { id, secret, bucket, peer }: &Recorded) -> String {
     let secret = to_hex(secret);
-    match process {
-        Some(Process { pid, started }) => format!("open {id} {secret} {bucket} {pid} {started}\n"),
-        None => format!("open {id} {secret} {bucket}\n"),
+    match peer {
+        Peer::Local(Some(Process { pid, started })) => {
+            format!("open {id} {secret} {bucket} {pid} {started}\n")
+        }
+        Peer::Local(None) => format!("open {id} {secret} {bucket}\n"),
+        Peer::Network => format!("open {id} {secret} {bucket} network\n"),
     }
 }
 
-/// The sessions that were opened and not closed. A line that was cut off is no session: its client was not answered.
-fn parse(text: &str) -> Vec<Recorded> {
+/// The sessions that were opened and not closed, and the ttl that they were told. A line that was cut off is no session:
+/// its client was not answered.
+fn parse(text: &str) -> (Vec<Recorded>, Duration) {
     let mut sessions: Vec<Recorded> = Vec::new();
     let mut closed = std::collections::HashSet::new();
+    let mut ttl = Duration::ZERO;
     for line in text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n')) {
         let mut fields = line.split(' ');
         match (fields.next(), fields.next()) {
+            (Some("ttl"), Some(millis)) => ttl = Duration::from_millis(millis.parse().unwrap_or(0)),
             (Some("close"), Some(id)) => _ = closed.insert(id),
             (Some("open"), Some(id)) => {
                 let secret = fields.next().and_then(from_hex);
                 let (Some(secret), Some(bucket)) = (secret, fields.next()) else { continue };
-                let mut number = || fields.next()?.parse::<u64>().ok();
-                let process = number().zip(number()).and_then(|(pid, started)| {
-                    let pid = i32::try_from(pid).ok()?;
-                    Some(Process { pid, started })
-                });
-                sessions.push(Recorded { id: id.into(), secret, bucket: bucket.into(), process });
+                let peer = match (fields.next(), fields.next()) {
+                    (Some("network"), _) => Peer::Network,
+                    (pid, started) => Peer::Local(process(pid, started)),
+                };
+                sessions.push(Recorded { id: id.into(), secret, bucket: bucket.into(), peer });
             }
             _ => {}
         }
     }
     sessions.retain(|session| !closed.contains(&session.id[..]));
-    sessions
+    (sessions, ttl)
+}
+
+fn process(pid: Option<&str>, started: Option<&str>) -> Option<Process> {
+    Some(Process { pid: pid?.parse().ok()?, started: started?.parse().ok()? })
 }
 
 fn read_state(mut bytes: &[u8]) -> Option<Vec<(String, Vec<Kept>)>> {

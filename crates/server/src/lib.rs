@@ -1,7 +1,7 @@
 //! Lockkeeper's daemon: one lock manager for each bucket, and sessions that own locks in them.
 //!
-//! A message takes this path: `listen` accepts a connection and knows whose it is; `connection` turns its bytes
-//! into messages and back; `daemon` has the sessions and runs the engine, on the thread that read the bytes. There is
+//! A message takes this path: `listen` accepts a connection of this machine and knows whose it is, `network` one from
+//! elsewhere, which `http` makes a WebSocket; `connection` turns its bytes into messages and back; `daemon` has the sessions and runs the engine, on the thread that read the bytes. There is
 //! one such thread: nothing is locked, and nobody is woken on another core. What a message does to others is put into
 //! their outboxes.
 //!
@@ -9,34 +9,85 @@
 //! `grace` is how it begins.
 #![forbid(unsafe_code)]
 
+mod auth;
 mod connection;
 mod daemon;
 mod grace;
+mod http;
 mod journal;
 mod listen;
+mod network;
 mod process;
 mod session;
 
 pub use listen::remembered_state_dir;
 pub use lockkeeper_wire::code;
 
-use daemon::Daemon;
+use daemon::{Daemon, absent};
 use lockkeeper_core::Limits;
-use std::{cell::RefCell, future::Future, io, path::PathBuf, rc::Rc, time::Duration};
+use network::Network;
+use std::{
+    cell::RefCell,
+    fs,
+    future::{Future, pending},
+    io,
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::Notify;
 
 /// How a daemon is set up.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Where clients of this machine connect.
     pub socket: PathBuf,
+    /// Where clients of other machines, and browsers, connect.
+    pub listen: Option<Listen>,
     /// Where what must outlive the daemon is kept. One daemon at a time.
     pub state_dir: PathBuf,
-    /// For how long a daemon that was killed and has started again waits for the sessions of its former life.
+    /// For how long a session on the network lasts of which nothing is heard; and for how long a daemon that was killed and has
+    /// started again waits for the sessions of its former life.
     pub ttl: Duration,
     /// After how long without a session it leaves; never if there is none.
     pub idle: Option<Duration>,
     /// What each bucket takes on.
     pub limits: Limits,
+}
+
+/// A TCP port, and who may do what there.
+#[derive(Clone, Debug)]
+pub struct Listen {
+    /// Where it is.
+    pub address: SocketAddr,
+    /// The port itself, if somebody else has opened it.
+    pub given: Option<Arc<TcpListener>>,
+    /// The PEM files of the certificate, with what it takes to trust it, and of its key; without TLS if there are none.
+    pub tls: Option<(PathBuf, PathBuf)>,
+    /// A JSON Web Key Set: who has a token of one of these keys may do what it says. Everybody everything if there is none.
+    pub keys: Option<PathBuf>,
+    /// Whether that may be so beyond this machine.
+    pub insecure: bool,
+    /// Pages of which origins may connect; `*` is for all.
+    pub origins: Vec<String>,
+    /// Told when certificates and keys are to be read anew.
+    pub reload: Arc<Notify>,
+}
+
+impl Listen {
+    /// A port for everybody who reaches it; of this machine only, unless more is said.
+    pub fn at(address: SocketAddr) -> Self {
+        let (given, tls, keys, insecure) = (None, None, None, false);
+        Self { address, given, tls, keys, insecure, origins: Vec::new(), reload: Arc::default() }
+    }
+
+    fn keys(&self) -> Result<Option<auth::Keys>, Error> {
+        let Some(path) = &self.keys else { return Ok(None) };
+        let text = fs::read_to_string(path).map_err(|error| Error::File(path.clone(), error))?;
+        auth::Keys::parse(&text).map(Some).map_err(|why| Error::File(path.clone(), io::Error::other(why)))
+    }
 }
 
 /// Why a daemon does not start.
@@ -49,6 +100,10 @@ pub enum Error {
     OtherState(PathBuf, PathBuf),
     /// A file or directory could not be used.
     File(PathBuf, io::Error),
+    /// A port could not be opened.
+    Address(SocketAddr, io::Error),
+    /// A port that others can reach would be open to all of them.
+    Insecure(SocketAddr),
     /// What the state directory holds is not ours, or is damaged.
     Damaged(PathBuf, String),
 }
@@ -65,6 +120,12 @@ impl std::fmt::Display for Error {
                 before.display()
             ),
             Self::File(path, error) => write!(f, "{}: {error}", path.display()),
+            Self::Address(address, error) => write!(f, "{address}: {error}"),
+            Self::Insecure(address) => write!(
+                f,
+                "{address} can be reached by others, and without keys everybody may do everything: give --keys, or \
+                 --insecure if that is meant"
+            ),
             Self::Damaged(path, why) => {
                 write!(f, "{} is damaged: {why}. With no client left alive, remove it", path.display())
             }
@@ -82,17 +143,45 @@ impl std::error::Error for Error {}
 /// If it cannot start: [`Error`].
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let listener = listen::bind(&config.socket, &config.state_dir)?;
-    let daemon = Rc::new(RefCell::new(Daemon::start(&config)?));
+    let network = match &config.listen {
+        Some(listen) => Some((Rc::new(Network::bind(listen).await?), listen)),
+        None => None,
+    };
+    let mut daemon = Daemon::start(&config)?;
+    if let Some((_, listen)) = &network {
+        daemon.keys = listen.keys()?;
+    }
+    let daemon = Rc::new(RefCell::new(daemon));
     listener.remember(&config.state_dir).map_err(|error| Error::File(config.socket.clone(), error))?;
     tracing::info!(socket = %config.socket.display(), state = %config.state_dir.display(), "serving");
-    let grace = tokio::task::spawn_local(grace::watch(Rc::clone(&daemon)));
+    if let Some((network, _)) = &network {
+        tracing::info!(address = %network.address(), "listening");
+    }
+    let watches = [
+        tokio::task::spawn_local(absent::watch_for_absent(Rc::clone(&daemon))),
+        tokio::task::spawn_local(absent::watch_for_silent(Rc::clone(&daemon))),
+    ];
+    let accept = async {
+        let network = async {
+            let Some((network, listen)) = &network else { return pending().await };
+            let reload = async {
+                loop {
+                    listen.reload.notified().await;
+                    network.reload(&daemon);
+                }
+            };
+            tokio::join!(network.accept(&daemon), network.tire_of_strangers(), reload);
+        };
+        tokio::join!(listener.accept(&daemon), network);
+    };
+    tokio::pin!(accept);
     tokio::select! {
         biased;
         () = stop => tracing::info!("asked to stop"),
         () = idle(&daemon, config.idle) => tracing::info!("nobody needs it: leaving"),
-        () = listener.accept(&daemon) => {}
+        () = &mut accept => {}
     }
-    grace.abort();
+    watches.iter().for_each(tokio::task::JoinHandle::abort);
     daemon.borrow_mut().stop();
     // Connections say goodbye on their own; a client that does not read has had its chance.
     let gone = async {
@@ -100,7 +189,11 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let _ = tokio::time::timeout(Duration::from_secs(1), gone).await;
+    tokio::select! {
+        () = gone => {}
+        () = tokio::time::sleep(Duration::from_secs(1)) => {}
+        () = accept => {}
+    }
     if daemon.borrow().is_empty() {
         listener.forget();
     }

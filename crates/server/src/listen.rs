@@ -1,6 +1,6 @@
 //! The Unix socket: only this user's processes can connect, and only one daemon listens.
 
-use crate::{Error, connection, daemon::Daemon, journal::alone, process::Process};
+use crate::{Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer};
 use std::{
     cell::RefCell,
     ffi::OsString,
@@ -100,8 +100,8 @@ fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
     let me = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == me || peer.uid() == 0 => {
-            let process = peer.pid().and_then(Process::of);
-            tokio::task::spawn_local(connection::run(stream, process, Rc::clone(daemon)));
+            let peer = Peer::Local(peer.pid().and_then(Process::of));
+            tokio::task::spawn_local(connection::run(stream, Vec::new(), peer, Rc::clone(daemon), None));
         }
         Ok(peer) => tracing::warn!(uid = peer.uid(), "refused: another user"),
         Err(error) => tracing::warn!(%error, "refused: nobody knows who it is"),

@@ -6,24 +6,27 @@ use lockkeeper_wire::{Entry, Step, ToClient, frame};
 
 impl Daemon {
     pub(super) fn query(&mut self, key: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) {
+        if deadlocks && !self.session(key).rights.inspect {
+            return self.forbid(key, rid, "inspect");
+        }
         if self.refuse_in_grace(key, rid) {
             return;
         }
-        let number = self.session(key).bucket;
-        let bytes = self.snapshot(number, rid, name, deadlocks);
+        let bytes = self.snapshot(key, rid, name, deadlocks);
         let session = self.session(key);
-        match (bytes, &mut session.outbox) {
-            (Some(mut bytes), Some(outbox)) => outbox.bytes.append(&mut bytes),
-            (None, _) => {
+        match bytes {
+            Some(bytes) => session.send_bytes(|out| out.extend(bytes)),
+            None => {
                 let message = "the snapshot is too long: ask for one name";
                 session.send(&ToClient::Refused { rid, code: code::LIMIT, message });
             }
-            (Some(_), None) => {}
         }
     }
 
-    /// A frame with the state of a bucket, or of one name of it; `None` if it would be too long.
-    fn snapshot(&self, number: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) -> Option<Vec<u8>> {
+    /// A message with the state of a bucket, or of one name of it; `None` if it would be too long.
+    fn snapshot(&self, key: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) -> Option<Vec<u8>> {
+        let asks = self.sessions[key as usize].as_ref().expect("who asks has a session");
+        let number = asks.bucket;
         let manager = &self.buckets[number as usize].manager;
         let mut shown: Vec<Shown<'_>> = Vec::new();
         match name {
@@ -42,28 +45,36 @@ impl Daemon {
         // Held first; within each, the order of arrival stays.
         shown.sort_by_key(|(live, ..)| live.token().is_none());
         let now = since(self.began);
-        let entries = shown.into_iter().map(|shown| self.entry(number, shown, now)).collect();
+        let entries = shown.into_iter().map(|shown| self.entry(key, shown, now)).collect();
         let found = if deadlocks { manager.deadlocks() } else { Vec::new() };
         let deadlocks = found.iter().map(|deadlock| self.cycle(number, deadlock)).collect();
         let mut bytes = Vec::new();
-        frame::append(&mut bytes, |out| ToClient::Snapshot { rid, entries, deadlocks }.encode(out));
+        ToClient::Snapshot { rid, entries, deadlocks }.encode(&mut bytes);
         (bytes.len() <= frame::MAX_TO_CLIENT).then_some(bytes)
     }
 
-    fn entry<'a>(&'a self, number: u32, (live, name, mode): Shown<'a>, now: u64) -> Entry<'a> {
+    /// What a session sees of a request: all, or, if it is another's and it may not inspect, who has which name.
+    fn entry<'a>(&'a self, key: u32, (live, name, mode): Shown<'a>, now: u64) -> Entry<'a> {
+        let asks = self.sessions[key as usize].as_ref().expect("who asks has a session");
         let ticket = live.data();
         let session = self.sessions[ticket.session as usize].as_ref();
+        let client_id = session.map_or("", |session| &session.id);
+        if !asks.rights.inspect && ticket.session != key {
+            let token = live.token().map(|_| 0);
+            let (ticket, since, info, nested_in, stole, pid) = (0, 0, None, None, false, None);
+            return Entry { name, mode, client_id, ticket, token, info, since, nested_in, stole, pid };
+        }
         Entry {
             name,
             mode,
-            client_id: session.map_or("", |session| &session.id),
+            client_id,
             ticket: ticket.place,
             token: live.token().map(|token| ticket.token.unwrap_or(token.get())),
             info: ticket.info.as_deref(),
             since: now.saturating_sub(ticket.since),
-            nested_in: live.nested_in().and_then(|outer| Some(self.ticket(number, outer)?.place)),
+            nested_in: live.nested_in().and_then(|outer| Some(self.ticket(asks.bucket, outer)?.place)),
             stole: live.stole(),
-            pid: session.and_then(|session| u32::try_from(session.process?.pid).ok()),
+            pid: session.and_then(|session| u32::try_from(session.peer.process()?.pid).ok()),
         }
     }
 
@@ -81,6 +92,9 @@ impl Daemon {
     /// A deadlock in words, because of which a request that would have had this place was refused.
     pub(super) fn describe(&self, key: u32, place: u64, deadlock: &Deadlock) -> String {
         let asks = self.sessions[key as usize].as_ref().expect("who asks has a session");
+        if !asks.rights.inspect {
+            return "the request would have waited in a circle".into();
+        }
         deadlock.describe(|step| {
             let ticket = self.ticket(asks.bucket, step.request);
             let place = ticket.map_or(place, |ticket| ticket.place);

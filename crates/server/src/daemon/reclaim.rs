@@ -1,21 +1,19 @@
 //! Clients that come back, to a daemon that has started again: what they had, and how it is entered.
 
 use super::{Ask, Daemon, Parting, Ticket, code, receipt, since};
-use crate::{grace, journal::Kept, session::Session};
+use crate::{journal::Kept, session::Session};
 use lockkeeper_core::{Cause, Mode, Name, Options, Outcome, RequestId};
 use lockkeeper_wire::{Claim, Flags, ToClient};
-use std::{
-    collections::{HashMap, hash_map},
-    time::Instant,
-};
+use std::collections::{HashMap, hash_map};
 
 impl Daemon {
     /// The client has said all it had. What it has not said again, it wants no more: it gave that up while there was
     /// no daemon to hear it.
     pub(super) fn ready(&mut self, key: u32) {
         let session = self.session(key);
-        (session.reclaiming, session.awaited_until) = (false, None);
+        session.reclaiming = false;
         let unclaimed = std::mem::take(&mut session.unclaimed);
+        self.awaited.remove(&key);
         // The last first, so that none lets in another of them.
         unclaimed.into_iter().rev().for_each(|rid| self.give_up(key, rid, None));
         self.settle_if_all_are_back();
@@ -81,9 +79,9 @@ impl Daemon {
                 return self.request_at(&ask, ticket);
             }
         };
-        let place = self.next_place();
         let session = self.sessions[key as usize].as_mut().expect("who claims has a session");
         let bucket = &mut self.buckets[session.bucket as usize];
+        let place = bucket.next_place();
         let options = Options { if_available: true, ..Options::default() };
         let (rid, info) = (kept.rid, kept.info.clone());
         let ticket = Ticket { session: key, place, rid, info, since: since(self.began), token: Some(token) };
@@ -107,12 +105,14 @@ impl Daemon {
             Claim::Held { token, .. } => (0, u64::MAX - token),
             Claim::Waiting { ticket } => (1, ticket.unwrap_or(u64::MAX)),
         });
-        let tickets = claims.iter().filter_map(|(_, kept)| match kept.claim {
-            Claim::Waiting { ticket } => ticket,
-            Claim::Held { .. } => None,
-        });
         // Whoever had no ticket yet comes after all who had.
-        self.last_place = tickets.max().map_or(self.last_place, |last| last.max(self.last_place));
+        for (key, kept) in &claims {
+            if let Claim::Waiting { ticket: Some(ticket) } = kept.claim {
+                let bucket = self.session(*key).bucket;
+                let last = &mut self.buckets[bucket as usize].last_place;
+                *last = ticket.max(*last);
+            }
+        }
         for (key, kept) in &claims {
             self.enter(*key, kept);
         }
@@ -131,8 +131,7 @@ impl Daemon {
 
     /// Ends the grace once nobody is waited for any more.
     pub(crate) fn settle_if_all_are_back(&mut self) {
-        let waits = |session: &Session| session.awaited_until.is_some();
-        if self.grace.is_none() || self.sessions.iter().flatten().any(waits) {
+        if self.grace.is_none() || !self.awaited.is_empty() {
             return;
         }
         let (claims, later) = self.grace.take().unwrap_or_default().end();
@@ -141,39 +140,6 @@ impl Daemon {
         for ask in &later {
             ask.with(|ask| self.request(&ask));
         }
-    }
-
-    /// Ends the sessions of a former life that are not coming back. Whether there are others.
-    pub(crate) fn look_for_absent(&mut self, now: Instant) -> bool {
-        let ttl = self.ttl;
-        let mut gone = Vec::new();
-        let mut waits = false;
-        for (key, session) in self.sessions.iter_mut().enumerate() {
-            let Some(session) = session else { continue };
-            let Some(until) = session.awaited_until else { continue };
-            match grace::verdict(session.process, until, now, ttl) {
-                None if session.outbox.is_some() => {
-                    (session.reclaiming, session.awaited_until) = (false, None);
-                    session.dismiss(
-                        code::OUT_OF_ORDER,
-                        "it is not ready: all was to be reclaimed within the ttl",
-                    );
-                }
-                None => {
-                    tracing::info!(session = session.id, "is not coming back");
-                    gone.push(key);
-                }
-                Some(until) => {
-                    session.awaited_until = Some(until);
-                    waits = true;
-                }
-            }
-        }
-        for key in gone {
-            self.end(u32::try_from(key).expect("sessions are numbered so"));
-        }
-        self.settle_if_all_are_back();
-        waits || self.grace.is_some()
     }
 
     /// What a session has, in its own words.

@@ -1,0 +1,167 @@
+//! Who may do what: the tokens that clients on the network show, and the keys that these are signed with.
+//!
+//! A token is a JSON Web Token (RFC 7519), signed with HS256 or EdDSA. Which of the two is for the key to say, never for
+//! the token.
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use ring::{hmac, signature};
+use serde::Deserialize;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// What a client may do beyond asking for locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rights {
+    pub(crate) steal: bool,
+    pub(crate) force_release: bool,
+    /// See what others said of themselves, not only what they hold.
+    pub(crate) inspect: bool,
+}
+
+impl Rights {
+    pub(crate) const ALL: Self = Self { steal: true, force_release: true, inspect: true };
+}
+
+/// The fewest bytes of a key for HS256 (RFC 7518 §3.2).
+const SHORTEST: usize = 32;
+
+/// How far ahead of ours the clock of whoever makes tokens may be.
+const AHEAD: Duration = Duration::from_secs(60);
+
+/// The keys whose tokens are good.
+pub(crate) struct Keys(Vec<Key>);
+
+struct Key {
+    id: Option<String>,
+    kind: Kind,
+}
+
+enum Kind {
+    Hs256(hmac::Key),
+    EdDsa(signature::UnparsedPublicKey<Vec<u8>>),
+}
+
+#[derive(Deserialize)]
+struct KeySet {
+    keys: Vec<WebKey>,
+}
+
+#[derive(Deserialize)]
+struct WebKey {
+    kty: String,
+    kid: Option<String>,
+    alg: Option<String>,
+    crv: Option<String>,
+    k: Option<String>,
+    x: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct Header {
+    alg: String,
+    kid: Option<String>,
+    crit: Option<serde::de::IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+struct Claims {
+    exp: f64,
+    nbf: Option<f64>,
+    #[serde(default)]
+    buckets: Vec<String>,
+    #[serde(default)]
+    steal: bool,
+    #[serde(default)]
+    force_release: bool,
+    #[serde(default)]
+    inspect: bool,
+}
+
+impl Keys {
+    /// Reads a JSON Web Key Set (RFC 7517). Keys that are for something else are passed over.
+    pub(crate) fn parse(json: &str) -> Result<Self, String> {
+        let set: KeySet = serde_json::from_str(json).map_err(|error| format!("not a key set: {error}"))?;
+        let keys: Vec<Key> =
+            set.keys.into_iter().filter_map(|key| key.read().transpose()).collect::<Result<_, _>>()?;
+        match keys.is_empty() {
+            true => Err("no key is for HS256 (kty oct) or EdDSA (kty OKP, crv Ed25519)".into()),
+            false => Ok(Self(keys)),
+        }
+    }
+
+    /// What the bearer of a token may do in a bucket.
+    pub(crate) fn rights(&self, token: Option<&str>, bucket: &str) -> Result<Rights, String> {
+        let token = token.ok_or("a token is needed")?;
+        let claims = self
+            .verify(token)
+            .ok_or("the token is not one, or its signature is not by a key of this daemon's")?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        if now.as_secs_f64() >= claims.exp {
+            return Err("the token has expired: get a new one".into());
+        }
+        if claims.nbf.is_some_and(|begin| (now + AHEAD).as_secs_f64() < begin) {
+            return Err("the token is not valid yet".into());
+        }
+        let Claims { buckets, steal, force_release, inspect, .. } = claims;
+        match buckets.iter().any(|pattern| matches(pattern, bucket)) {
+            true => Ok(Rights { steal, force_release, inspect }),
+            false => Err("the token is not for this bucket".into()),
+        }
+    }
+
+    /// The claims of a token that a key of ours has signed.
+    fn verify(&self, token: &str) -> Option<Claims> {
+        let (signed, seal) = token.rsplit_once('.')?;
+        let (header, claims) = signed.split_once('.')?;
+        let header: Header = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
+        let seal = URL_SAFE_NO_PAD.decode(seal).ok()?;
+        let fits = |key: &&Key| header.kid.is_none() || header.kid == key.id;
+        let good = self.0.iter().filter(fits).any(|key| match (&key.kind, &header.alg[..]) {
+            (Kind::Hs256(key), "HS256") => hmac::verify(key, signed.as_bytes(), &seal).is_ok(),
+            (Kind::EdDsa(key), "EdDSA" | "Ed25519") => key.verify(signed.as_bytes(), &seal).is_ok(),
+            _ => false,
+        });
+        // What is critical and not known must be refused, and nothing is known.
+        let good = good && header.crit.is_none();
+        good.then(|| serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()).flatten()
+    }
+}
+
+impl WebKey {
+    /// The key, if it is for tokens like ours.
+    fn read(self) -> Result<Option<Key>, String> {
+        let name = self.kid.as_deref().unwrap_or("without a kid").to_owned();
+        let bytes = |value: Option<String>, what: &str| {
+            let value = value.ok_or_else(|| format!("the key {name} has no {what}"))?;
+            URL_SAFE_NO_PAD.decode(value).map_err(|error| format!("{what} of the key {name}: {error}"))
+        };
+        let kind = match (&self.kty[..], self.crv.as_deref(), self.alg.as_deref()) {
+            ("oct", _, None | Some("HS256")) => {
+                let key = bytes(self.k, "k")?;
+                if key.len() < SHORTEST {
+                    return Err(format!(
+                        "the key {name} has {} bytes: {SHORTEST} at least are needed",
+                        key.len()
+                    ));
+                }
+                Kind::Hs256(hmac::Key::new(hmac::HMAC_SHA256, &key))
+            }
+            ("OKP", Some("Ed25519"), None | Some("EdDSA" | "Ed25519")) => {
+                let key = bytes(self.x, "x")?;
+                if key.len() != signature::ED25519_PUBLIC_KEY_LEN {
+                    return Err(format!("x of the key {name} has {} bytes, not 32", key.len()));
+                }
+                Kind::EdDsa(signature::UnparsedPublicKey::new(&signature::ED25519, key))
+            }
+            _ => return Ok(None),
+        };
+        Ok(Some(Key { id: self.kid, kind }))
+    }
+}
+
+/// A trailing `*` stands for any end.
+fn matches(pattern: &str, bucket: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(beginning) => bucket.starts_with(beginning),
+        None => pattern == bucket,
+    }
+}

@@ -1,0 +1,137 @@
+//! The little HTTP that a WebSocket begins with, and two questions that are answered without one: `/healthz` and
+//! `/metrics`.
+
+use crate::daemon::Daemon;
+use base64::{Engine, engine::general_purpose::STANDARD};
+use httparse::{EMPTY_HEADER, Error, Request, Status};
+use lockkeeper_wire::websocket::SUBPROTOCOL;
+use std::{cell::RefCell, io};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+/// Bytes and number of the headers that are listened to.
+const HEAD: usize = 16 << 10;
+const HEADERS: usize = 64;
+
+/// Answers a request. If it was for a WebSocket, and has one now: what was read after it.
+pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: &mut S,
+    origins: &[String],
+    daemon: &RefCell<Daemon>,
+) -> io::Result<Option<Vec<u8>>> {
+    let mut input = Vec::new();
+    let (answer, rest) = loop {
+        let seen = input.len().saturating_sub(3);
+        if stream.read_buf(&mut input).await? == 0 {
+            return Ok(None);
+        }
+        if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
+            let mut headers = [EMPTY_HEADER; HEADERS];
+            let mut request = Request::new(&mut headers);
+            break match request.parse(&input) {
+                Ok(Status::Complete(length)) => (answer(&request, origins, daemon), input.split_off(length)),
+                Ok(Status::Partial) | Err(Error::TooManyHeaders) => {
+                    (plain(TOO_LONG, "too many headers\n"), Vec::new())
+                }
+                Err(error) => (plain(BAD, &format!("this is no HTTP: {error}\n")), Vec::new()),
+            };
+        }
+    };
+    let upgraded = answer.starts_with("HTTP/1.1 101");
+    stream.write_all(answer.as_bytes()).await?;
+    stream.flush().await?;
+    if upgraded {
+        return Ok(Some(rest));
+    }
+    stream.shutdown().await?;
+    // Closing with something unread would reset the connection, and the answer could be lost.
+    while stream.read_buf(&mut input).await? > 0 {
+        input.clear();
+    }
+    Ok(None)
+}
+
+const OK: &str = "200 OK";
+const BAD: &str = "400 Bad Request";
+const FORBIDDEN: &str = "403 Forbidden";
+const METHOD: &str = "405 Method Not Allowed\r\nAllow: GET";
+const UPGRADE: &str = "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13";
+const TOO_LONG: &str = "431 Request Header Fields Too Large";
+const UNAVAILABLE: &str = "503 Service Unavailable";
+
+fn answer(request: &Request<'_, '_>, origins: &[String], daemon: &RefCell<Daemon>) -> String {
+    if request.method != Some("GET") {
+        return plain(METHOD, "only GET\n");
+    }
+    let path = request.path.unwrap_or("/");
+    match path.split('?').next() {
+        Some("/healthz") => match daemon.borrow().unwell() {
+            None => plain(OK, "ok\n"),
+            Some(why) => plain(UNAVAILABLE, &format!("{why}\n")),
+        },
+        Some("/metrics") => plain(OK, &daemon.borrow().metrics()),
+        _ => upgrade(request, origins),
+    }
+}
+
+fn upgrade(request: &Request<'_, '_>, origins: &[String]) -> String {
+    let allowed =
+        |origin: &str| origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin));
+    let origin =
+        all(request, "origin").map(|origin| String::from_utf8_lossy(origin)).find(|origin| !allowed(origin));
+    if let Some(origin) = origin {
+        let why = format!("the origin {origin} is not allowed: --allow-origin says which are\n");
+        tracing::warn!(%origin, "refused: not an allowed origin");
+        return plain(FORBIDDEN, &why);
+    }
+    let version = header(request, "sec-websocket-version");
+    if !has(request, "connection", "upgrade")
+        || !has(request, "upgrade", "websocket")
+        || version != Some("13")
+    {
+        return plain(
+            UPGRADE,
+            "Lockkeeper speaks WebSocket here, version 13; and there are /healthz and /metrics\n",
+        );
+    }
+    if !has(request, "sec-websocket-protocol", SUBPROTOCOL) {
+        return plain(BAD, &format!("the subprotocol {SUBPROTOCOL} must be offered\n"));
+    }
+    // Sixteen bytes, in base64.
+    let Some(key) = header(request, "sec-websocket-key").filter(|key| key.len() == 24) else {
+        return plain(BAD, "no Sec-WebSocket-Key\n");
+    };
+    let accept = accept_key(key);
+    format!(
+        "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n"
+    )
+}
+
+/// The proof that the daemon means WebSocket (RFC 6455 §4.2.2).
+fn accept_key(key: &str) -> String {
+    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
+}
+
+fn all<'a>(request: &'a Request<'_, '_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    let named = request.headers.iter().filter(move |header| header.name.eq_ignore_ascii_case(name));
+    named.map(|header| header.value)
+}
+
+fn header<'a>(request: &'a Request<'_, '_>, name: &'a str) -> Option<&'a str> {
+    std::str::from_utf8(all(request, name).next()?).ok()
+}
+
+/// Whether a header that is a list has a word. Such a header may stand several times.
+fn has(request: &Request<'_, '_>, name: &str, word: &str) -> bool {
+    let lists = all(request, name).filter_map(|list| std::str::from_utf8(list).ok());
+    lists.flat_map(|list| list.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
+}
+
+fn plain(status: &str, text: &str) -> String {
+    let length = text.len();
+    format!(
+        "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
+         Cache-Control: no-store\r\nConnection: close\r\n\r\n{text}"
+    )
+}

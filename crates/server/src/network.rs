@@ -1,0 +1,184 @@
+//! The TCP port: who connects there is a stranger until it has said hello, and is not given much time or room for it.
+
+use crate::{Error, Listen, connection, daemon::Daemon, http, session::Peer};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    io,
+    net::SocketAddr,
+    path::Path,
+    rc::Rc,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::AbortHandle,
+};
+use tokio_rustls::{
+    TlsAcceptor,
+    rustls::{
+        ServerConfig,
+        crypto::ring,
+        pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+    },
+};
+
+/// How long it may take from the connection to the hello.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// Strangers at a time. One more, and the one that has been there longest has to go.
+const STRANGERS: usize = 1_000;
+
+pub(crate) struct Network {
+    listener: TcpListener,
+    address: SocketAddr,
+    listen: Listen,
+    tls: RefCell<Option<TlsAcceptor>>,
+    strangers: Rc<RefCell<Strangers>>,
+    /// Told when the first stranger comes.
+    first: Rc<Notify>,
+}
+
+impl Network {
+    pub(crate) async fn bind(listen: &Listen) -> Result<Self, Error> {
+        let failed = |error| Error::Address(listen.address, error);
+        let listener = match &listen.given {
+            Some(given) => {
+                given.set_nonblocking(true).map_err(failed)?;
+                given.try_clone().and_then(TcpListener::from_std)
+            }
+            None => TcpListener::bind(listen.address).await,
+        };
+        let listener = listener.map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        if !address.ip().is_loopback() && listen.keys.is_none() && !listen.insecure {
+            return Err(Error::Insecure(address));
+        }
+        let (strangers, first) = (Rc::default(), Rc::default());
+        let tls = RefCell::new(acceptor(listen)?);
+        Ok(Self { listener, address, listen: listen.clone(), tls, strangers, first })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Reads certificates and keys anew. What cannot be used does not take the place of what can.
+    pub(crate) fn reload(&self, daemon: &RefCell<Daemon>) {
+        let read = acceptor(&self.listen).and_then(|tls| Ok((tls, self.listen.keys()?)));
+        match read {
+            Ok((tls, keys)) => {
+                *self.tls.borrow_mut() = tls;
+                daemon.borrow_mut().keys = keys;
+                tracing::info!("certificates and keys are read anew");
+            }
+            Err(error) => tracing::error!(%error, "certificates and keys stay as they were"),
+        }
+    }
+
+    pub(crate) async fn accept(self: &Rc<Self>, daemon: &Rc<RefCell<Daemon>>) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, _)) => self.admit(stream, daemon),
+                Err(error) => {
+                    // Out of file descriptors, most likely; those who wait are served when some are free.
+                    tracing::warn!(%error, "cannot accept");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+            }
+        }
+    }
+
+    fn admit(self: &Rc<Self>, stream: TcpStream, daemon: &Rc<RefCell<Daemon>>) {
+        // Messages are short, and somebody waits for each.
+        let _ = stream.set_nodelay(true);
+        let (network, daemon) = (Rc::clone(self), Rc::clone(daemon));
+        let mut strangers = self.strangers.borrow_mut();
+        strangers.last += 1;
+        let stranger = Stranger { number: strangers.last, strangers: Rc::clone(&self.strangers) };
+        let number = stranger.number;
+        let task = tokio::task::spawn_local(async move {
+            let tls = network.tls.borrow().clone();
+            let _ = match tls {
+                Some(tls) => match tls.accept(stream).await {
+                    Ok(stream) => network.serve(stream, daemon, stranger).await,
+                    Err(error) => Err(error),
+                },
+                None => network.serve(stream, daemon, stranger).await,
+            };
+        });
+        strangers.waiting.insert(number, (Instant::now() + HELLO, task.abort_handle()));
+        if strangers.waiting.len() > STRANGERS
+            && let Some((_, (_, oldest))) = strangers.waiting.pop_first()
+        {
+            oldest.abort();
+        }
+        self.first.notify_one();
+    }
+
+    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        mut stream: S,
+        daemon: Rc<RefCell<Daemon>>,
+        stranger: Stranger,
+    ) -> io::Result<()> {
+        if let Some(input) = http::greet(&mut stream, &self.listen.origins, &daemon).await? {
+            connection::run(stream, input, Peer::Network, daemon, Some(stranger)).await;
+        }
+        Ok(())
+    }
+
+    /// Sends away those who have had their time.
+    pub(crate) async fn tire_of_strangers(&self) {
+        loop {
+            let first = self.strangers.borrow().waiting.values().next().map(|(until, _)| *until);
+            match first {
+                Some(until) => tokio::time::sleep_until(until.into()).await,
+                None => self.first.notified().await,
+            }
+            let waiting = &mut self.strangers.borrow_mut().waiting;
+            while let Some(entry) = waiting.first_entry()
+                && entry.get().0 <= Instant::now()
+            {
+                entry.remove().1.abort();
+            }
+        }
+    }
+}
+
+/// Those who have connected and not said hello: by their number, which is the order of their coming, until when each
+/// has, and what ends it.
+#[derive(Default)]
+struct Strangers {
+    waiting: BTreeMap<u64, (Instant, AbortHandle)>,
+    last: u64,
+}
+
+/// Dropped when it is none any more.
+pub(crate) struct Stranger {
+    number: u64,
+    strangers: Rc<RefCell<Strangers>>,
+}
+
+impl Drop for Stranger {
+    fn drop(&mut self) {
+        self.strangers.borrow_mut().waiting.remove(&self.number);
+    }
+}
+
+/// What speaks TLS with the certificate of these files, if there are any.
+fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {
+    let Some((certificate, key)) = &listen.tls else { return Ok(None) };
+    let unusable = |path: &Path, error: String| Error::File(path.into(), io::Error::other(error));
+    let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
+    let chain = chain.map_err(|error| unusable(certificate, error.to_string()))?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, error.to_string()))?;
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
+        .map_err(|error| unusable(certificate, error.to_string()))?;
+    Ok(Some(TlsAcceptor::from(Arc::new(config))))
+}
