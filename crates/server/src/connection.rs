@@ -205,11 +205,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let pid = self.peer.process().map(|process| process.pid);
         tracing::warn!(code, message, pid, "cut off");
         self.outbox.borrow_mut().dismiss(code, message);
-        if let Some(session) = self.session
-            && code != code::STOPPING
-        {
-            self.daemon.borrow_mut().end(session);
-            self.session = None;
+        if code == code::STOPPING {
+            return;
+        }
+        let mut daemon = self.daemon.borrow_mut();
+        daemon.metrics.refused_frames += 1;
+        if let Some(session) = self.session.take() {
+            daemon.end(session);
         }
     }
 

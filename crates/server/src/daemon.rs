@@ -9,9 +9,10 @@ use crate::{
     auth::{Keys, Rights},
     grace::Grace,
     journal::{Found, Journal, Recorded, random, to_hex},
+    metrics::Metrics,
     session::{Outbox, Peer, Session},
 };
-use lockkeeper_core::{Effect, Limit, Limits, Live, Manager, Mode, Options, Outcome, RequestError};
+use lockkeeper_core::{Cause, Effect, Limit, Limits, Live, Manager, Mode, Options, Outcome, RequestError};
 use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, VERSION, code};
 use std::{
     cell::RefCell,
@@ -61,6 +62,7 @@ pub(crate) struct Daemon {
     /// When it last had a session.
     busy: Instant,
     stopping: bool,
+    pub(crate) metrics: Metrics,
 }
 
 /// The locks of one bucket.
@@ -119,6 +121,7 @@ impl Daemon {
             began: now,
             busy: now,
             stopping: false,
+            metrics: Metrics::default(),
         };
         for session in sessions {
             let key = daemon.add(session).map_err(|why| Error::Damaged(config.state_dir.clone(), why))?;
@@ -168,8 +171,9 @@ impl Daemon {
         self.grace.is_some().then_some(words)
     }
 
-    pub(crate) fn metrics(&self) -> String {
-        String::new()
+    /// The counts, as text.
+    pub(crate) fn count(&self) -> String {
+        self.metrics.render(self.by_id.len(), self.connected())
     }
 
     /// Whether nobody has a session.
@@ -234,6 +238,7 @@ impl Daemon {
         let ttl = u64::try_from(self.ttl.as_millis()).unwrap_or(u64::MAX);
         let now = Instant::now();
         if known.is_some() {
+            self.metrics.resumes += 1;
             self.came_back(key, now);
         }
         if peer == Peer::Network {
@@ -438,12 +443,14 @@ impl Daemon {
             Ok(Outcome::Granted { request, token }) => {
                 session.requests.insert(rid, request);
                 bucket.last_token = token.get();
+                self.metrics.granted(0);
                 let live = bucket.manager.get(request).expect("it was just granted");
                 let receipt = receipt(&self.journal, session, rid, token.get(), live);
                 session.send(&ToClient::Granted { rid, token: token.get(), receipt });
             }
             Ok(Outcome::Queued { request }) => {
                 session.requests.insert(rid, request);
+                self.metrics.pending += 1;
                 session.send(&ToClient::Queued { rid, ticket: place });
             }
             Ok(Outcome::Unavailable) => session.send(&ToClient::Unavailable { rid }),
@@ -472,8 +479,9 @@ impl Daemon {
         let Some(request) = session.requests.remove(&rid) else { return };
         let number = session.bucket;
         let bucket = &mut self.buckets[number as usize];
-        if bucket.manager.release(request, &mut bucket.effects).is_none() {
-            bucket.manager.abort(request, &mut bucket.effects);
+        match bucket.manager.release(request, &mut bucket.effects) {
+            Some(ticket) => self.metrics.ended(since(self.began).saturating_sub(ticket.since)),
+            None => self.metrics.aborts += u64::from(bucket.manager.abort(request, &mut bucket.effects)),
         }
         self.deliver(number);
     }
@@ -516,9 +524,10 @@ impl Daemon {
                 Effect::Granted { request, token } => {
                     bucket.last_token = token.get();
                     let now = since(self.began);
-                    if let Some(ticket) = bucket.manager.data_mut(request) {
-                        ticket.since = now;
-                    }
+                    let ticket = bucket.manager.data_mut(request);
+                    let began = ticket.map(|ticket| std::mem::replace(&mut ticket.since, now));
+                    self.metrics.pending -= 1;
+                    self.metrics.granted(now.saturating_sub(began.unwrap_or(now)));
                     // A client's end lets in what it waited for itself, which then ends with it: nobody's grant.
                     let Some(live) = bucket.manager.get(request) else { continue };
                     let &Ticket { session, rid, .. } = live.data();
@@ -527,8 +536,13 @@ impl Daemon {
                     session.send(&ToClient::Granted { rid, token: token.get(), receipt });
                 }
                 // Of its own accord, or with its session.
-                Effect::Aborted { .. } => {}
+                Effect::Aborted { .. } => self.metrics.pending -= 1,
                 Effect::Broken { cause, data, .. } => {
+                    self.metrics.ended(since(self.began).saturating_sub(data.since));
+                    match cause {
+                        Cause::Stolen => self.metrics.steals += 1,
+                        Cause::Lost => self.metrics.ended += 1,
+                    }
                     // Not if it was broken with its session.
                     if let Some(session) = &mut self.sessions[data.session as usize] {
                         session.requests.remove(&data.rid);

@@ -28,10 +28,10 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             let mut headers = [EMPTY_HEADER; HEADERS];
             let mut request = Request::new(&mut headers);
             break match request.parse(&input) {
-                Ok(Status::Complete(length)) => (answer(&request, origins, daemon), input.split_off(length)),
-                Ok(Status::Partial) | Err(Error::TooManyHeaders) => {
-                    (plain(TOO_LONG, "too many headers\n"), Vec::new())
+                Ok(Status::Complete(length)) if length <= HEAD => {
+                    (answer(&request, origins, daemon), input.split_off(length))
                 }
+                Ok(_) | Err(Error::TooManyHeaders) => (plain(TOO_LONG, "too many headers\n"), Vec::new()),
                 Err(error) => (plain(BAD, &format!("this is no HTTP: {error}\n")), Vec::new()),
             };
         }
@@ -68,7 +68,7 @@ fn answer(request: &Request<'_, '_>, origins: &[String], daemon: &RefCell<Daemon
             None => plain(OK, "ok\n"),
             Some(why) => plain(UNAVAILABLE, &format!("{why}\n")),
         },
-        Some("/metrics") => plain(OK, &daemon.borrow().metrics()),
+        Some("/metrics") => plain(OK, &daemon.borrow().count()),
         _ => upgrade(request, origins),
     }
 }

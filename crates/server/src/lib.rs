@@ -16,6 +16,7 @@ mod grace;
 mod http;
 mod journal;
 mod listen;
+mod metrics;
 mod network;
 mod process;
 mod session;

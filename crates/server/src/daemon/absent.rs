@@ -57,7 +57,7 @@ impl Daemon {
             let session = self.session(key);
             tracing::info!(session = session.id, "is not coming back");
             session.dismiss(code::OUT_OF_ORDER, "it is not ready: all was to be reclaimed within the ttl");
-            self.end(key);
+            self.lose(key);
         }
         self.settle_if_all_are_back();
         next
@@ -92,9 +92,16 @@ impl Daemon {
             let session = self.session(key);
             tracing::info!(session = session.id, "ended: nothing was heard of it for the ttl");
             session.dismiss(code::OUT_OF_ORDER, "nothing was heard for the ttl: say ping");
-            self.end(key);
+            self.lose(key);
         }
         None
+    }
+
+    /// Ends a session whose client did not come back.
+    fn lose(&mut self, key: u32) {
+        let before = self.metrics.ended;
+        self.end(key);
+        self.metrics.losses += self.metrics.ended - before;
     }
 
     /// Looks at a session when the ttl has passed from when it was heard, unless it will be looked at before.

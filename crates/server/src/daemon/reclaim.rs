@@ -91,6 +91,7 @@ impl Daemon {
             Ok(Outcome::Granted { request, token: inner }) => {
                 bucket.last_token = inner.get();
                 session.requests.insert(rid, request);
+                self.metrics.held += 1;
                 ToClient::Granted { rid, token, receipt }
             }
             _ => ToClient::Broken { rid, cause: Cause::Stolen },

@@ -1,6 +1,9 @@
 //! A connection that says and hears the protocol's messages, one after the other, and raw bytes if need be.
 
-use crate::daemon::Daemon;
+use crate::{
+    daemon::Daemon,
+    web::{self, Web},
+};
 use lockkeeper_core::{Cause, Mode};
 use lockkeeper_wire::{Claim, Entry, Flags, Seal, Step, ToClient, ToServer, VERSION, frame};
 use std::{
@@ -11,15 +14,20 @@ use std::{
 };
 
 /// After how long a test that hears nothing has failed. No test passes or fails by it that does not hang.
-const SILENCE: Duration = Duration::from_secs(60);
+pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client {
-    stream: UnixStream,
+    line: Line,
     input: Vec<u8>,
     /// The last number it has used.
     pub(crate) last_rid: u64,
     pub(crate) id: String,
     pub(crate) secret: Seal,
+}
+
+enum Line {
+    Local(UnixStream),
+    Network(Web),
 }
 
 /// What a client knows of a lock or request, to reclaim it.
@@ -35,7 +43,29 @@ impl Client {
     pub(crate) fn mute(daemon: &Daemon) -> Self {
         let stream = daemon.connect();
         stream.set_read_timeout(Some(SILENCE)).expect("a socket takes a timeout");
-        Self { stream, input: Vec::new(), last_rid: 0, id: String::new(), secret: Seal::default() }
+        Self::with(Line::Local(stream))
+    }
+
+    fn with(line: Line) -> Self {
+        Self { line, input: Vec::new(), last_rid: 0, id: String::new(), secret: Seal::default() }
+    }
+
+    /// Connects on the network, and says nothing.
+    pub(crate) fn mute_on_network(daemon: &Daemon) -> Self {
+        Self::with(Line::Network(web::connect(daemon)))
+    }
+
+    /// Opens a session on the network.
+    pub(crate) fn on_network(daemon: &Daemon) -> Self {
+        let mut client = Self::mute_on_network(daemon);
+        assert!(!client.hello("default", None), "a new session goes on with none");
+        client
+    }
+
+    /// Goes on with the session on another connection, and drops this one without a word. Whether it does.
+    pub(crate) fn reconnect(&mut self, daemon: &Daemon) -> bool {
+        let again = Self::mute_on_network(daemon);
+        self.go_on(again)
     }
 
     /// Opens a session.
@@ -51,7 +81,10 @@ impl Client {
 
     /// Connects anew and wants to go on with the session. Whether it does.
     pub(crate) fn come_back(&mut self, daemon: &Daemon) -> bool {
-        let mut again = Self::mute(daemon);
+        self.go_on(Self::mute(daemon))
+    }
+
+    fn go_on(&mut self, mut again: Self) -> bool {
         let resumed = again.hello("default", Some((&self.id, self.secret)));
         again.last_rid = self.last_rid;
         *self = again;
@@ -60,32 +93,65 @@ impl Client {
 
     /// Says hello and hears welcome. Whether the session goes on.
     pub(crate) fn hello(&mut self, bucket: &str, resume: Option<(&str, Seal)>) -> bool {
-        self.say(&ToServer::Hello { version: VERSION, bucket, resume, token: None });
+        self.hello_with(bucket, resume, None).unwrap_or_else(|refusal| panic!("not a welcome: {refusal:?}"))
+    }
+
+    /// The same with a token. If it is refused, why.
+    pub(crate) fn hello_with(
+        &mut self,
+        bucket: &str,
+        resume: Option<(&str, Seal)>,
+        token: Option<&str>,
+    ) -> Result<bool, (u32, &'static str)> {
+        self.say(&ToServer::Hello { version: VERSION, bucket, resume, token });
         match self.hear() {
             ToClient::Welcome { client_id, secret, resumed, .. } => {
                 (self.id, self.secret) = (client_id.into(), secret);
-                resumed
+                Ok(resumed)
             }
+            ToClient::Goodbye { code, message } => Err((code, message)),
             other => panic!("not a welcome: {other:?}"),
         }
     }
 
     pub(crate) fn say(&mut self, message: &ToServer<'_>) {
-        self.write(&framed(message));
+        match &mut self.line {
+            Line::Local(_) => self.write(&framed(message)),
+            Line::Network(web) => {
+                let mut bytes = Vec::new();
+                message.encode(&mut bytes);
+                web::say(web, bytes);
+            }
+        }
+    }
+
+    /// The WebSocket, for what no client of ours would do with it.
+    pub(crate) fn web(&mut self) -> &mut Web {
+        match &mut self.line {
+            Line::Network(web) => web,
+            Line::Local(_) => panic!("it is not on the network"),
+        }
+    }
+
+    fn stream(&mut self) -> &mut UnixStream {
+        match &mut self.line {
+            Line::Local(stream) => stream,
+            Line::Network(_) => panic!("it is not on a Unix socket"),
+        }
     }
 
     pub(crate) fn write(&mut self, bytes: &[u8]) {
-        self.stream.write_all(bytes).expect("the daemon listens");
+        self.stream().write_all(bytes).expect("the daemon listens");
     }
 
     /// Writes what the daemon may well not read to its end.
     pub(crate) fn write_in_vain(&mut self, bytes: &[u8]) {
-        let _ = self.stream.write_all(bytes);
+        let _ = self.stream().write_all(bytes);
     }
 
     /// Says that nothing more will be said.
     pub(crate) fn fall_silent(&mut self) {
-        let _ = self.stream.shutdown(Shutdown::Write);
+        let _ = self.stream().shutdown(Shutdown::Write);
     }
 
     /// The next message. Leaked: it borrows from its bytes, and tests are short.
@@ -95,6 +161,10 @@ impl Client {
 
     /// The next message; `None` if the connection has ended.
     pub(crate) fn hear_or_end(&mut self) -> Option<ToClient<'static>> {
+        if let Line::Network(web) = &mut self.line {
+            let message: &'static [u8] = web::hear(web)?.leak();
+            return Some(ToClient::decode(message).expect("the daemon speaks the protocol"));
+        }
         loop {
             let first =
                 frame::first(&self.input, frame::MAX_TO_CLIENT).expect("the daemon keeps to its limit");
@@ -114,7 +184,8 @@ impl Client {
     pub(crate) fn hear_bytes(&mut self) -> bool {
         let length = self.input.len();
         self.input.resize(length + (64 << 10), 0);
-        let count = match self.stream.read(&mut self.input[length..]) {
+        let Line::Local(stream) = &mut self.line else { panic!("it is not on a Unix socket") };
+        let count = match stream.read(&mut self.input[length..]) {
             Ok(count) => count,
             // What it had not read when it closed is lost, and the kernel says so.
             Err(error) if error.kind() == ErrorKind::ConnectionReset => 0,

@@ -1,14 +1,18 @@
 //! A daemon on a thread of the test's, with a directory of its own.
 
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Config, serve};
+use lockkeeper_server::{Config, Listen, serve};
 use std::{
     env, fs,
     future::pending,
+    net::{SocketAddr, TcpListener},
     os::unix::{fs::DirBuilderExt, net::UnixStream},
     path::PathBuf,
     process,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     thread::{self, JoinHandle},
     time::Duration,
 };
@@ -29,6 +33,34 @@ struct Running {
 impl Daemon {
     pub(crate) fn start() -> Self {
         Self::start_with(|_| {})
+    }
+
+    /// Starts it with a port on the loopback too.
+    pub(crate) fn on_network() -> Self {
+        Self::on_network_with(|_| {})
+    }
+
+    pub(crate) fn on_network_with(change: impl FnOnce(&mut Config)) -> Self {
+        // Opened here once, so that it is the same in all lives of the daemon, and nobody else's in between.
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = port.local_addr().expect("it has an address");
+        Self::start_with(|config| {
+            config.listen = Some(Listen { given: Some(Arc::new(port)), ..Listen::at(address) });
+            change(config);
+        })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listen().address
+    }
+
+    pub(crate) fn listen(&self) -> &Listen {
+        self.config.listen.as_ref().expect("it is on the network")
+    }
+
+    /// A file in its directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
     }
 
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {

@@ -1,4 +1,4 @@
-//! The protocol as a stranger meets it: bytes on a Unix socket, and a real daemon behind it.
+//! The protocol as a stranger meets it: bytes on a Unix socket or a WebSocket, and a real daemon behind it.
 //!
 //! Nothing here waits for time to pass: whatever is waited for is a message.
 
@@ -9,4 +9,6 @@ mod flow;
 mod handshake;
 mod intruders;
 mod locks;
+mod network;
 mod python;
+mod web;
