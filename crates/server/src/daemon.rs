@@ -36,8 +36,12 @@ pub(crate) type Parting = (u32, String);
 
 pub(crate) struct Daemon {
     journal: Journal,
+    /// One that nobody has a session in is there until its place is taken.
     buckets: Vec<Bucket>,
+    free_buckets: Vec<u32>,
     by_name: HashMap<String, u32>,
+    /// No token up to this one was given out in a bucket that is gone, or in a former life.
+    last_token: u64,
     sessions: Vec<Option<Session>>,
     /// Places among the sessions that are free.
     free: Vec<u32>,
@@ -46,6 +50,8 @@ pub(crate) struct Daemon {
     grace: Option<Grace>,
     /// The sessions of its former life that have not come back with all they had, and until when each is waited for.
     awaited: HashMap<u32, Instant>,
+    /// Until when there may be others, of before the machine crashed, who believe in their locks.
+    blind_until: Option<Instant>,
     /// When to look whether a session on the network is still heard of.
     looks: BTreeSet<(Instant, u32)>,
     /// Told when there is a first one to look at.
@@ -68,6 +74,7 @@ pub(crate) struct Daemon {
 /// The locks of one bucket.
 struct Bucket {
     name: String,
+    sessions: usize,
     manager: Manager<Ticket>,
     /// Of the current message. Empty between messages.
     effects: Vec<Effect<Ticket>>,
@@ -100,17 +107,23 @@ struct Ticket {
 
 impl Daemon {
     pub(crate) fn start(config: &Config) -> Result<Self, Error> {
-        let Found { journal, sessions, state, ttl } = Journal::open(&config.state_dir, config.ttl)?;
+        let network = config.listen.is_some();
+        let found = Journal::open(&config.state_dir, config.ttl, network)?;
+        let Found { journal, sessions, state, ttl, blind } = found;
         let now = Instant::now();
+        let last_token = journal.last_token();
         let mut daemon = Self {
             journal,
             buckets: Vec::new(),
+            free_buckets: Vec::new(),
             by_name: HashMap::new(),
+            last_token,
             sessions: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::new(),
             grace: None,
             awaited: HashMap::new(),
+            blind_until: None,
             looks: BTreeSet::new(),
             first_look: Rc::default(),
             keys: None,
@@ -130,13 +143,12 @@ impl Daemon {
         match state {
             // It left in good order: all is known.
             Some(state) => daemon.restore(state),
-            None if daemon.by_id.is_empty() => {}
+            None if daemon.by_id.is_empty() && !blind => {}
             None => {
-                tracing::warn!(
-                    sessions = daemon.by_id.len(),
-                    "killed, and started again: waiting for clients"
-                );
+                let sessions = daemon.by_id.len();
+                tracing::warn!(sessions, blind, "killed, and started again: waiting for clients");
                 daemon.grace = Some(Grace::default());
+                daemon.blind_until = blind.then_some(now + ttl);
             }
         }
         Ok(daemon)
@@ -222,7 +234,7 @@ impl Daemon {
                 let id = to_hex(&random()[..8]);
                 let session = Recorded { id, secret: random(), bucket: bucket.into(), peer };
                 check_bucket(bucket).map_err(|why| (code::NOT_SUPPORTED, why))?;
-                if self.buckets.len() >= BUCKETS && !self.by_name.contains_key(bucket) {
+                if self.by_name.len() >= BUCKETS && !self.by_name.contains_key(bucket) {
                     return Err((code::LIMIT, format!("limit reached: {BUCKETS} buckets")));
                 }
                 let storage = |error| (code::STORAGE, format!("the session cannot be recorded: {error}"));
@@ -304,6 +316,13 @@ impl Daemon {
         let bucket = &mut self.buckets[session.bucket as usize];
         bucket.manager.client_gone(session.client, &mut bucket.effects);
         self.deliver(session.bucket);
+        let bucket = &mut self.buckets[session.bucket as usize];
+        bucket.sessions -= 1;
+        if bucket.sessions == 0 {
+            self.last_token = self.last_token.max(bucket.last_token);
+            self.by_name.remove(&bucket.name);
+            self.free_buckets.push(session.bucket);
+        }
         if let Err(error) = self.journal.closed(&session.id) {
             // It will be waited for in vain, until its process is seen to be dead.
             tracing::warn!(%error, "the end of a session cannot be recorded");
@@ -559,6 +578,7 @@ impl Daemon {
         let bucket = self.bucket(&bucket);
         let manager = &mut self.buckets[bucket as usize].manager;
         let client = manager.client().map_err(|limit| limit.to_string())?;
+        self.buckets[bucket as usize].sessions += 1;
         let session = Session {
             id: id.clone(),
             secret,
@@ -590,18 +610,21 @@ impl Daemon {
         if let Some(&number) = self.by_name.get(name) {
             return number;
         }
-        let last_token = self.journal.last_token();
+        let last_token = self.last_token;
         let seed = u64::from_le_bytes(random()[..8].try_into().expect("eight of sixteen bytes"));
         let config = lockkeeper_core::Config { limits: self.limits, last_token, hash_seed: seed };
-        let manager = Manager::new(config);
-        self.buckets.push(Bucket {
-            name: name.into(),
-            manager,
-            effects: Vec::new(),
-            last_token,
-            last_place: 0,
-        });
-        let number = u32::try_from(self.buckets.len() - 1).expect("there are fewer buckets than that");
+        let (manager, effects) = (Manager::new(config), Vec::new());
+        let bucket = Bucket { name: name.into(), sessions: 0, manager, effects, last_token, last_place: 0 };
+        let number = match self.free_buckets.pop() {
+            Some(number) => {
+                self.buckets[number as usize] = bucket;
+                number
+            }
+            None => {
+                self.buckets.push(bucket);
+                u32::try_from(self.buckets.len() - 1).expect("there are fewer buckets than that")
+            }
+        };
         self.by_name.insert(name.into(), number);
         number
     }

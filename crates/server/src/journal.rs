@@ -4,6 +4,8 @@
 //! * `tokens`: no token up to this number will be given out again. Written ahead, durably, in large steps.
 //! * `sessions`: who has a session. A session of this machine ends with the machine, so this need not be durable: it
 //!   outlives the daemon as it is.
+//! * `network`: in which life of the machine sessions on the network were last served. Those outlast the machine, and if it
+//!   crashes, the list of them may be lost.
 //! * `state`: what the sessions had, written by a daemon that leaves in good order. Whoever starts next takes it away.
 
 use crate::{Error, process::Process, session::Peer};
@@ -36,6 +38,8 @@ pub(crate) struct Journal {
     ttl: Duration,
     /// How long the list of sessions is.
     length: u64,
+    /// Whether sessions on the network are served, and this life of the machine is still to be noted.
+    unnoted: bool,
     /// Held as long as the daemon is.
     _lock: File,
 }
@@ -64,12 +68,15 @@ pub(crate) struct Found {
     pub(crate) sessions: Vec<Recorded>,
     /// For how long they may have to be waited for.
     pub(crate) ttl: Duration,
+    /// Whether there may be others, of before the machine crashed.
+    pub(crate) blind: bool,
     /// What each of them had, if the daemon before left in good order.
     pub(crate) state: Option<Vec<(String, Vec<Kept>)>>,
 }
 
 impl Journal {
-    pub(crate) fn open(dir: &Path, ttl: Duration) -> Result<Found, Error> {
+    /// `network` says whether sessions on the network will be served.
+    pub(crate) fn open(dir: &Path, ttl: Duration, network: bool) -> Result<Found, Error> {
         let failed = |path: &Path| {
             let path = path.to_owned();
             move |error| Error::File(path, error)
@@ -98,23 +105,54 @@ impl Journal {
         };
         let sessions_path = dir.join("sessions");
         let text = read_if_there(&sessions_path).map_err(failed(&sessions_path))?.unwrap_or_default();
-        let (recorded, former) = parse(&text);
-        let ttl = if recorded.is_empty() { ttl } else { former.max(ttl) };
+        let (recorded, mut former) = parse(&text);
         let state_path = dir.join("state");
         let state = match fs::read(&state_path) {
-            Ok(bytes) => {
-                fs::remove_file(&state_path).map_err(failed(&state_path))?;
-                Some(read_state(&bytes).ok_or_else(|| Error::Damaged(state_path, "not a state".into()))?)
-            }
+            Ok(bytes) => Some(
+                read_state(&bytes).ok_or_else(|| Error::Damaged(state_path.clone(), "not a state".into()))?,
+            ),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(Error::File(state_path, error)),
         };
+        let network_path = dir.join("network");
+        let noted = read_if_there(&network_path).map_err(failed(&network_path))?;
+        let noted = noted.as_ref().and_then(|noted| noted.trim().split_once(' '));
+        let noted = noted.filter(|(boot, _)| state.is_none() && *boot != this_boot());
+        if let Some((_, millis)) = noted {
+            former = former.max(Duration::from_millis(millis.parse().unwrap_or(0)));
+        }
+        let blind = noted.is_some();
+        let ttl = if recorded.is_empty() && !blind { ttl } else { former.max(ttl) };
         // The list is replaced whole, never emptied: who is killed here has lost nobody.
         let list = create(&dir.join("sessions.new")).map_err(failed(&sessions_path))?;
-        let mut journal =
-            Self { dir: dir.into(), key, reserved, sessions: list, ttl, length: 0, _lock: lock };
+        let mut journal = Self {
+            dir: dir.into(),
+            key,
+            reserved,
+            sessions: list,
+            ttl,
+            length: 0,
+            unnoted: network,
+            _lock: lock,
+        };
+        if !blind {
+            journal.note().map_err(failed(&network_path))?;
+        }
         journal.rewrite(recorded.iter()).map_err(failed(&sessions_path))?;
-        Ok(Found { journal, sessions: recorded, ttl, state })
+        if state.is_some() {
+            // It must not be there again after a crash: it will be the past.
+            fs::remove_file(&state_path).and_then(|()| sync(dir)).map_err(failed(&state_path))?;
+        }
+        Ok(Found { journal, sessions: recorded, ttl, blind, state })
+    }
+
+    /// Notes, durably, that from now on the list of sessions is whole in this life of the machine.
+    pub(crate) fn note(&mut self) -> io::Result<()> {
+        if std::mem::take(&mut self.unnoted) {
+            let note = format!("{} {}\n", this_boot(), self.ttl.as_millis());
+            replace(&self.dir.join("network"), note.as_bytes())?;
+        }
+        Ok(())
     }
 
     /// The last token that a former life can have given out.
@@ -186,6 +224,7 @@ impl Journal {
     /// Leaves what the sessions have to whoever starts next.
     pub(crate) fn leave(&mut self, state: &[(Recorded, Vec<Kept>)]) -> io::Result<()> {
         self.rewrite(state.iter().map(|(session, _)| session))?;
+        self.sessions.sync_all()?;
         let mut bytes = Vec::new();
         for (session, requests) in state {
             let resume = Some((&session.id[..], session.secret));
@@ -225,8 +264,16 @@ fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)?;
     file.sync_all()?;
     fs::rename(&new, path)?;
-    let dir = path.parent().unwrap_or(Path::new("."));
+    sync(path.parent().unwrap_or(Path::new(".")))
+}
+
+fn sync(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
+}
+
+/// Tells the lives of the machine apart.
+fn this_boot() -> String {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().trim().into()
 }
 
 fn read_if_there(path: &Path) -> io::Result<Option<String>> {

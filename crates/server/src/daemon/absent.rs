@@ -39,7 +39,8 @@ impl Daemon {
     /// Ends the sessions of a former life that are not coming back. When to look for the others.
     fn look_for_absent(&mut self, now: Instant) -> Option<Instant> {
         let mut gone = Vec::new();
-        let mut next = None;
+        self.blind_until = self.blind_until.filter(|until| now < *until);
+        let mut next = self.blind_until;
         for (&key, until) in &mut self.awaited {
             let session = self.sessions[key as usize].as_ref().expect("who is waited for has a session");
             match grace::verdict(session.peer.process(), *until, now, self.former_ttl) {

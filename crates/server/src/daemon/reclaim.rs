@@ -132,8 +132,11 @@ impl Daemon {
 
     /// Ends the grace once nobody is waited for any more.
     pub(crate) fn settle_if_all_are_back(&mut self) {
-        if self.grace.is_none() || !self.awaited.is_empty() {
+        if self.grace.is_none() || !self.awaited.is_empty() || self.blind_until.is_some() {
             return;
+        }
+        if let Err(error) = self.journal.note() {
+            tracing::warn!(%error, "cannot note that all are back: after a crash, all are waited for again");
         }
         let (claims, later) = self.grace.take().unwrap_or_default().end();
         tracing::info!(reclaimed = claims.len(), "all clients are back, or gone");
