@@ -1,9 +1,10 @@
 //! The command line.
 
+use crate::settings::{Settings, Span};
 use clap::{Parser, Subcommand};
 use lockkeeper_client::{Endpoint, Session};
 use lockkeeper_core::Name;
-use std::{env, ffi::OsString, net::SocketAddr, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
+use std::{env, ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
 
 /// Named locks for every process of this machine, served in order.
 #[derive(Parser)]
@@ -83,37 +84,19 @@ pub(crate) struct Query {
 
 /// Be the daemon. It is started when it is needed; this is for those who want it under their own care.
 #[derive(Parser)]
+#[command(after_help = "\
+Every flag can also be set in the environment (LOCKKEEPER_TTL=30s for --ttl 30s), or in the file that --config names
+(ttl = \"30s\"). A flag wins over the environment, and that over the file. LOCKKEEPER_LOG says what is logged: info,
+debug, lockkeeper_server=debug.")]
 pub(crate) struct Serve {
-    /// Where to listen [default: this user's own]
-    #[arg(long, value_name = "PATH")]
-    pub(crate) socket: Option<PathBuf>,
-    /// Where to keep what must outlive the daemon [default: in lockkeeper in $XDG_STATE_HOME or ~/.local/state]
-    #[arg(long, value_name = "DIR")]
-    pub(crate) state_dir: Option<PathBuf>,
-    /// Listen for WebSockets too, with /healthz and /metrics (127.0.0.1:7420)
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) listen: Option<SocketAddr>,
-    /// Speak TLS there, with this certificate (PEM); it is read anew on SIGHUP
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    pub(crate) tls_cert: Option<PathBuf>,
-    /// The key of the certificate (PEM)
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    pub(crate) tls_key: Option<PathBuf>,
-    /// Let in only who has a token signed with one of these keys (a JSON Web Key Set); they are read anew on SIGHUP
-    #[arg(long, value_name = "FILE")]
-    pub(crate) keys: Option<PathBuf>,
-    /// Let in everybody who reaches the port, from other machines too
-    #[arg(long, conflicts_with = "keys")]
-    pub(crate) insecure: bool,
-    /// Let pages of this origin connect (https://example.com; * for all); browsers are refused otherwise
-    #[arg(long, value_name = "ORIGIN")]
-    pub(crate) allow_origin: Vec<String>,
-    /// How long a client on the network, or a daemon that was killed, may be silent before the others go on
-    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
-    pub(crate) ttl: Duration,
-    /// Leave after so long without a client [default: never; 5m if it was started on demand]
-    #[arg(long, value_parser = duration, value_name = "DURATION")]
-    pub(crate) idle: Option<Duration>,
+    #[command(flatten)]
+    pub(crate) settings: Settings,
+    /// Read more of these from a TOML file
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_CONFIG", hide_env = true)]
+    pub(crate) config: Option<PathBuf>,
+    /// Print what would be used, as such a file, and exit; or what is wrong, with status 64
+    #[arg(long)]
+    pub(crate) check_config: bool,
     /// Started on demand: leave the terminal, and leave at once if another daemon was quicker
     #[arg(long, hide = true)]
     pub(crate) background: bool,
@@ -133,37 +116,16 @@ pub(crate) fn name(given: &OsString) -> Name {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let (number, unit) = text.split_at(digits);
-    let seconds = match unit {
-        "ms" => 0.001,
-        "s" | "" => 1.0,
-        "m" => 60.0,
-        "h" => 3600.0,
-        _ => return Err("a duration is a number with ms, s, m or h".into()),
-    };
-    let number: f64 = number.parse().map_err(|_| "a duration is a number with ms, s, m or h".to_string())?;
-    Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())
+    text.parse().map(|Span(duration)| duration)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Args, duration};
+    use super::Args;
     use clap::CommandFactory;
-    use std::time::Duration;
 
     #[test]
     fn the_command_line_is_well_formed() {
         Args::command().debug_assert();
-    }
-
-    #[test]
-    fn durations() {
-        assert_eq!(duration("500ms"), Ok(Duration::from_millis(500)));
-        assert_eq!(duration("1.5m"), Ok(Duration::from_secs(90)));
-        assert_eq!(duration("2"), Ok(Duration::from_secs(2)));
-        for wrong in ["", "s", "5 s", "1d", "-1s", "1e99h", "99999999999999999999h"] {
-            assert!(duration(wrong).is_err(), "{wrong}");
-        }
     }
 }

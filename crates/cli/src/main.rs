@@ -4,6 +4,7 @@ mod args;
 mod query;
 mod run;
 mod serve;
+mod settings;
 
 use args::{Args, Command};
 use clap::Parser;

@@ -1,11 +1,25 @@
 //! `lockkeeper serve`.
 
-use crate::{Done, args::Serve, exit};
+use crate::{
+    Done,
+    args::Serve,
+    exit,
+    settings::{LogFormat, Settings, Span},
+};
+use listenfd::ListenFd;
 use lockkeeper_client::Endpoint;
 use lockkeeper_core::Limits;
 use lockkeeper_server::{Config, Error, Listen};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
     env, io,
+    os::{
+        linux::net::SocketAddrExt,
+        unix::{
+            ffi::OsStrExt,
+            net::{SocketAddr, UnixDatagram, UnixListener},
+        },
+    },
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -13,7 +27,6 @@ use std::{
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::Notify,
     task::LocalSet,
 };
 use tracing_subscriber::EnvFilter;
@@ -21,65 +34,56 @@ use tracing_subscriber::EnvFilter;
 /// After how long without a client a daemon that was started on demand leaves.
 const IDLE: Duration = Duration::from_secs(300);
 
+/// The longest ttl. Whoever is killed is waited for as long.
+const TTL: Duration = Duration::from_secs(24 * 3600);
+
 pub(crate) fn serve(args: Serve) -> Done {
+    let wrong = |why: String| (exit::USAGE, why);
+    let settings = args.settings.or_from(args.config.as_deref()).map_err(wrong)?;
+    let given = Given::take().map_err(|error| wrong(error.to_string()))?;
+    let (settings, config) = configure(settings, given, args.background).map_err(wrong)?;
+    if let Some(listen) = &config.listen {
+        listen.check().map_err(|error| wrong(error.to_string()))?;
+    }
+    if args.check_config {
+        print!("{}", toml::to_string(&settings).map_err(|error| wrong(error.to_string()))?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if args.background {
         // Out of the terminal's reach: it outlives the command that started it. It fails for a leader of its own.
         let _ = rustix::process::setsid();
     }
     let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
+    match settings.log_format {
+        Some(LogFormat::Json) => log.json().init(),
+        _ => log.init(),
+    }
+    // Each connection takes a file descriptor: as many as the system lets it have.
+    let files = getrlimit(Resource::Nofile);
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
 
-    let socket = match args.socket {
-        Some(path) => path,
-        None => Endpoint::from_env().map_err(|why| (exit::USAGE, why))?.socket().into(),
-    };
-    let remembered = || lockkeeper_server::remembered_state_dir(&socket);
-    let state_dir = args.state_dir.or_else(remembered).or_else(|| state_dir(&socket));
-    let state_dir = state_dir.ok_or((exit::USAGE, "no HOME: --state-dir is needed".into()))?;
-    let reload: Arc<Notify> = Arc::default();
-    let listen = args.listen.map(|address| Listen {
-        tls: args.tls_cert.zip(args.tls_key),
-        keys: args.keys,
-        insecure: args.insecure,
-        origins: args.allow_origin,
-        reload: Arc::clone(&reload),
-        ..Listen::at(address)
-    });
-    let config = Config {
-        socket,
-        listen,
-        // Remembered for whoever serves next, from wherever that is started.
-        state_dir: std::path::absolute(state_dir).map_err(|error| (exit::USAGE, error.to_string()))?,
-        ttl: args.ttl,
-        idle: args.idle.or(args.background.then_some(IDLE)),
-        limits: Limits { requests_per_client: 1_000_000, requests: 4_000_000, ..Limits::default() },
-    };
     let failed = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
     let served = LocalSet::new().block_on(&runtime, async {
-        let (mut term, mut int) = (
-            signal(SignalKind::terminate()).map_err(failed)?,
-            signal(SignalKind::interrupt()).map_err(failed)?,
-        );
-        // Without a port, there is nothing to read anew: it ends with its terminal.
-        let mut hup = match config.listen {
-            Some(_) => Some(signal(SignalKind::hangup()).map_err(failed)?),
-            None => None,
-        };
+        let hear = |kind| signal(kind).map_err(failed);
+        let (mut term, mut int) = (hear(SignalKind::terminate())?, hear(SignalKind::interrupt())?);
+        let mut hup = hear(SignalKind::hangup())?;
+        let reload = config.listen.as_ref().map(|listen| Arc::clone(&listen.reload));
         let stop = async {
+            notify("READY=1");
             loop {
-                let hup = async {
-                    match &mut hup {
-                        Some(hup) => _ = hup.recv().await,
-                        None => std::future::pending().await,
-                    }
-                };
                 tokio::select! {
-                    _ = term.recv() => return,
-                    _ = int.recv() => return,
-                    () = hup => reload.notify_one(),
+                    _ = term.recv() => break,
+                    _ = int.recv() => break,
+                    _ = hup.recv() => match &reload {
+                        Some(reload) => reload.notify_one(),
+                        // Without a port, there is nothing to read anew: its terminal is gone.
+                        None => break,
+                    },
                 }
             }
+            notify("STOPPING=1");
         };
         lockkeeper_server::serve(config, stop).await.map_err(|error| match error {
             Error::Running(_) if args.background => (0, String::new()),
@@ -89,6 +93,77 @@ pub(crate) fn serve(args: Serve) -> Done {
     match served {
         Err((0, _)) => Ok(ExitCode::SUCCESS),
         done => done.map(|()| ExitCode::SUCCESS),
+    }
+}
+
+/// What was not said is what it is then.
+fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(Settings, Config), String> {
+    if settings.listen.is_none() {
+        settings.listen = given.port.as_ref().and_then(|port| port.local_addr().ok());
+    }
+    let listen = settings.port()?.map(|listen| Listen { given: given.port.map(Arc::new), ..listen });
+    let socket = match (settings.socket.take(), &given.socket) {
+        (Some(path), _) => path,
+        (None, Some(socket)) => {
+            let address = socket.local_addr().map_err(|error| error.to_string())?;
+            address.as_pathname().ok_or("the socket that was given has no path: --socket is needed")?.into()
+        }
+        (None, None) => Endpoint::from_env()?.socket().into(),
+    };
+    let remembered = || lockkeeper_server::remembered_state_dir(&socket);
+    let state_dir = settings.state_dir.take().or_else(remembered).or_else(|| state_dir(&socket));
+    let state_dir = state_dir.ok_or("no HOME: --state-dir is needed")?;
+    // Remembered for whoever serves next, from wherever that is started.
+    let state_dir = std::path::absolute(state_dir).map_err(|error| error.to_string())?;
+    let Span(ttl) = *settings.ttl.get_or_insert(Span(Duration::from_secs(10)));
+    if ttl.is_zero() || ttl > TTL {
+        return Err("--ttl is more than nothing and at most 24h".into());
+    }
+    settings.idle = settings.idle.or(background.then_some(Span(IDLE)));
+    let limits = Limits {
+        requests_per_client: *settings.max_requests_per_client.get_or_insert(1_000_000),
+        requests: *settings.max_requests.get_or_insert(4_000_000),
+        clients: *settings.max_clients.get_or_insert(1_000_000),
+        ..Limits::default()
+    };
+    settings.log_format.get_or_insert(LogFormat::Text);
+    (settings.socket, settings.state_dir) = (Some(socket.clone()), Some(state_dir.clone()));
+    let idle = settings.idle.map(|Span(idle)| idle);
+    let given = given.socket.map(Arc::new);
+    Ok((settings, Config { socket, given, listen, state_dir, ttl, idle, limits }))
+}
+
+/// What systemd has opened for it.
+struct Given {
+    socket: Option<UnixListener>,
+    port: Option<std::net::TcpListener>,
+}
+
+impl Given {
+    fn take() -> io::Result<Self> {
+        let mut all = ListenFd::from_env();
+        let mut given = Self { socket: None, port: None };
+        for index in 0..all.len() {
+            // What is not the one is left in its place, for the other.
+            match all.take_unix_listener(index) {
+                Ok(socket) => given.socket = socket,
+                Err(_) => given.port = all.take_tcp_listener(index)?,
+            }
+        }
+        Ok(given)
+    }
+}
+
+/// Tells systemd, if that has started it.
+fn notify(state: &str) {
+    let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
+    let address = match path.as_bytes() {
+        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        _ => SocketAddr::from_pathname(&path),
+    };
+    let told = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
+    if let Err(error) = told {
+        tracing::warn!(%error, "NOTIFY_SOCKET cannot be told {state}");
     }
 }
 

@@ -33,6 +33,7 @@ use std::{
     future::{Future, pending},
     io,
     net::{SocketAddr, TcpListener},
+    os::unix::net::UnixListener,
     path::PathBuf,
     rc::Rc,
     sync::Arc,
@@ -45,6 +46,8 @@ use tokio::sync::Notify;
 pub struct Config {
     /// Where clients of this machine connect.
     pub socket: PathBuf,
+    /// The socket itself, if somebody else has opened it.
+    pub given: Option<Arc<UnixListener>>,
     /// Where clients of other machines, and browsers, connect.
     pub listen: Option<Listen>,
     /// Where what must outlive the daemon is kept. One daemon at a time.
@@ -82,6 +85,20 @@ impl Listen {
     pub fn at(address: SocketAddr) -> Self {
         let (given, tls, keys, insecure) = (None, None, None, false);
         Self { address, given, tls, keys, insecure, origins: Vec::new(), reload: Arc::default() }
+    }
+
+    /// Whether its files can be used, and all that can reach it may.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`], as [`serve`] has it.
+    pub fn check(&self) -> Result<(), Error> {
+        network::acceptor(self)?;
+        self.keys()?;
+        match self.address.ip().is_loopback() || self.keys.is_some() || self.insecure {
+            true => Ok(()),
+            false => Err(Error::Insecure(self.address)),
+        }
     }
 
     fn keys(&self) -> Result<Option<auth::Keys>, Error> {
@@ -136,14 +153,14 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then leaves in good order. Must be polled
-/// within a [`LocalSet`](tokio::task::LocalSet).
+/// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then leaves in good order. `stop` is first
+/// polled when the daemon can be connected to. Must be polled within a [`LocalSet`](tokio::task::LocalSet).
 ///
 /// # Errors
 ///
 /// If it cannot start: [`Error`].
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
-    let listener = listen::bind(&config.socket, &config.state_dir)?;
+    let listener = listen::bind(&config)?;
     let network = match &config.listen {
         Some(listen) => Some((Rc::new(Network::bind(listen).await?), listen)),
         None => None,

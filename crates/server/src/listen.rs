@@ -1,6 +1,6 @@
 //! The Unix socket: only this user's processes can connect, and only one daemon listens.
 
-use crate::{Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer};
+use crate::{Config, Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer};
 use std::{
     cell::RefCell,
     ffi::OsString,
@@ -18,12 +18,18 @@ use tokio::net::{UnixListener, UnixStream};
 
 pub(crate) struct Listener {
     socket: UnixListener,
-    /// Held as long as it listens: whoever has it may remove a socket that nobody listens on.
-    lock: File,
+    /// Held as long as it listens: whoever has it may remove a socket that nobody listens on. A socket that somebody else
+    /// has opened, that one looks after.
+    lock: Option<File>,
 }
 
-pub(crate) fn bind(path: &Path, state_dir: &Path) -> Result<Listener, Error> {
+pub(crate) fn bind(config: &Config) -> Result<Listener, Error> {
+    let (path, state_dir) = (&config.socket, &config.state_dir);
     let failed = |error| Error::File(path.into(), error);
+    if let Some(given) = &config.given {
+        let socket = given.set_nonblocking(true).and_then(|()| UnixListener::from_std(given.try_clone()?));
+        return Ok(Listener { socket: socket.map_err(failed)?, lock: None });
+    }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !dir.exists() {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -46,7 +52,7 @@ pub(crate) fn bind(path: &Path, state_dir: &Path) -> Result<Listener, Error> {
     }
     let socket = UnixListener::bind(path).map_err(failed)?;
     fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(Listener { socket, lock })
+    Ok(Listener { socket, lock: Some(lock) })
 }
 
 /// Who serves a socket after a daemon that was killed must know what that one knew. The lock beside the socket says where
@@ -70,14 +76,14 @@ pub fn remembered_state_dir(socket: &Path) -> Option<PathBuf> {
 impl Listener {
     /// Says where the state is, for whoever serves next.
     pub(crate) fn remember(&self, state_dir: &Path) -> io::Result<()> {
-        let mut lock = &self.lock;
+        let Some(mut lock) = self.lock.as_ref() else { return Ok(()) };
         lock.rewind()?;
         lock.write_all(state_dir.as_os_str().as_bytes())
     }
 
     /// Nobody is left behind: the next daemon may begin anew.
     pub(crate) fn forget(&self) {
-        if let Err(error) = self.lock.set_len(0) {
+        if let Some(Err(error)) = self.lock.as_ref().map(|lock| lock.set_len(0)) {
             tracing::warn!(%error, "the lock cannot be emptied");
         }
     }

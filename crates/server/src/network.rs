@@ -54,9 +54,7 @@ impl Network {
         };
         let listener = listener.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        if !address.ip().is_loopback() && listen.keys.is_none() && !listen.insecure {
-            return Err(Error::Insecure(address));
-        }
+        Listen { address, ..listen.clone() }.check()?;
         let (strangers, first) = (Rc::default(), Rc::default());
         let tls = RefCell::new(acceptor(listen)?);
         Ok(Self { listener, address, listen: listen.clone(), tls, strangers, first })
@@ -170,7 +168,7 @@ impl Drop for Stranger {
 }
 
 /// What speaks TLS with the certificate of these files, if there are any.
-fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {
+pub(crate) fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {
     let Some((certificate, key)) = &listen.tls else { return Ok(None) };
     let unusable = |path: &Path, error: String| Error::File(path.into(), io::Error::other(error));
     let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);

@@ -142,7 +142,10 @@ impl Frames {
                 return Err(Broken::Rules("a control frame in parts, or too long"));
             }
             CONTINUATION | BINARY if length > self.max - before => {
-                return Err(Broken::TooLong(TooLong { length: before.saturating_add(length), max: self.max }));
+                return Err(Broken::TooLong(TooLong {
+                    length: before.saturating_add(length),
+                    max: self.max,
+                }));
             }
             CONTINUATION | BINARY | CLOSE | PING | PONG => {}
             _ => return Err(Broken::Rules("no such frame")),

@@ -52,7 +52,11 @@ impl Client {
 
     /// Connects on the network, and says nothing.
     pub(crate) fn mute_on_network(daemon: &Daemon) -> Self {
-        Self::with(Line::Network(web::connect(daemon)))
+        Self::on_line(web::connect(daemon))
+    }
+
+    pub(crate) fn on_line(web: Web) -> Self {
+        Self::with(Line::Network(web))
     }
 
     /// Opens a session on the network.

@@ -70,6 +70,7 @@ impl Daemon {
         fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the test");
         let mut config = Config {
             socket: dir.join("daemon.sock"),
+            given: None,
             listen: None,
             state_dir: dir.join("state"),
             // Longer than a test: nobody is given up on, unless a test wants that.

@@ -7,6 +7,8 @@ mod comeback;
 mod daemon;
 mod flow;
 mod handshake;
+mod hostile;
+mod identity;
 mod intruders;
 mod locks;
 mod network;

@@ -76,7 +76,6 @@ fn what_happened_while_a_client_was_cut_off_it_hears_when_it_is_back() {
     let waiting = away.wait_for("granted");
     let given_up = away.hold("given up");
     let behind = other.wait_for("given up");
-    away.web().get_mut().write_all(b"").expect("it is there until now");
     let (id, secret) = (away.id.clone(), away.secret);
     drop(away);
     let thief = other.request_with("stolen", Flags { steal: true, ..Flags::default() });
@@ -169,7 +168,6 @@ fn who_says_ping_keeps_its_locks() {
     // Another one, who says nothing, shows when the time has passed twice over.
     for _ in 0..2 {
         let mut silent = Client::on_network(&daemon);
-        silent.web().get_mut().flush().expect("it is there");
         let silent = std::thread::spawn(move || silent.goodbye());
         while !silent.is_finished() {
             client.ping();
@@ -325,4 +323,218 @@ fn pages_are_let_in_by_their_origin() {
         config.listen.as_mut().expect("it is on the network").origins = vec!["*".into()];
     });
     connect(&all, "https://anywhere.test").expect("all are let in");
+}
+
+#[test]
+fn tls_is_spoken_with_the_certificate_there_is() {
+    let daemon = Daemon::on_network_with(|config| {
+        let listen = config.listen.as_mut().expect("it is on the network");
+        let dir = config.socket.parent().expect("it is in a directory");
+        listen.tls = Some((dir.join("cert.pem"), dir.join("key.pem")));
+        certify(dir);
+    });
+    let tls = |daemon: &Daemon| {
+        let path = daemon.path("cert.pem");
+        let trusted = std::fs::read(path).expect("it was written");
+        web::connect_with(web::tls(daemon, &trusted), |request| request)
+    };
+    let mut client = Client::on_line(tls(&daemon).expect("a WebSocket"));
+    assert!(!client.hello("default", None));
+    let name: &'static str = "long".repeat(10_000).leak();
+    let held = client.hold(name);
+    client.release(held.rid);
+    let before = std::fs::read(daemon.path("cert.pem")).expect("it was written");
+
+    // A bad file does not take the place of a good one.
+    std::fs::write(daemon.path("cert.pem"), "no certificate").expect("it is ours");
+    daemon.listen().reload.notify_one();
+    std::fs::write(daemon.path("good.pem"), &before).expect("it is ours");
+    for _ in 0..3 {
+        web::connect_with(web::tls(&daemon, &before), |request| request).expect("the old one stays");
+    }
+    certify(&daemon.path(""));
+    daemon.listen().reload.notify_one();
+    let after = std::fs::read(daemon.path("cert.pem")).expect("it was written");
+    while !web::trusts(&daemon, &after) {}
+    assert!(!web::trusts(&daemon, &before), "the old certificate is gone");
+    client.ping();
+}
+
+/// Writes a new certificate and its key.
+fn certify(dir: &std::path::Path) {
+    let names = vec!["localhost".to_string()];
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(names).expect("a certificate");
+    std::fs::write(dir.join("cert.pem"), cert.pem()).expect("it is ours");
+    std::fs::write(dir.join("key.pem"), signing_key.serialize_pem()).expect("it is ours");
+}
+
+#[test]
+fn what_happens_is_counted_without_names() {
+    let daemon = Daemon::on_network();
+    let (mut one, mut other) = (Client::on_network(&daemon), Client::on_network(&daemon));
+    let (held, kept) = (one.hold("secret name"), one.hold("b"));
+    let (waiting, given_up) = (other.wait_for("secret name"), other.wait_for("b"));
+    let seen = counts(&daemon);
+    assert_eq!(
+        (seen["lockkeeper_held"], seen["lockkeeper_pending"], seen["lockkeeper_sessions"]),
+        (2.0, 2.0, 2.0)
+    );
+    one.release(held.rid);
+    other.granted(waiting.rid);
+    other.say(&ToServer::Abort { rid: given_up.rid });
+    assert_eq!(other.hear(), ToClient::Aborted { rid: given_up.rid });
+    let thief = other.request_with("b", Flags { steal: true, ..Flags::default() });
+    one.broken(kept.rid);
+    other.granted(thief);
+    assert!(one.reconnect(&daemon));
+    one.say(&ToServer::Ready);
+    web::say(one.web(), vec![0xc1]);
+    assert_eq!(one.goodbye().0, code::MALFORMED);
+    other.say(&ToServer::Bye);
+    assert_eq!(other.hear_or_end(), None);
+    let seen = counts(&daemon);
+    for (name, value) in [
+        ("held", 0.0),
+        ("pending", 0.0),
+        ("sessions", 0.0),
+        ("grants_total", 4.0),
+        ("steals_total", 1.0),
+        ("aborts_total", 1.0),
+        ("resumes_total", 1.0),
+        ("losses_total", 0.0),
+        ("refused_frames_total", 1.0),
+        ("wait_seconds_count", 4.0),
+        ("wait_seconds_bucket{le=\"+Inf\"}", 4.0),
+        ("hold_seconds_count", 4.0),
+    ] {
+        assert_eq!(seen[&format!("lockkeeper_{name}")], value, "{name}");
+    }
+    assert!(!web::get(&daemon, "/metrics").contains("secret"));
+}
+
+#[test]
+fn locks_that_are_lost_are_counted() {
+    let daemon = Daemon::on_network_with(|config| config.ttl = SHORT);
+    let (mut gone, mut next) = (Client::on_network(&daemon), Client::open(&daemon));
+    let mine = gone.request("a");
+    gone.granted(mine);
+    drop(gone);
+    let theirs = next.request("a");
+    while !matches!(next.hear(), ToClient::Granted { rid, .. } if rid == theirs) {}
+    assert_eq!(counts(&daemon)["lockkeeper_losses_total"], 1.0);
+}
+
+#[test]
+fn the_dashboard_shows_what_is_counted() {
+    let daemon = Daemon::on_network();
+    let seen = counts(&daemon);
+    let dashboard = include_str!("../../../../docs/grafana.json");
+    let dashboard: serde_json::Value = serde_json::from_str(dashboard).expect("it is JSON");
+    let panels = dashboard["panels"].as_array().expect("it has panels");
+    let mut shown = std::collections::BTreeSet::new();
+    for target in panels.iter().flat_map(|panel| panel["targets"].as_array().expect("each has targets")) {
+        let query = target["expr"].as_str().expect("a query is text");
+        let words = query.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        let names: Vec<&str> = words.filter(|word| word.starts_with("lockkeeper_")).collect();
+        assert!(!names.is_empty(), "{query}");
+        for name in names {
+            assert!(seen.keys().any(|known| known.split('{').next() == Some(name)), "{name} is not counted");
+            shown
+                .insert(name.trim_end_matches("_bucket").trim_end_matches("_sum").trim_end_matches("_count"));
+        }
+    }
+    let metrics = web::get(&daemon, "/metrics");
+    for name in metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()) {
+        assert!(shown.contains(name), "{name} is not shown");
+    }
+}
+
+/// The counts, by their names.
+fn counts(daemon: &Daemon) -> std::collections::HashMap<String, f64> {
+    let answer = web::get(daemon, "/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("it has a head");
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"), "{head}");
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    let count = |line: &str| {
+        let (name, value) = line.rsplit_once(' ')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    lines.map(|line| count(line).unwrap_or_else(|| panic!("{line}"))).collect()
+}
+
+#[test]
+fn after_a_crash_of_the_machine_nobody_is_served_before_all_have_given_up() {
+    let mut daemon = Daemon::on_network();
+    let mut lost = Client::on_network(&daemon);
+    lost.hold("a");
+    daemon.kill();
+    // What was not on the disk yet is gone, and so is the former life of the machine.
+    let dir = &daemon.config.state_dir;
+    std::fs::write(dir.join("sessions"), "").expect("it is ours");
+    let note = std::fs::read_to_string(dir.join("network")).expect("it is noted where it served");
+    let (boot, ttl) = note.trim().split_once(' ').expect("a boot and a ttl");
+    assert_eq!(ttl, "600000");
+    std::fs::write(dir.join("network"), note.replace(boot, "another-boot")).expect("it is ours");
+    daemon.run();
+    let mut other = Client::open(&daemon);
+    let question = other.next_rid();
+    other.say(&ToServer::Query { rid: question, name: None, deadlocks: false });
+    assert_eq!(other.refused(question).0, code::GRACE);
+    assert!(!lost.reconnect(&daemon), "it hears that its locks are lost");
+    daemon.kill();
+    // And once more: it has not waited long enough yet. With a shorter ttl it has.
+    let note = std::fs::read_to_string(daemon.config.state_dir.join("network")).expect("it is still noted");
+    assert!(note.starts_with("another-boot "), "{note}");
+    std::fs::write(daemon.config.state_dir.join("network"), "another-boot 1").expect("it is ours");
+    std::fs::write(daemon.config.state_dir.join("sessions"), "").expect("it is ours");
+    daemon.config.ttl = SHORT;
+    daemon.run();
+    let mut next = Client::open(&daemon);
+    let theirs = next.request("a");
+    next.granted(theirs);
+    let note = std::fs::read_to_string(daemon.config.state_dir.join("network")).expect("it is noted");
+    assert!(note.starts_with(boot), "{note}");
+}
+
+#[test]
+fn buckets_that_nobody_uses_make_room_for_others() {
+    let daemon = Daemon::on_network();
+    let mut token = 0;
+    for number in 0..10_500 {
+        let mut client = Client::mute(&daemon);
+        assert!(!client.hello(&format!("bucket-{number}"), None));
+        if number % 500 == 0 {
+            // A bucket that is there again goes on with its tokens.
+            let mut same = Client::open_in(&daemon, "same");
+            let rid = same.request("a");
+            let next = same.granted(rid);
+            assert!(next > token);
+            token = next;
+        }
+        client.say(&ToServer::Bye);
+        assert_eq!(client.hear_or_end(), None);
+    }
+}
+
+#[test]
+fn limits_are_named_when_they_are_met() {
+    let daemon = Daemon::on_network_with(|config| {
+        config.limits.requests_per_client = 2;
+        config.limits.requests = 3;
+        config.limits.clients = 2;
+    });
+    let (mut one, mut other) = (Client::on_network(&daemon), Client::on_network(&daemon));
+    one.hold("a");
+    one.hold("b");
+    let rid = one.request("c");
+    let (code, words) = one.refused(rid);
+    assert!(code == code::LIMIT && words.contains('2') && words.contains("client"), "{words}");
+    other.hold("c");
+    let rid = other.request("d");
+    let (code, words) = other.refused(rid);
+    assert!(code == code::LIMIT && words.contains('3'), "{words}");
+    let (code, words) =
+        Client::mute_on_network(&daemon).hello_with("default", None, None).expect_err("two are there");
+    assert!(code == code::LIMIT && words.contains("2 live clients"), "{words}");
 }

@@ -4,6 +4,12 @@ use crate::{client::SILENCE, daemon::Daemon};
 use std::{
     io::{Read, Write},
     net::TcpStream,
+    sync::Arc,
+};
+use tokio_rustls::rustls::{
+    ClientConfig, ClientConnection, RootCertStore, StreamOwned,
+    crypto::ring,
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
 };
 use tungstenite::{ClientRequestBuilder, Error, HandshakeError, Message, WebSocket, http::Uri};
 
@@ -71,4 +77,27 @@ pub(crate) fn http(daemon: &Daemon, request: &str) -> String {
 
 pub(crate) fn get(daemon: &Daemon, path: &str) -> String {
     http(daemon, &format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+}
+
+/// A stream with TLS, for who trusts this certificate (PEM).
+pub(crate) fn tls(daemon: &Daemon, trusted: &[u8]) -> Box<dyn Stream> {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_slice(trusted).expect("a certificate")).expect("one to trust");
+    let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .expect("there are some")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = ServerName::try_from("localhost").expect("a name");
+    let connection = ClientConnection::new(Arc::new(config), name).expect("a connection");
+    Box::new(StreamOwned::new(connection, dial(daemon)))
+}
+
+/// Whether the daemon shows a certificate that this one vouches for.
+pub(crate) fn trusts(daemon: &Daemon, trusted: &[u8]) -> bool {
+    let mut stream = tls(daemon, trusted);
+    let asked = stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").and_then(|()| stream.flush());
+    let mut answer = String::new();
+    let heard = asked.and_then(|()| stream.read_to_string(&mut answer));
+    heard.is_ok() && answer.starts_with("HTTP/1.1 200 OK")
 }

@@ -1,0 +1,173 @@
+//! How a daemon is set up: by flags, by the environment, and by a file. Each setting has one name in all three.
+
+use clap::{Args, ValueEnum};
+use lockkeeper_server::Listen;
+use serde::{Deserialize, Serialize};
+use std::{
+    fmt, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    str::FromStr,
+    time::Duration,
+};
+
+#[derive(Args, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    /// Where to listen [default: this user's own]
+    #[arg(long, value_name = "PATH", env = "LOCKKEEPER_SOCKET", hide_env = true)]
+    pub(crate) socket: Option<PathBuf>,
+    /// Where to keep what must outlive the daemon [default: in lockkeeper in $XDG_STATE_HOME or ~/.local/state]
+    #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true)]
+    pub(crate) state_dir: Option<PathBuf>,
+    /// Listen for WebSockets too, with /healthz and /metrics (127.0.0.1:7420)
+    #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_LISTEN", hide_env = true)]
+    pub(crate) listen: Option<SocketAddr>,
+    /// Speak TLS there, with this certificate (PEM); it is read anew on SIGHUP
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TLS_CERT", hide_env = true)]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TLS_KEY", hide_env = true)]
+    pub(crate) tls_key: Option<PathBuf>,
+    /// Let in only who has a token signed with one of these keys (a JSON Web Key Set); they are read anew on SIGHUP
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEYS", hide_env = true)]
+    pub(crate) keys: Option<PathBuf>,
+    /// Let in everybody who reaches the port, from other machines too
+    #[arg(long, env = "LOCKKEEPER_INSECURE", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) insecure: bool,
+    /// Let pages of this origin connect (https://example.com; * for all); browsers are refused otherwise
+    #[arg(
+        long,
+        value_name = "ORIGIN",
+        env = "LOCKKEEPER_ALLOW_ORIGIN",
+        hide_env = true,
+        value_delimiter = ','
+    )]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) allow_origin: Vec<String>,
+    /// How long a client on the network, or a daemon that was killed, may be silent before others go on [default: 10s]
+    #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TTL", hide_env = true)]
+    pub(crate) ttl: Option<Span>,
+    /// Leave after so long without a client [default: never; 5m if it was started on demand]
+    #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_IDLE", hide_env = true)]
+    pub(crate) idle: Option<Span>,
+    /// The most requests, held or waiting, of a client [default: 1000000]
+    #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_REQUESTS_PER_CLIENT", hide_env = true)]
+    pub(crate) max_requests_per_client: Option<u32>,
+    /// The most requests of a bucket, and names in them [default: 4000000]
+    #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_REQUESTS", hide_env = true)]
+    pub(crate) max_requests: Option<u32>,
+    /// The most clients of a bucket [default: 1000000]
+    #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_CLIENTS", hide_env = true)]
+    pub(crate) max_clients: Option<u32>,
+    /// How to write the log [default: text]
+    #[arg(long, value_name = "FORMAT", env = "LOCKKEEPER_LOG_FORMAT", hide_env = true)]
+    pub(crate) log_format: Option<LogFormat>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum LogFormat {
+    Text,
+    Json,
+}
+
+impl Settings {
+    /// These, and from the file what they do not say.
+    pub(crate) fn or_from(self, file: Option<&Path>) -> Result<Self, String> {
+        let Some(path) = file else { return Ok(self) };
+        let wrong = |error: &dyn fmt::Display| format!("{}: {error}", path.display());
+        let text = fs::read_to_string(path).map_err(|error| wrong(&error))?;
+        // First as it is, so that what is wrong is shown where it stands.
+        toml::from_str::<Self>(&text).map_err(|error| wrong(&error))?;
+        let mut all: toml::Table = toml::from_str(&text).map_err(|error| wrong(&error))?;
+        all.extend(toml::Table::try_from(&self).map_err(|error| error.to_string())?);
+        all.try_into().map_err(|error| wrong(&error))
+    }
+
+    /// The port, if there is to be one, with all that belongs to it.
+    pub(crate) fn port(&self) -> Result<Option<Listen>, String> {
+        let tls = match (&self.tls_cert, &self.tls_key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            _ => return Err("--tls-cert and --tls-key go together".into()),
+        };
+        let Some(address) = self.listen else {
+            return match tls.is_some()
+                || self.keys.is_some()
+                || self.insecure
+                || !self.allow_origin.is_empty()
+            {
+                true => Err("--tls-cert, --keys, --insecure and --allow-origin are for --listen".into()),
+                false => Ok(None),
+            };
+        };
+        if self.keys.is_some() && self.insecure {
+            return Err("with --keys, only who has a token is let in: --insecure does not go with it".into());
+        }
+        let (keys, insecure, origins) = (self.keys.clone(), self.insecure, self.allow_origin.clone());
+        Ok(Some(Listen { tls, keys, insecure, origins, ..Listen::at(address) }))
+    }
+}
+
+/// A length of time, as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl FromStr for Span {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "a duration is a number with ms, s, m or h".to_string();
+        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+        let (number, unit) = text.split_at(digits);
+        let seconds = match unit {
+            "ms" => 0.001,
+            "s" | "" => 1.0,
+            "m" => 60.0,
+            "h" => 3600.0,
+            _ => return Err(wrong()),
+        };
+        let number: f64 = number.parse().map_err(|_| wrong())?;
+        Duration::try_from_secs_f64(number * seconds).map(Self).map_err(|error| error.to_string())
+    }
+}
+
+impl TryFrom<String> for Span {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Span> for String {
+    fn from(Span(duration): Span) -> Self {
+        match duration.subsec_millis() {
+            0 => format!("{}s", duration.as_secs()),
+            _ => format!("{}ms", duration.as_millis()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Span;
+    use std::time::Duration;
+
+    #[test]
+    fn durations() {
+        let span = |text: &str| text.parse::<Span>().map(|Span(duration)| duration);
+        assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(span("1.5m"), Ok(Duration::from_secs(90)));
+        assert_eq!(span("2"), Ok(Duration::from_secs(2)));
+        for wrong in ["", "s", "5 s", "1d", "-1s", "1e99h", "99999999999999999999h"] {
+            assert!(span(wrong).is_err(), "{wrong}");
+        }
+        for text in ["500ms", "90s", "1500ms"] {
+            assert_eq!(String::from(text.parse::<Span>().expect("it is one")), text);
+        }
+    }
+}

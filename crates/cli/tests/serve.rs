@@ -1,0 +1,238 @@
+//! How a daemon is set up, and how it gets on with systemd.
+
+mod common;
+
+use common::{User, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    os::{
+        fd::OwnedFd,
+        unix::{
+            fs::DirBuilderExt,
+            net::{UnixDatagram, UnixListener, UnixStream},
+        },
+    },
+    path::PathBuf,
+    process::{Child, ChildStderr, Command, Output, Stdio},
+    time::Duration,
+};
+
+/// A file of the user's.
+fn file(user: &User, name: &str, text: &str) -> PathBuf {
+    let dir = user.socket().parent().expect("it is in a directory").to_owned();
+    if !dir.exists() {
+        fs::DirBuilder::new().mode(0o700).create(&dir).expect("it is new");
+    }
+    let path = dir.join(name);
+    fs::write(&path, text).expect("it is ours");
+    path
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).expect("it is text")
+}
+
+fn check(command: &mut Command) -> Output {
+    command.args(["serve", "--check-config"]).stdin(Stdio::null()).output().expect("it starts")
+}
+
+#[test]
+fn a_flag_wins_over_the_environment_and_that_over_the_file() {
+    let user = User::new();
+    let config = "ttl = \"1s\"\nidle = \"2s\"\nmax-requests = 3\nlisten = \"127.0.0.1:1\"\nallow-origin = [\"https://a.test\"]\n";
+    let config = file(&user, "config.toml", config);
+    let mut command = user.command(&[]);
+    command
+        .env("LOCKKEEPER_CONFIG", &config)
+        .env("LOCKKEEPER_IDLE", "20s")
+        .env("LOCKKEEPER_MAX_REQUESTS", "30");
+    let output = check(&mut command).stdout;
+    let set =
+        |line: &str| assert!(text(&output).lines().any(|set| set == line), "{line}:\n{}", text(&output));
+    set("ttl = \"1s\"");
+    set("idle = \"20s\"");
+    set("max-requests = 30");
+    set("listen = \"127.0.0.1:1\"");
+    set("allow-origin = [\"https://a.test\"]");
+    set(&format!("socket = {:?}", user.socket().to_str().expect("it is text")));
+    set(&format!("state-dir = {:?}", user.state_dir().to_str().expect("it is text")));
+    set("max-requests-per-client = 1000000");
+    set("log-format = \"text\"");
+
+    // What is printed is a file that says the same.
+    let again = file(&user, "again.toml", &text(&output));
+    let again = check(user.command(&[]).env("LOCKKEEPER_CONFIG", again)).stdout;
+    assert_eq!(text(&again), text(&output));
+
+    let mut command = user.command(&[]);
+    command.env("LOCKKEEPER_MAX_REQUESTS", "30").args(["serve", "--check-config", "--max-requests", "300"]);
+    command.args(["--config", config.to_str().expect("it is text")]);
+    let output = command.output().expect("it starts").stdout;
+    assert!(text(&output).contains("max-requests = 300\n"));
+}
+
+#[test]
+fn what_is_wrong_is_said_with_its_place_and_status_64() {
+    let user = User::new();
+    let refused = |text: &str, words: &[&str]| {
+        let config = file(&user, "config.toml", text);
+        let refused = check(user.command(&[]).env("LOCKKEEPER_CONFIG", config));
+        assert_eq!(refused.status.code(), Some(64), "{text}");
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        words.iter().for_each(|word| assert!(said.contains(word), "{word}: {said}"));
+        assert!(refused.stdout.is_empty());
+    };
+    refused("ttl = \"1s\"\nlisten = \"127.0.0.1:0\"\ncolour = 3\n", &["config.toml", "line 3", "colour"]);
+    refused("ttl = 5\n", &["config.toml", "line 1"]);
+    refused("ttl = \"5 days\"\n", &["line 1", "a duration is a number with ms, s, m or h"]);
+    refused("ttl = \"0s\"\n", &["--ttl"]);
+    refused("= nonsense", &["line 1"]);
+    refused("listen = \"0.0.0.0:7420\"\n", &["--keys", "--insecure"]);
+    refused("listen = \"[::]:7420\"\n", &["--keys", "--insecure"]);
+    refused("listen = \"127.0.0.1:0\"\nkeys = \"/nowhere/keys.json\"\n", &["/nowhere/keys.json"]);
+    refused("listen = \"127.0.0.1:0\"\ntls-cert = \"/nowhere/cert.pem\"\n", &["--tls-key"]);
+    refused("tls-cert = \"/a\"\ntls-key = \"/b\"\n", &["--listen"]);
+    refused("listen = \"127.0.0.1:0\"\ninsecure = true\nkeys = \"/nowhere\"\n", &["--insecure"]);
+    let missing = check(user.command(&[]).env("LOCKKEEPER_CONFIG", "/nowhere/config.toml"));
+    assert_eq!(missing.status.code(), Some(64));
+    // What is fine is not refused.
+    let open = file(&user, "config.toml", "listen = \"0.0.0.0:7420\"\ninsecure = true\n");
+    assert!(check(user.command(&[]).env("LOCKKEEPER_CONFIG", open)).status.success());
+    let refused = user.run(&["serve", "--listen", "0.0.0.0:0"]);
+    assert_eq!(refused.status.code(), Some(64), "not only when it is asked to check");
+}
+
+/// A daemon of a test's, which is ended with it.
+struct Daemon {
+    child: Child,
+    log: BufReader<ChildStderr>,
+}
+
+impl Daemon {
+    fn start(command: &mut Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
+        let log = BufReader::new(child.stderr.take().expect("it is a pipe"));
+        Self { child, log }
+    }
+
+    /// The next line of the log that has these words.
+    fn logged(&mut self, words: &str) -> String {
+        loop {
+            let mut line = String::new();
+            assert!(self.log.read_line(&mut line).expect("it is text") > 0, "the log ends without {words}");
+            if line.contains(words) {
+                return line;
+            }
+        }
+    }
+
+    fn pid(&self) -> Pid {
+        Pid::from_child(&self.child)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn healthy(mut stream: TcpStream) -> String {
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
+    stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn a_port_is_opened_and_keys_are_read_anew_on_sighup() {
+    let user = User::new();
+    let keys =
+        |name: &str| format!(r#"{{"keys":[{{"kty":"oct","kid":"{name}","k":"{}"}}]}}"#, "A".repeat(43));
+    let path = file(&user, "keys.json", &keys("one"));
+    let mut command = user.command(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--keys"]);
+    let mut daemon = Daemon::start(command.arg(&path));
+    let line = daemon.logged("listening");
+    assert!(line.starts_with('{'), "it is JSON: {line}");
+    let address =
+        line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one");
+    assert!(healthy(TcpStream::connect(address).expect("it listens")).starts_with("HTTP/1.1 200 OK"));
+    fs::write(&path, "nonsense").expect("it is ours");
+    kill_process(daemon.pid(), Signal::HUP).expect("it runs");
+    daemon.logged("stay as they were");
+    fs::write(&path, keys("two")).expect("it is ours");
+    kill_process(daemon.pid(), Signal::HUP).expect("it runs");
+    daemon.logged("are read anew");
+    // The others of this machine are served as ever.
+    assert!(user.run(&["run", "a", "--", "true"]).status.success());
+    kill_process(daemon.pid(), Signal::TERM).expect("it runs");
+    assert!(daemon.child.wait().expect("it ends").success());
+}
+
+#[test]
+fn systemd_gives_it_its_sockets_and_is_told_when_it_is_ready() {
+    let user = User::new();
+    let notify = user.socket().with_file_name("notify");
+    file(&user, "made", "");
+    let told = UnixDatagram::bind(&notify).expect("it is new");
+    told.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
+    let next = || {
+        let mut words = [0; 100];
+        let length = told.recv(&mut words).expect("it is told");
+        text(&words[..length])
+    };
+    let socket = UnixListener::bind(user.socket()).expect("it is new");
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = port.local_addr().expect("it has one");
+    // Who connects before the daemon is there waits.
+    let early = UnixStream::connect(user.socket()).expect("systemd listens");
+
+    let script = "exec 3<&0 4<&1 0</dev/null 1>&2; LISTEN_PID=$$ LISTEN_FDS=2 exec \"$0\" serve";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_lockkeeper")]).env_clear().env("PATH", "/usr/bin:/bin");
+    command.env("NOTIFY_SOCKET", &notify).env("LOCKKEEPER_STATE_DIR", user.state_dir());
+    command.stdin(OwnedFd::from(socket)).stdout(OwnedFd::from(port));
+    let mut daemon = Daemon::start(&mut command);
+    assert_eq!(next(), "READY=1");
+    assert!(healthy(TcpStream::connect(address).expect("it listens")).starts_with("HTTP/1.1 200 OK"));
+    let served = user.run(&["run", "a", "--", "echo", "mine"]);
+    assert_eq!(text(&served.stdout), "mine\n");
+    assert_eq!(user.daemon(), daemon.pid(), "no other was started");
+    drop(early);
+    kill_process(daemon.pid(), Signal::TERM).expect("it runs");
+    assert_eq!(next(), "STOPPING=1");
+    assert!(daemon.child.wait().expect("it ends").success());
+    assert!(user.socket().exists(), "the socket is systemd's");
+}
+
+#[test]
+fn a_daemon_whose_terminal_is_gone_leaves_in_good_order() {
+    let user = User::new();
+    let mut daemon = Daemon::start(&mut user.command(&["serve"]));
+    daemon.logged("serving");
+    let mut holder = user.hold(&["a"]);
+    kill_process(daemon.pid(), Signal::HUP).expect("it runs");
+    assert!(daemon.child.wait().expect("it ends").success());
+    wait_until(|| UnixStream::connect(user.socket()).is_ok());
+    assert_eq!(holder.let_go(), 0);
+}
+
+#[test]
+fn the_units_are_for_the_command_as_it_is() {
+    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/systemd");
+    let unit = |name: &str| fs::read_to_string(format!("{dir}/{name}")).expect("it is there");
+    let (socket, service) = (unit("lockkeeper.socket"), unit("lockkeeper.service"));
+    assert!(socket.contains("ListenStream=") && service.contains("Type=notify"));
+    let start =
+        service.lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("it starts something");
+    let user = User::new();
+    let args: Vec<String> = start.split(' ').skip(1).map(|arg| arg.replace("%S", "/tmp/state")).collect();
+    let args: Vec<&str> = args.iter().map(|arg| &**arg).chain(["--check-config"]).collect();
+    let checked = user.run(&args);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
+}

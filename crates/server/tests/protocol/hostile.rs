@@ -1,0 +1,248 @@
+//! What nobody means well with, on the network: it harms nobody else.
+
+use crate::{client::Client, daemon::Daemon, web};
+use lockkeeper_server::code;
+use lockkeeper_wire::{ToClient, ToServer, frame};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+};
+use tungstenite::{
+    Message,
+    protocol::frame::{
+        Frame,
+        coding::{Data, OpCode},
+    },
+};
+
+/// Random enough, and the same each time.
+struct Noise(u64);
+
+impl Noise {
+    fn bytes(&mut self, length: usize) -> Vec<u8> {
+        let mut next = || {
+            self.0 ^= self.0 << 13;
+            self.0 ^= self.0 >> 7;
+            self.0 ^= self.0 << 17;
+            self.0.to_le_bytes()[3]
+        };
+        (0..length).map(|_| next()).collect()
+    }
+}
+
+/// A lock is had and released: the daemon is well.
+fn well(daemon: &Daemon) {
+    let mut client = Client::on_network(daemon);
+    let held = client.hold("well");
+    client.release(held.rid);
+}
+
+#[test]
+fn noise_instead_of_http_is_answered_or_cut_off() {
+    let daemon = Daemon::on_network();
+    let mut noise = Noise(1);
+    for length in [1, 10, 100, 1_000, 10_000, 100_000] {
+        let mut stream = web::dial(&daemon);
+        let _ = stream.write_all(&noise.bytes(length));
+        let _ = stream.write_all(b"\r\n\r\n");
+        let _ = stream.shutdown(Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        assert!(answer.is_empty() || answer.starts_with(b"HTTP/1.1 4"), "{length}");
+    }
+    well(&daemon);
+}
+
+#[test]
+fn noise_instead_of_frames_ends_that_connection_only() {
+    let daemon = Daemon::on_network();
+    let mut noise = Noise(2);
+    for round in 0..200 {
+        let mut client =
+            if round % 2 == 0 { Client::on_network(&daemon) } else { Client::mute_on_network(&daemon) };
+        let bytes = noise.bytes(1 + round * 7);
+        let _ = client.web().get_mut().write_all(&bytes);
+        let _ = client.web().get_mut().flush();
+    }
+    well(&daemon);
+}
+
+#[test]
+fn noise_instead_of_messages_is_malformed() {
+    let daemon = Daemon::on_network();
+    let mut noise = Noise(3);
+    for round in 0..100 {
+        let mut client = Client::on_network(&daemon);
+        let mut bytes = noise.bytes(1 + round);
+        bytes[0] |= 0xe0;
+        web::say(client.web(), bytes);
+        assert_eq!(client.goodbye().0, code::MALFORMED);
+    }
+    well(&daemon);
+}
+
+#[test]
+fn a_mistake_ends_the_session_with_its_locks() {
+    let daemon = Daemon::on_network();
+    let (mut client, mut next) = (Client::on_network(&daemon), Client::on_network(&daemon));
+    client.hold("a");
+    let waiting = next.wait_for("a");
+    web::say(client.web(), vec![0xc1]);
+    next.granted(waiting.rid);
+    assert_eq!(client.goodbye().0, code::MALFORMED);
+    assert!(!client.reconnect(&daemon));
+}
+
+#[test]
+fn text_is_no_message() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::on_network(&daemon);
+    client.web().send(Message::text("hello")).expect("the daemon listens");
+    let (code, words) = client.goodbye();
+    assert!(code == code::MALFORMED && words.contains("binary"), "{words}");
+}
+
+#[test]
+fn frames_against_the_rules_are_refused() {
+    let daemon = Daemon::on_network();
+    // Unmasked; reserved bits; no such frame; the rest of nothing; a ping in parts; a ping that is too long; a message
+    // within a message.
+    let broken: [&[u8]; 7] = [
+        b"\x82\x01a",
+        b"\xc2\x81mask\0",
+        b"\x83\x81mask\0",
+        b"\x80\x81mask\0",
+        b"\x09\x81mask\0",
+        b"\x89\xfe\0\x7emask",
+        b"\x02\x81mask\0\x82\x81mask\0",
+    ];
+    for frame in broken {
+        let mut client = Client::on_network(&daemon);
+        client.web().get_mut().write_all(frame).expect("the daemon listens");
+        client.web().get_mut().flush().expect("the daemon listens");
+        assert_eq!(client.goodbye().0, code::MALFORMED, "{frame:?}");
+    }
+    well(&daemon);
+}
+
+#[test]
+fn what_is_too_long_is_refused_before_it_has_come() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::on_network(&daemon);
+    // Only its beginning is sent: a message of so many bytes.
+    let header = [&[0x82, 0xff][..], &(frame::MAX as u64 + 1).to_be_bytes(), b"mask"].concat();
+    client.web().get_mut().write_all(&header).expect("the daemon listens");
+    client.web().get_mut().flush().expect("the daemon listens");
+    let (code, words) = client.goodbye();
+    assert!(code == code::MALFORMED && words.contains("1048577") && words.contains("1048576"), "{words}");
+    // The same in parts.
+    let mut client = Client::on_network(&daemon);
+    let part = vec![0; frame::MAX / 2];
+    for (opcode, last) in [(Data::Binary, false), (Data::Continue, false), (Data::Continue, true)] {
+        let frame = Frame::message(part.clone(), OpCode::Data(opcode), last);
+        let _ = client.web().send(Message::Frame(frame));
+        let _ = client.web().send(Message::Ping(vec![1].into()));
+    }
+    let _ = client.web().send(Message::Frame(Frame::message(vec![0], OpCode::Data(Data::Binary), false)));
+    assert_eq!(client.goodbye().0, code::MALFORMED);
+    well(&daemon);
+}
+
+#[test]
+fn a_message_may_come_in_parts_with_pings_in_between() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::on_network(&daemon);
+    let mut bytes = Vec::new();
+    let name = "n".repeat(1_000);
+    let scope = vec![(name.as_bytes(), lockkeeper_core::Mode::Exclusive)];
+    let flags = lockkeeper_wire::Flags::default();
+    ToServer::Request { rid: 1, scope, flags, nested_in: None, info: None }.encode(&mut bytes);
+    let count = bytes.len();
+    for (number, byte) in bytes.into_iter().enumerate() {
+        let opcode = if number == 0 { Data::Binary } else { Data::Continue };
+        let frame = Frame::message(vec![byte], OpCode::Data(opcode), number == count - 1);
+        client.web().send(Message::Frame(frame)).expect("the daemon listens");
+        if number % 100 == 0 {
+            client.web().send(Message::Ping(vec![7; 125].into())).expect("the daemon listens");
+        }
+    }
+    client.granted(1);
+}
+
+#[test]
+fn a_flood_of_pings_that_nobody_reads_the_pongs_of_is_not_listened_to() {
+    let daemon = Daemon::on_network();
+    let mut flood = web::dial(&daemon);
+    let upgrade = "GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: lockkeeper.v1\r\n\r\n";
+    flood.write_all(upgrade.as_bytes()).expect("it is read");
+    flood.set_nonblocking(true).expect("a socket takes that");
+    let pings = [&b"\x89\xfdmask"[..], &[0; 125]].concat().repeat(500);
+    let (mut one, mut other) = (Client::on_network(&daemon), Client::on_network(&daemon));
+    // It writes until nobody listens, and others are served meanwhile.
+    let mut refused = 0;
+    while refused < 100 {
+        match flood.write(&pings) {
+            Ok(_) => refused = 0,
+            Err(_) => refused += 1,
+        }
+        let held = one.hold("a");
+        let waiting = other.wait_for("a");
+        one.release(held.rid);
+        other.granted(waiting.rid);
+        other.release(waiting.rid);
+    }
+}
+
+#[test]
+fn who_does_not_read_delays_nobody_and_loses_nothing() {
+    const MANY: usize = 20_000;
+    let daemon = Daemon::on_network();
+    let (mut deaf, mut other) = (Client::on_network(&daemon), Client::on_network(&daemon));
+    let names: Vec<&'static str> = (0..MANY).map(|i| &*format!("name {i}").leak()).collect();
+    let held: Vec<u64> = names.iter().map(|name| other.hold(name).rid).collect();
+    let waiting: Vec<u64> = names.iter().map(|name| deaf.wait_for(name).rid).collect();
+    held.iter().for_each(|rid| other.release(*rid));
+    for _ in 0..50 {
+        other.ping();
+    }
+    waiting.iter().for_each(|rid| _ = deaf.granted(*rid));
+    deaf.ping();
+}
+
+#[test]
+fn handshakes_that_are_never_finished_keep_nobody_out() {
+    let daemon = Daemon::on_network();
+    let beginnings = ["", "GET / HTTP/1.1\r\nHost: ", "\u{1}"];
+    // More than are let stand at a time: those that have stood longest go.
+    let mut half: Vec<TcpStream> = Vec::new();
+    for number in 0..1_200 {
+        let mut stream = web::dial(&daemon);
+        let _ = stream.write_all(beginnings[number % beginnings.len()].as_bytes());
+        half.push(stream);
+        if number % 100 == 0 {
+            well(&daemon);
+        }
+    }
+    well(&daemon);
+    let mut first = half.swap_remove(0);
+    assert!(matches!(first.read(&mut [0]), Ok(0) | Err(_)), "the oldest had to go");
+    drop(half);
+    well(&daemon);
+}
+
+#[test]
+fn a_websocket_that_is_closed_is_closed() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::on_network(&daemon);
+    let held = client.hold("a");
+    client.web().close(None).expect("the daemon listens");
+    assert_eq!(client.hear_or_end(), None);
+    // That is the end of the connection, not of the session.
+    assert!(client.reconnect(&daemon));
+    client.reclaim(&held);
+    client.granted(held.rid);
+    client.say(&ToServer::Ready);
+    client.say(&ToServer::Ping);
+    assert_eq!(client.hear(), ToClient::Pong);
+}
