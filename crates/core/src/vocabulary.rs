@@ -1,6 +1,6 @@
 //! The words that every layer shares: what goes into the manager, what comes out, and how it refuses.
 
-use crate::{deadlock::Deadlock, name::Name};
+use crate::{deadlock::Deadlock, name::Name, slab::NIL};
 use alloc::vec::Vec;
 use core::{fmt, num::NonZeroU64};
 
@@ -84,6 +84,18 @@ impl RequestId {
     pub fn arrival(self) -> u64 {
         self.arrival
     }
+
+    /// The id of a request that a manager elsewhere has, for a report of that one. No manager here knows it.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, RequestId};
+    /// let elsewhere = RequestId::reported(7);
+    /// assert_eq!(elsewhere.arrival(), 7);
+    /// assert!(Manager::<()>::default().get(elsewhere).is_none());
+    /// ```
+    pub fn reported(arrival: u64) -> Self {
+        Self { arrival, slot: NIL }
+    }
 }
 
 /// Names one agent of a manager for ever (§2.4's *agent*; what a `clientId` string stands for).
@@ -102,9 +114,25 @@ pub struct ClientId {
     pub(crate) slot: u32,
 }
 
+impl ClientId {
+    /// The id of a client of a manager elsewhere, for a report of that one: 64 bits, shown as 16 hexadecimal digits. No
+    /// manager here knows it.
+    ///
+    /// ```
+    /// # use lockkeeper_core::ClientId;
+    /// assert_eq!(ClientId::reported(0xc0ffee).to_string(), "0000000000c0ffee");
+    /// ```
+    pub fn reported(bits: u64) -> Self {
+        Self { serial: bits, slot: NIL }
+    }
+}
+
 impl fmt::Display for ClientId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "client-{}", self.serial)
+        match self.slot {
+            NIL => write!(f, "{:016x}", self.serial),
+            _ => write!(f, "client-{}", self.serial),
+        }
     }
 }
 
@@ -128,6 +156,17 @@ impl fmt::Display for ClientId {
 pub struct Token(pub(crate) NonZeroU64);
 
 impl Token {
+    /// The token that a manager elsewhere gave out as this number. There is no token 0.
+    ///
+    /// ```
+    /// # use lockkeeper_core::Token;
+    /// assert_eq!(Token::new(42).map(Token::get), Some(42));
+    /// assert!(Token::new(0).is_none());
+    /// ```
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
     /// The token as a number. Beyond 2⁵³: in JSON it travels as a string.
     ///
     /// ```
