@@ -13,6 +13,6 @@ mod session;
 mod table;
 
 pub use endpoint::Endpoint;
-pub use lockkeeper_wire::Flags;
+pub use lockkeeper_wire::{Flags, code};
 pub use session::{Error, Session};
 pub use table::{Answer, Entry, Event, Request, Snapshot, Step};

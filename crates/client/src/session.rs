@@ -218,6 +218,13 @@ impl Session {
         }
     }
 
+    /// Ends the session, and all it has with it: listeners are told that it is lost.
+    pub fn close(&self) {
+        let mut state = self.0.lock();
+        state.closed = true;
+        let _ = state.stream.shutdown(Shutdown::Both);
+    }
+
     /// The connection, for a child process to inherit: the session lasts as long as somebody has it open.
     ///
     /// # Errors
@@ -230,9 +237,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let mut state = self.0.lock();
-        state.closed = true;
-        let _ = state.stream.shutdown(Shutdown::Both);
+        self.close();
     }
 }
 

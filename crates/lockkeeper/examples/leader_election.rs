@@ -15,7 +15,7 @@ fn main() -> Result<(), Error> {
     // Each worker is an agent of its own, as a tab is: what it holds ends with it.
     let workers: Vec<_> = (1..=3)
         .map(|number| {
-            let worker = locks.client()?;
+            let worker = locks.client_blocking()?;
             let (tell, (crash, crashes)) = (tell.clone(), mpsc::channel::<()>());
             let thread = thread::spawn(move || {
                 let primary =
@@ -32,7 +32,7 @@ fn main() -> Result<(), Error> {
     for _ in 0..workers.len() {
         let Ok((primary, token)) = told.recv() else { break };
         println!("worker {primary} is the primary (fencing token {token})");
-        for waiting in locks.inspect().pending {
+        for waiting in locks.inspect_blocking()?.pending {
             println!("  {} waits its turn", waiting.info.unwrap_or_default());
         }
         println!("worker {primary} crashes");

@@ -41,7 +41,7 @@ fn main() -> Result<(), Error> {
         let total: i32 = accounts.values().map(Cell::get).sum();
         println!("balances: {:?}", ["alice", "bob", "carol"].map(|name| (name, accounts[name].get())));
         assert_eq!(total, 300);
-        assert!(locks.query().held.is_empty());
+        assert!(locks.query().await?.held.is_empty());
         Ok(())
     })
 }

@@ -2,15 +2,15 @@
 
 use crate::{
     Error, IntoScope, Lock, Request,
-    agent::Agent,
+    agent::{Agent, Asked},
     request::Extras,
-    shared::{Note, Notes, Shared},
     timer::Deadline,
 };
-use lockkeeper_core::{Mode, Options, Outcome, RequestId, Token, validate};
+use lockkeeper_core::{Mode, Options, RequestId, validate};
 use std::{
+    future::poll_fn,
     pin::Pin,
-    task::{Context, Poll, Waker},
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
@@ -25,11 +25,11 @@ const DEADLOCK_AFTER: Duration = Duration::from_secs(1);
 /// let locks = Locks::new();
 /// let _held = locks.acquire("a").await?;
 /// let mut waits = locks.acquire("a");
-/// assert!(locks.query().pending.is_empty());
+/// assert!(locks.query().await?.pending.is_empty());
 /// assert!(smol::future::poll_once(&mut waits).await.is_none());
-/// assert_eq!(locks.query().pending.len(), 1);
+/// assert_eq!(locks.query().await?.pending.len(), 1);
 /// drop(waits);
-/// assert!(locks.query().pending.is_empty());
+/// assert!(locks.query().await?.pending.is_empty());
 /// # Ok(()) }) }
 /// ```
 #[must_use = "futures do nothing unless awaited"]
@@ -85,13 +85,16 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
                     let mut waiting = Waiting::new(new, request);
                     let poll = waiting.poll_patience(cx);
                     *stage = if poll.is_ready() { Stage::Done } else { Stage::Waiting(waiting) };
-                    return poll;
+                    return poll.map(delivered);
                 }
                 Asked::Refused(error) => {
                     *stage = Stage::Done;
                     return Poll::Ready(Err(*error));
                 }
-                Asked::Unavailable => unreachable!("only `now` asks not to wait"),
+                Asked::Unavailable => {
+                    *stage = Stage::Done;
+                    return Poll::Ready(delivered(Ok(None)));
+                }
             }
         }
         let Stage::Waiting(waiting) = stage else { panic!("`Acquire` was polled after it was done") };
@@ -99,19 +102,24 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
         if poll.is_ready() {
             *stage = Stage::Done;
         }
-        poll
+        poll.map(delivered)
     }
+}
+
+/// What was not to be had at once was not had in time: an `Acquire` asks for that only if it has no time at all.
+fn delivered<'a>(granted: Result<Option<Lock<'a>>, Error>) -> Result<Lock<'a>, Error> {
+    granted?.ok_or(Error::TimedOut)
 }
 
 impl<'a> Waiting<'a> {
     #[cold]
     fn new<S: IntoScope>(new: &mut Request<'a, S>, request: RequestId) -> Self {
         let extras = new.extras.take();
-        let limits = extras.map(|extras| Box::new(Patience::new(extras, &new.agent.shared)));
+        let limits = extras.map(|extras| Box::new(Patience::new(extras, new.agent)));
         Self { agent: new.agent, request, waits: true, limits }
     }
 
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Lock<'a>, Error>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Lock<'a>>, Error>> {
         // §4.4 step 2.14.1: a signal counts until the lock is delivered.
         if let Some(Patience { extras, .. }) = self.limits.as_deref_mut()
             && let Some(signal) = &mut extras.signal
@@ -119,24 +127,15 @@ impl<'a> Waiting<'a> {
         {
             return Poll::Ready(Err(Error::Aborted(reason)));
         }
-        if let Poll::Ready(granted) = self.poll_granted(cx.waker()) {
+        if let Poll::Ready(granted) = self.agent.poll_granted(self.request, cx.waker()) {
             self.waits = false;
-            return Poll::Ready(granted.map(|token| Lock::new(self.agent, self.request, token)));
+            let lock = |token| Lock::new(self.agent, self.request, token);
+            return Poll::Ready(granted.map(|token| token.map(lock)));
         }
         self.poll_patience(cx)
     }
 
-    fn poll_granted(&self, waker: &Waker) -> Poll<Result<Token, Error>> {
-        let (poll, _replaced) =
-            self.agent.shared.with(|state| match state.manager.get(self.request).map(|live| live.token()) {
-                None => (Poll::Ready(Err(state.take_cause(self.request).into())), None),
-                Some(Some(token)) => (Poll::Ready(Ok(token)), None),
-                Some(None) => (Poll::Pending, state.set_waker(self.request, waker)),
-            });
-        poll
-    }
-
-    fn poll_patience(&mut self, cx: &Context<'_>) -> Poll<Result<Lock<'a>, Error>> {
+    fn poll_patience(&mut self, cx: &Context<'_>) -> Poll<Result<Option<Lock<'a>>, Error>> {
         let Some(Patience { timeout, suspicion, .. }) = self.limits.as_deref_mut() else {
             return Poll::Pending;
         };
@@ -145,10 +144,7 @@ impl<'a> Waiting<'a> {
         }
         if suspicion.as_mut().is_some_and(|suspicion| suspicion.poll(cx.waker())) {
             *suspicion = None;
-            let deadlock = self.agent.shared.with(|state| state.manager.deadlock(self.request));
-            if let (Some(deadlock), Some(report)) = (deadlock, &self.agent.shared.on_deadlock) {
-                report(&deadlock);
-            }
+            self.agent.report_deadlock(self.request);
         }
         Poll::Pending
     }
@@ -157,18 +153,21 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.waits {
-            self.agent.shared.with(|state| state.cancel(self.request));
+            self.agent.cancel(self.request);
         }
     }
 }
 
-/// Makes a request that does not wait.
-pub(crate) fn now<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
-    match new.make(true, &mut Context::from_waker(Waker::noop())) {
+/// Makes a request that waits for nothing but a daemon's answer.
+pub(crate) async fn attempt<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
+    match poll_fn(|cx| Poll::Ready(new.make(true, cx))).await {
         Asked::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
         Asked::Unavailable => Ok(None),
         Asked::Refused(error) => Err(*error),
-        Asked::Queued(_) => unreachable!("the request asked not to wait"),
+        Asked::Queued(request) => {
+            let mut waiting = Waiting::new(&mut new, request);
+            poll_fn(|cx| waiting.poll(cx)).await
+        }
     }
 }
 
@@ -177,31 +176,12 @@ impl<S: IntoScope> Request<'_, S> {
     fn make(&mut self, if_available: bool, cx: &mut Context<'_>) -> Asked {
         let Self { agent, scope, mode, extras } = self;
         match (scope.one(*mode), extras) {
-            (Some((name, mode)), None) => make_plain(agent, name, mode, if_available, cx.waker()),
+            (Some((name, mode)), None) => agent.ask_one(name, mode, if_available, cx.waker()),
             (_, extras) => make_any(agent, &scope.all(*mode), if_available, extras.as_deref_mut(), cx),
         }
     }
 }
 
-/// What came of making a request. Small: it is handed on with every lock.
-enum Asked {
-    Granted(RequestId, Token),
-    Queued(RequestId),
-    Unavailable,
-    Refused(Box<Error>),
-}
-
-/// One name and nothing special, as nearly every request is. What it is called with fits in registers: a store on the
-/// way to the mutex costs more than it seems, because the mutex waits until all are done.
-///
-/// This and the other are compiled once, and called from every form: what their callers inline is small.
-#[inline(never)]
-fn make_plain(agent: &Agent, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
-    let options = Options { if_available, ..Options::default() };
-    ask(agent, [(name, mode)], options, None, waker)
-}
-
-/// Several names, or one, with whatever is asked for.
 #[inline(never)]
 fn make_any(
     agent: &Agent,
@@ -212,35 +192,9 @@ fn make_any(
 ) -> Asked {
     let mut options = Options { if_available, ..Options::default() };
     match extras.map_or(Ok(None), |extras| prepare(extras, scope, &mut options, cx)) {
-        Ok(note) => ask(agent, scope, options, note, cx.waker()),
+        Ok(info) => agent.ask(scope, options, info, cx.waker()),
         Err(error) => Asked::Refused(Box::new(error)),
     }
-}
-
-/// §3.2.1 steps 5 to 11. If the request has to wait, the task is woken when it is granted.
-///
-/// Compiled for one name apart from several: a scope that is an array has no loops left.
-#[inline(always)]
-fn ask<'a>(
-    agent: &Agent,
-    scope: impl AsRef<[(&'a [u8], Mode)]>,
-    options: Options,
-    note: Note,
-    waker: &Waker,
-) -> Asked {
-    let (Agent { shared, client, .. }, scope) = (agent, scope.as_ref());
-    shared.with(|state| match state.manager.request(*client, scope, options, note, &mut state.effects) {
-        Ok(Outcome::Granted { request, token }) => Asked::Granted(request, token),
-        Ok(Outcome::Queued { request }) => {
-            state.set_waker(request, waker);
-            if let Some(notes) = state.notes(request) {
-                notes.queued_at = shared.now();
-            }
-            Asked::Queued(request)
-        }
-        Ok(Outcome::Unavailable) => Asked::Unavailable,
-        Err(error) => Asked::Refused(Box::new(error.into())),
-    })
 }
 
 /// What few requests need: §3.2.1 steps 8 and 9, behind those that come before; nesting; a label.
@@ -250,7 +204,7 @@ fn prepare(
     scope: &[(&[u8], Mode)],
     options: &mut Options,
     cx: &mut Context<'_>,
-) -> Result<Note, Error> {
+) -> Result<Option<Box<str>>, Error> {
     options.steal = extras.steal;
     if let Some(signal) = &mut extras.signal {
         validate(scope, *options)?;
@@ -261,15 +215,20 @@ fn prepare(
             return Err(Error::Aborted(reason));
         }
     }
+    // With no time at all a lock that is free is still to be had, though its daemon takes a while to say so. A steal waits
+    // for nobody.
+    if extras.timeout.take_if(|timeout| timeout.is_zero()).is_some() {
+        options.if_available |= !options.steal;
+    }
     (options.nested_in, options.refuse_deadlock) = (extras.nested_in, extras.refuse_deadlock);
-    Ok(extras.info.take().map(|info| Box::new(Notes { info: Some(info), ..Notes::default() })))
+    Ok(extras.info.take())
 }
 
 impl Patience {
-    fn new(extras: Box<Extras>, shared: &Shared) -> Self {
+    fn new(extras: Box<Extras>, agent: &Agent) -> Self {
         // A timeout too long to be told from none is none.
         let timeout = extras.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let suspicious = extras.nested_in.is_some() && shared.on_deadlock.is_some();
+        let suspicious = extras.nested_in.is_some() && agent.suspicious();
         let suspicion = suspicious.then(|| Deadline::at(Instant::now() + DEADLOCK_AFTER));
         Self { extras, timeout: timeout.map(Deadline::at), suspicion }
     }

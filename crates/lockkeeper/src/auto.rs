@@ -62,7 +62,7 @@ impl AutoLock {
     /// let locks = Locks::new();
     /// let lock = locks.request("store").auto_release().await?;
     /// assert_eq!(lock.wait_until(async { 42 })?.await, 42);
-    /// locks.force_release("store");
+    /// locks.force_release("store").await?;
     /// assert!(matches!(lock.wait_until(async {}), Err(Error::Stolen)));
     /// # Ok(()) }) }
     /// ```
@@ -91,7 +91,7 @@ impl AutoLock {
     /// let locks = Locks::new();
     /// let lock = locks.request("store").auto_release().await?;
     /// let released = lock.released();
-    /// locks.force_release("store");
+    /// locks.force_release("store").await?;
     /// drop(lock);
     /// assert!(matches!(released.await, Err(Error::Stolen)));
     /// # Ok(()) }) }

@@ -1,7 +1,7 @@
 //! Why a lock was not to be had, or is no longer held.
 
 use crate::signal::AbortReason;
-use lockkeeper_core::{Cause, Deadlock, Limit, RequestError};
+use lockkeeper_core::{Cause, Limit, RequestError, Step};
 use std::fmt;
 
 /// Why a request failed, or why a lock is no longer held.
@@ -33,9 +33,23 @@ pub enum Error {
     /// The lock, or the request, ended with its client.
     Lost,
     /// The request would have waited for itself, and asked to be refused then.
-    Deadlock(Deadlock),
+    Deadlock {
+        /// Each waits for the next, the last for the first. Empty if a daemon refused: it has words only.
+        cycle: Vec<Step>,
+        /// The same in words.
+        words: String,
+    },
     /// A limit of the manager stands against the request.
     Limit(Limit),
+    /// No daemon is to be reached, or it went away before it answered. The words say where, and what to do.
+    Unreachable(String),
+    /// The daemon refuses, and nothing has changed.
+    Refused {
+        /// Why, for programs: one of the protocol's codes (`docs/protocol.md`).
+        code: u32,
+        /// Why, for people.
+        words: String,
+    },
 }
 
 impl Error {
@@ -52,8 +66,10 @@ impl Error {
             Self::ReservedName | Self::Unsupported(_) => "NotSupportedError",
             Self::Aborted(_) | Self::Stolen | Self::Lost => "AbortError",
             Self::TimedOut => "TimeoutError",
-            Self::Deadlock(_) => "DeadlockError",
-            Self::Limit(_) => "QuotaExceededError",
+            Self::Deadlock { .. } => "DeadlockError",
+            Self::Limit(_) | Self::Refused { code: 2, .. } => "QuotaExceededError",
+            Self::Unreachable(_) => "NetworkError",
+            Self::Refused { .. } => "OperationError",
         }
     }
 }
@@ -68,7 +84,9 @@ impl fmt::Display for Error {
             Self::TimedOut => f.write_str("the lock was not granted in time"),
             Self::Stolen => Cause::Stolen.fmt(f),
             Self::Lost => Cause::Lost.fmt(f),
-            Self::Deadlock(deadlock) => deadlock.fmt(f),
+            Self::Unreachable(words) | Self::Deadlock { words, .. } | Self::Refused { words, .. } => {
+                f.write_str(words)
+            }
             Self::Limit(limit) => limit.fmt(f),
         }
     }
@@ -90,7 +108,9 @@ impl From<RequestError> for Error {
             RequestError::ReservedName => Self::ReservedName,
             RequestError::Unsupported(why) => Self::Unsupported(why),
             RequestError::Limit(limit) => Self::Limit(limit),
-            RequestError::Deadlock(deadlock) => Self::Deadlock(deadlock),
+            RequestError::Deadlock(deadlock) => {
+                Self::Deadlock { words: deadlock.to_string(), cycle: deadlock.cycle }
+            }
             // UnknownClient: the handle's client has ended. Nothing else is left.
             _ => Self::Lost,
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// let outer = locks.acquire("a").await?;
 /// let mut waits = outer.request("a").acquire();
 /// assert!(smol::future::poll_once(&mut waits).await.is_none());
-/// let inspection = locks.inspect();
+/// let inspection = locks.inspect().await?;
 /// assert_eq!((inspection.held.len(), inspection.pending.len()), (1, 1));
 /// assert_eq!(inspection.deadlocks.len(), 1);
 /// # Ok(()) }) }
@@ -38,7 +38,7 @@ pub struct Inspection {
 /// let lock = locks.acquire("a").await?;
 /// let mut waits = locks.acquire("a");
 /// assert!(smol::future::poll_once(&mut waits).await.is_none());
-/// let inspection = locks.inspect();
+/// let inspection = locks.inspect().await?;
 /// let (held, pending) = (&inspection.held[0], &inspection.pending[0]);
 /// assert_eq!((held.token, pending.token), (Some(lock.token()), None));
 /// assert!(held.waited.is_none() && pending.waited.is_some());
@@ -63,6 +63,8 @@ pub struct RequestInfo {
     pub nested_in: Option<RequestId>,
     /// Whether it was made with `steal`.
     pub stole: bool,
+    /// The process that made it, where a daemon keeps the locks and knows that.
+    pub pid: Option<u32>,
 }
 
 pub(crate) fn inspect(shared: &Shared) -> Inspection {
@@ -92,5 +94,6 @@ fn describe(live: Live<'_, crate::shared::Note>, now: u64) -> RequestInfo {
         waited: waited.filter(|_| live.token().is_none()),
         nested_in: live.nested_in(),
         stole: live.stole(),
+        pid: None,
     }
 }

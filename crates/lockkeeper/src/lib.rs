@@ -36,10 +36,15 @@ mod acquire;
 mod agent;
 mod auto;
 mod blocking;
+#[cfg(feature = "connect")]
+mod connect;
 mod error;
 mod inspect;
+mod local;
 mod lock;
 mod locks;
+#[cfg(feature = "connect")]
+mod remote;
 mod request;
 mod scope;
 mod shared;
@@ -49,6 +54,8 @@ mod timer;
 
 pub use acquire::Acquire;
 pub use auto::AutoLock;
+#[cfg(feature = "connect")]
+pub use connect::Connect;
 pub use error::Error;
 pub use inspect::{Inspection, RequestInfo};
 pub use lock::Lock;

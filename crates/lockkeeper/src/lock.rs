@@ -102,10 +102,7 @@ impl<'a> Lock<'a> {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn scope(&self) -> Vec<(Name, Mode)> {
-        self.agent().shared.with(|state| match state.manager.get(self.request) {
-            Some(lock) => lock.scope().map(|(name, mode)| (name.clone(), mode)).collect(),
-            None => state.ended(self.request).map_or_else(Vec::new, |ended| ended.scope.clone()),
-        })
+        self.agent().scope(self.request)
     }
 
     /// The mode of the lock: shared if it is shared on all its names.
@@ -144,29 +141,14 @@ impl<'a> Lock<'a> {
     /// ```
     /// # use lockkeeper::Locks;
     /// let locks = Locks::new();
-    /// let worker = locks.client()?;
+    /// let worker = locks.client_blocking()?;
     /// let lock = worker.acquire_blocking("job")?;
     /// assert_eq!(lock.client_id(), worker.client_id());
     /// assert_ne!(lock.client_id(), locks.client_id());
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn client_id(&self) -> ClientId {
-        self.agent().client
-    }
-
-    /// The request that the lock was granted to, as [`Locks::inspect`](crate::Locks::inspect) shows it.
-    ///
-    /// ```
-    /// # use lockkeeper::Locks;
-    /// let locks = Locks::new();
-    /// let (_a, b) = (locks.acquire_blocking("a")?, locks.acquire_blocking("b")?);
-    /// let inspection = locks.inspect();
-    /// let found = inspection.held.iter().find(|held| held.id == b.id()).unwrap();
-    /// assert_eq!(found.scope[0].0, "b");
-    /// # Ok::<(), lockkeeper::Error>(())
-    /// ```
-    pub fn id(&self) -> RequestId {
-        self.request
+        self.agent().client_id()
     }
 
     /// A request made while this lock is held, and awaited before it is released: declared so, a deadlock of
@@ -178,7 +160,7 @@ impl<'a> Lock<'a> {
     /// let locks = Locks::new();
     /// let outer = locks.acquire("outer").await?;
     /// let again = outer.request("outer").refuse_deadlock().acquire().await;
-    /// assert!(matches!(again, Err(Error::Deadlock(_))));
+    /// assert!(matches!(again, Err(Error::Deadlock { .. })));
     /// # Ok(()) }) }
     /// ```
     pub fn request<S: IntoScope>(&self, scope: S) -> Request<'_, S> {
@@ -196,13 +178,15 @@ impl<'a> Lock<'a> {
     /// let locks = Locks::new();
     /// locks.acquire_blocking("safe")?.release()?;
     /// let lock = locks.acquire_blocking("safe")?;
-    /// locks.force_release("safe");
+    /// locks.force_release_blocking("safe")?;
     /// assert!(matches!(lock.release(), Err(Error::Stolen)));
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     #[inline]
     pub fn release(mut self) -> Result<(), Error> {
-        self.end()
+        let agent = self.agent.take();
+        let Some(agent) = agent.get() else { return Ok(()) };
+        agent.release(self.request).map_err(Error::from)
     }
 
     /// Waits until the lock is stolen or lost, and says which. Never done while the lock is held.
@@ -218,12 +202,7 @@ impl<'a> Lock<'a> {
     /// ```
     pub async fn lost(&self) -> Cause {
         loop {
-            // Listening begins under the mutex: nobody can break the lock between the look and the listening.
-            let listener = self.agent().shared.with(|state| match state.notes(self.request) {
-                Some(notes) => Ok(notes.lost.get_or_insert_default().listen()),
-                None => Err(state.cause(self.request)),
-            });
-            match listener {
+            match self.agent().listen_lost(self.request) {
                 Ok(listener) => listener.await,
                 Err(cause) => return cause,
             }
@@ -232,27 +211,19 @@ impl<'a> Lock<'a> {
 
     /// Why the lock is no longer held, if it is not.
     pub(crate) fn broken(&self) -> Option<Cause> {
-        self.agent().shared.with(|state| match state.manager.get(self.request) {
-            Some(_) => None,
-            None => Some(state.cause(self.request)),
-        })
+        self.agent().broken(self.request)
     }
 
-    /// As [`lost`](Self::lost), without an allocation, for the one task that runs under the lock.
+    /// As [`lost`](Self::lost), for the one task that runs under the lock.
     pub(crate) fn poll_lost(&self, cx: &Context<'_>) -> Poll<Cause> {
-        let (poll, _replaced) = self.agent().shared.with(|state| match state.manager.get(self.request) {
-            Some(_) => (Poll::Pending, state.set_waker(self.request, cx.waker())),
-            None => (Poll::Ready(state.cause(self.request)), None),
-        });
-        poll
+        self.agent().poll_lost(self.request, cx.waker())
     }
 
-    /// Releases the lock, if that was not done before.
-    #[inline]
-    pub(crate) fn end(&mut self) -> Result<(), Error> {
+    /// Releases the lock, and waits until that is seen by all.
+    pub(crate) async fn end(mut self) -> Result<(), Error> {
         let agent = self.agent.take();
         let Some(agent) = agent.get() else { return Ok(()) };
-        agent.shared.release(self.request).map_err(Error::from)
+        agent.release_seen(self.request).await.map_err(Error::from)
     }
 }
 
@@ -261,7 +232,7 @@ impl Drop for Lock<'_> {
     fn drop(&mut self) {
         if let Some(agent) = self.agent.get() {
             // A lock that was broken has told its holder in other ways.
-            let _ = agent.shared.release(self.request);
+            let _ = agent.release(self.request);
         }
     }
 }
@@ -270,7 +241,7 @@ impl fmt::Debug for Lock<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lock")
             .field("scope", &self.scope())
-            .field("client", &self.agent().client)
+            .field("client", &self.agent().client_id())
             .field("token", &self.token)
             .finish_non_exhaustive()
     }

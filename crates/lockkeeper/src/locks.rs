@@ -3,7 +3,8 @@
 use crate::{
     Acquire, AutoLock, Error, Inspection, IntoScope, Lock, Request,
     agent::Agent,
-    inspect,
+    blocking::block_on,
+    local::Local,
     shared::{DeadlockHook, Shared},
     sync::{self, Mutex},
 };
@@ -97,6 +98,16 @@ impl Config {
         self.on_deadlock = Some(Arc::new(report));
         self
     }
+
+    fn manager(self) -> Arc<Shared> {
+        let hash_seed = RandomState::new().hash_one(0);
+        let Self { mut limits, last_token, on_deadlock } = self;
+        // The handle itself is a client.
+        limits.clients = limits.clients.max(1);
+        let mut manager = Manager::new(engine::Config { limits, last_token, hash_seed });
+        let client = manager.client().expect("a manager takes on at least one client");
+        Arc::new(Shared::new(manager, client, on_deadlock))
+    }
 }
 
 impl Default for Locks {
@@ -131,18 +142,11 @@ impl Locks {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn with_config(config: Config) -> Self {
-        let hash_seed = RandomState::new().hash_one(0);
-        let Config { mut limits, last_token, on_deadlock } = config;
-        // The handle itself is a client.
-        limits.clients = limits.clients.max(1);
-        let mut manager = Manager::new(engine::Config { limits, last_token, hash_seed });
-        let client = manager.client().expect("a manager takes on at least one client");
-        Self::of(Arc::new(Shared::new(manager, client, on_deadlock)))
+        Self::of(Agent::Local(Local::root(config.manager())))
     }
 
-    fn of(shared: Arc<Shared>) -> Self {
-        let client = shared.root;
-        Self { agent: Arc::new(Agent { shared, client, ends: false }) }
+    pub(crate) fn of(agent: Agent) -> Self {
+        Self { agent: Arc::new(agent) }
     }
 
     /// Another agent of the same manager, with its own [`client_id`](Self::client_id).
@@ -155,18 +159,35 @@ impl Locks {
     /// [`Error::Limit`] if there are too many clients.
     ///
     /// ```
-    /// # use lockkeeper::{Cause, Locks};
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
     /// let locks = Locks::new();
-    /// let worker = locks.client()?;
-    /// let lock = worker.acquire_blocking("job")?.into_owned();
+    /// let worker = locks.client().await?;
+    /// let lock = worker.acquire("job").await?.into_owned();
     /// drop(worker);
     /// assert!(locks.try_acquire("job")?.is_some());
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn client(&self) -> Result<Self, Error> {
+        self.agent.client().await.map(Self::of)
+    }
+
+    /// As [`client`](Self::client), for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`client`](Self::client).
+    ///
+    /// ```
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::new();
+    /// let worker = locks.client_blocking()?;
+    /// let _lock = worker.acquire_blocking("job")?;
+    /// assert_eq!(locks.query_blocking()?.held[0].client, worker.client_id());
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
-    pub fn client(&self) -> Result<Self, Error> {
-        let shared = self.agent.shared.clone();
-        let client = shared.with(|state| state.manager.client()).map_err(Error::Limit)?;
-        Ok(Self { agent: Arc::new(Agent { shared, client, ends: true }) })
+    pub fn client_blocking(&self) -> Result<Self, Error> {
+        block_on(self.client())
     }
 
     /// The agent that this handle stands for: what [`query`](Self::query) shows as its client.
@@ -175,11 +196,11 @@ impl Locks {
     /// # use lockkeeper::Locks;
     /// let locks = Locks::new();
     /// assert_eq!(locks.clone().client_id(), locks.client_id());
-    /// assert_ne!(locks.client()?.client_id(), locks.client_id());
+    /// assert_ne!(locks.client_blocking()?.client_id(), locks.client_id());
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn client_id(&self) -> ClientId {
-        self.agent.client
+        self.agent.client_id()
     }
 
     /// Begins a request for a name or for several names at once: see [`Request`] for its options and forms.
@@ -188,10 +209,9 @@ impl Locks {
     /// # use lockkeeper::{Error, Locks};
     /// # fn main() -> Result<(), Error> { smol::block_on(async {
     /// let locks = Locks::new();
-    /// locks.request(["from", "to"]).run(async |_both| {
-    ///     assert_eq!(locks.query().held.len(), 2);
-    /// }).await?;
-    /// assert!(locks.query().held.is_empty());
+    /// let held = locks.request(["from", "to"]).run(async |_both| locks.query().await).await??.held;
+    /// assert_eq!(held.len(), 2);
+    /// assert!(locks.query().await?.held.is_empty());
     /// # Ok(()) }) }
     /// ```
     #[inline]
@@ -285,56 +305,122 @@ impl Locks {
         request.auto_release().await
     }
 
-    /// Breaks every lock that is held on `name`, as a steal does, and lets in who waits. Returns how many.
+    /// Breaks every lock that is held on `name`, as a steal does, and lets in who waits.
+    ///
+    /// # Errors
+    ///
+    /// None in this process. A daemon can refuse, or be gone.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.acquire("stuck").await?;
+    /// locks.force_release("stuck").await?;
+    /// assert!(matches!(lock.release(), Err(Error::Stolen)));
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn force_release(&self, name: impl Into<Name>) -> Result<(), Error> {
+        self.agent.force_release(name.into()).await
+    }
+
+    /// As [`force_release`](Self::force_release), for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`force_release`](Self::force_release).
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
     /// let locks = Locks::new();
     /// let lock = locks.acquire_blocking("stuck")?;
-    /// assert_eq!(locks.force_release("stuck"), 1);
+    /// locks.force_release_blocking("stuck")?;
     /// assert!(matches!(lock.release(), Err(Error::Stolen)));
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
-    pub fn force_release(&self, name: impl Into<Name>) -> usize {
-        let name = name.into();
-        self.agent.shared.with(|state| state.manager.force_release(name, &mut state.effects))
+    pub fn force_release_blocking(&self, name: impl Into<Name>) -> Result<(), Error> {
+        block_on(self.force_release(name))
     }
 
     /// The held locks and the requests that wait (§4.5), of all agents of the manager.
+    ///
+    /// # Errors
+    ///
+    /// None in this process. A daemon can refuse, or be gone.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let _lock = locks.acquire("a").await?;
+    /// let snapshot = locks.query().await?;
+    /// assert_eq!(snapshot.held[0].name, "a");
+    /// assert_eq!(snapshot.held[0].client, locks.client_id());
+    /// assert!(snapshot.pending.is_empty());
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn query(&self) -> Result<Snapshot, Error> {
+        self.agent.query().await
+    }
+
+    /// As [`query`](Self::query), for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`query`](Self::query).
     ///
     /// ```
     /// # use lockkeeper::Locks;
     /// let locks = Locks::new();
     /// let _lock = locks.acquire_blocking("a")?;
-    /// let snapshot = locks.query();
-    /// assert_eq!(snapshot.held[0].name, "a");
-    /// assert_eq!(snapshot.held[0].client, locks.client_id());
-    /// assert!(snapshot.pending.is_empty());
+    /// assert_eq!(locks.query_blocking()?.held[0].name, "a");
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
-    pub fn query(&self) -> Snapshot {
-        self.agent.shared.with(|state| state.manager.query())
+    pub fn query_blocking(&self) -> Result<Snapshot, Error> {
+        block_on(self.query())
     }
 
     /// What [`query`](Self::query) shows and more: scopes, labels, tokens, waiting times, deadlocks.
     ///
+    /// # Errors
+    ///
+    /// None in this process. A daemon can refuse, or be gone.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request(["a", "b"]).info("nightly report").acquire().await?;
+    /// let held = &locks.inspect().await?.held[0];
+    /// assert_eq!(held.info.as_deref(), Some("nightly report"));
+    /// assert_eq!((held.scope.len(), held.token), (2, Some(lock.token())));
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn inspect(&self) -> Result<Inspection, Error> {
+        self.agent.inspect().await
+    }
+
+    /// As [`inspect`](Self::inspect), for code that is not async.
+    ///
+    /// # Errors
+    ///
+    /// As [`inspect`](Self::inspect).
+    ///
     /// ```
     /// # use lockkeeper::Locks;
     /// let locks = Locks::new();
-    /// let _lock = locks.request(["a", "b"]).info("nightly report").acquire_blocking()?;
-    /// let inspection = locks.inspect();
-    /// assert_eq!(inspection.held[0].info.as_deref(), Some("nightly report"));
-    /// assert_eq!(inspection.held[0].scope.len(), 2);
+    /// let lock = locks.acquire_blocking("a")?;
+    /// assert_eq!(locks.inspect_blocking()?.held[0].token, Some(lock.token()));
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
-    pub fn inspect(&self) -> Inspection {
-        inspect::inspect(&self.agent.shared)
+    pub fn inspect_blocking(&self) -> Result<Inspection, Error> {
+        block_on(self.inspect())
     }
 }
 
 impl fmt::Debug for Locks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Locks").field("client_id", &self.agent.client).finish_non_exhaustive()
+        f.debug_struct("Locks").field("client_id", &self.client_id()).finish_non_exhaustive()
     }
 }
 
@@ -377,7 +463,7 @@ impl Buckets {
     /// limits.clients = 1;
     /// let buckets = Buckets::with_config(Config::new().limits(limits));
     /// // The limit is each bucket's own, and a bucket's first handle is its one client.
-    /// assert!(matches!(buckets.open("ours").client(), Err(Error::Limit(_))));
+    /// assert!(matches!(buckets.open("ours").client_blocking(), Err(Error::Limit(_))));
     /// assert!(buckets.open("theirs").try_acquire("a")?.is_some());
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
@@ -391,23 +477,23 @@ impl Buckets {
     /// # use lockkeeper::Buckets;
     /// let buckets = Buckets::new();
     /// let lock = buckets.open("ours").acquire_blocking("a")?.into_owned();
-    /// assert_eq!(buckets.open("ours").query().held.len(), 1);
+    /// assert_eq!(buckets.open("ours").query_blocking()?.held.len(), 1);
     /// drop(lock);
-    /// assert!(buckets.open("ours").query().held.is_empty());
+    /// assert!(buckets.open("ours").query_blocking()?.held.is_empty());
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn open(&self, name: &str) -> Locks {
         let mut managers = sync::lock(&self.managers);
         if let Some(shared) = managers.get(name).and_then(Weak::upgrade) {
-            return Locks::of(shared);
+            return Locks::of(Agent::Local(Local::root(shared)));
         }
         // Managers that are gone are swept out before the map would grow for them.
         if managers.len() == managers.capacity() {
             managers.retain(|_, manager| manager.strong_count() > 0);
         }
-        let locks = Locks::with_config(self.config.clone());
-        managers.insert(name.into(), Arc::downgrade(&locks.agent.shared));
-        locks
+        let shared = self.config.clone().manager();
+        managers.insert(name.into(), Arc::downgrade(&shared));
+        Locks::of(Agent::Local(Local::root(shared)))
     }
 }
 

@@ -22,9 +22,9 @@ use std::{
 /// # fn main() -> Result<(), Error> { smol::block_on(async {
 /// let locks = Locks::new();
 /// let future = locks.request("page").shared().info("preview").acquire();
-/// assert!(locks.query().held.is_empty(), "nothing is asked for yet");
+/// assert!(locks.query().await?.held.is_empty(), "nothing is asked for yet");
 /// let _lock = future.await?;
-/// assert_eq!(locks.query().held.len(), 1);
+/// assert_eq!(locks.query().await?.held.len(), 1);
 /// # Ok(()) }) }
 /// ```
 #[must_use = "a request does nothing until it is given a form and awaited"]
@@ -117,7 +117,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// # use lockkeeper::Locks;
     /// let locks = Locks::new();
     /// let _lock = locks.request("disk").info("backup of host 7").acquire_blocking()?;
-    /// assert_eq!(locks.inspect().held[0].info.as_deref(), Some("backup of host 7"));
+    /// assert_eq!(locks.inspect_blocking()?.held[0].info.as_deref(), Some("backup of host 7"));
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn info(mut self, info: impl Into<String>) -> Self {
@@ -136,7 +136,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// let _lock = locks.request("db").timeout(Duration::ZERO).acquire().await?;
     /// let late = locks.request("db").timeout(Duration::from_millis(1)).acquire().await;
     /// assert!(matches!(late, Err(Error::TimedOut)));
-    /// assert!(locks.query().pending.is_empty());
+    /// assert!(locks.query().await?.pending.is_empty());
     /// # Ok(()) }) }
     /// ```
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -180,7 +180,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// let mut waits = pin!(a.request("b").refuse_deadlock().acquire());
     /// assert!(smol::future::poll_once(&mut waits).await.is_none());
     /// let refused = b.request("a").refuse_deadlock().acquire().await;
-    /// assert!(matches!(refused, Err(Error::Deadlock(_))));
+    /// assert!(matches!(refused, Err(Error::Deadlock { .. })));
     /// # Ok(()) }) }
     /// ```
     pub fn refuse_deadlock(mut self) -> Self {
@@ -218,9 +218,9 @@ impl<'a, S: IntoScope> Request<'a, S> {
     where
         F: AsyncFnOnce(&Lock<'_>) -> T,
     {
-        let mut lock = self.acquire().await?;
+        let lock = self.acquire().await?;
         let value = while_held(&lock, closure(&lock)).await?;
-        lock.end().map(|()| value)
+        lock.end().await.map(|()| value)
     }
 
     /// Does not wait: the closure is handed the lock if it is to be had at once, and `None` otherwise.
@@ -272,7 +272,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn try_acquire(self) -> Result<Option<Lock<'a>>, Error> {
-        acquire::now(self)
+        block_on(acquire::attempt(self))
     }
 
     /// A guard, for code that is not async: blocks the thread until the lock is granted.
@@ -335,7 +335,26 @@ pub struct IfAvailable<'a, S> {
     request: Request<'a, S>,
 }
 
-impl<S: IntoScope> IfAvailable<'_, S> {
+impl<'a, S: IntoScope> IfAvailable<'a, S> {
+    /// A guard if the lock is to be had at once, `None` otherwise: [`Request::try_acquire`] for a task.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::try_acquire`].
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request("printer").if_available().acquire().await?;
+    /// assert!(lock.is_some());
+    /// assert!(locks.request("printer").if_available().acquire().await?.is_none());
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn acquire(self) -> Result<Option<Lock<'a>>, Error> {
+        acquire::attempt(self.request).await
+    }
+
     /// Runs the closure with the lock, or with `None` if it is not to be had at once.
     ///
     /// # Errors
@@ -355,9 +374,9 @@ impl<S: IntoScope> IfAvailable<'_, S> {
     where
         F: AsyncFnOnce(Option<&Lock<'_>>) -> T,
     {
-        let Some(mut lock) = acquire::now(self.request)? else { return Ok(closure(None).await) };
+        let Some(lock) = self.acquire().await? else { return Ok(closure(None).await) };
         let value = while_held(&lock, closure(Some(&lock))).await?;
-        lock.end().map(|()| value)
+        lock.end().await.map(|()| value)
     }
 }
 

@@ -72,13 +72,6 @@ impl Shared {
         result
     }
 
-    /// Releases a lock. If it had been broken: why.
-    #[inline(never)]
-    pub(crate) fn release(&self, request: RequestId) -> Result<(), Cause> {
-        // The note is dropped outside the mutex.
-        self.with(|state| state.release(request)).map(drop)
-    }
-
     /// Nanoseconds since the manager began.
     pub(crate) fn now(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)

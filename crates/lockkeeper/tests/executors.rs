@@ -1,5 +1,8 @@
 //! The same behaviour on tokio, on smol and without an executor.
 
+mod common;
+
+use common::manager;
 use lockkeeper::{Error, Locks};
 use std::{
     sync::{
@@ -29,7 +32,7 @@ async fn count_up(locks: Locks, counter: Arc<AtomicU32>) -> Result<(), Error> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn tasks_of_a_tokio_runtime_with_several_threads() {
-    let (locks, counter) = (Locks::new(), Arc::new(AtomicU32::new(0)));
+    let (locks, counter) = (manager(), Arc::new(AtomicU32::new(0)));
     let tasks: Vec<_> = (0..TASKS).map(|_| tokio::spawn(count_up(locks.clone(), counter.clone()))).collect();
     for task in tasks {
         task.await.unwrap().unwrap();
@@ -39,7 +42,7 @@ async fn tasks_of_a_tokio_runtime_with_several_threads() {
 
 #[test]
 fn tasks_of_smol() {
-    let (locks, counter) = (Locks::new(), Arc::new(AtomicU32::new(0)));
+    let (locks, counter) = (manager(), Arc::new(AtomicU32::new(0)));
     let tasks: Vec<_> = (0..TASKS).map(|_| smol::spawn(count_up(locks.clone(), counter.clone()))).collect();
     smol::block_on(async {
         for task in tasks {
@@ -51,7 +54,7 @@ fn tasks_of_smol() {
 
 #[test]
 fn threads_without_an_executor() {
-    let (locks, counter) = (Locks::new(), Arc::new(AtomicU32::new(0)));
+    let (locks, counter) = (manager(), Arc::new(AtomicU32::new(0)));
     thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| {
@@ -70,7 +73,7 @@ fn threads_without_an_executor() {
 /// A blocking thread, a tokio task and a smol task wait in one queue.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn executors_mix() {
-    let (locks, counter) = (Locks::new(), Arc::new(AtomicU32::new(0)));
+    let (locks, counter) = (manager(), Arc::new(AtomicU32::new(0)));
     let held = locks.acquire("counter").await.unwrap();
     let on_tokio = tokio::spawn(count_up(locks.clone(), counter.clone()));
     let on_smol = smol::spawn(count_up(locks.clone(), counter.clone()));

@@ -1,0 +1,180 @@
+//! Connecting to a daemon.
+
+use crate::{
+    Error, Locks,
+    agent::Agent,
+    remote::{Remote, elsewhere},
+};
+use lockkeeper_client::{self as client, Endpoint, Session};
+use std::{env, io, path::PathBuf, pin::Pin};
+
+/// The program that is started as the daemon.
+const PROGRAM: &str = "lockkeeper";
+
+impl Locks {
+    /// The locks of this user on this machine, which all processes share that connect so: those that `lockkeeper run` takes, and
+    /// `connect()` in JavaScript. Needs the feature `connect`.
+    ///
+    /// Where is said by the environment variable `LOCKKEEPER_URL`; by default it is a socket of this user's own, and a
+    /// daemon is started if none listens there. For that the program `lockkeeper` must be on the `PATH`
+    /// (`cargo install lockkeeper-cli`).
+    ///
+    /// ```no_run
+    /// # use lockkeeper::{Error, Locks};
+    /// # async fn nightly() -> Result<(), Error> {
+    /// let locks = Locks::connect_default().await?;
+    /// locks.request("nightly report").run(async |_lock| {
+    ///     // No other process of this user's is here.
+    /// }).await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect_default() -> Connect {
+        Connect { url: None, bucket: "default".into() }
+    }
+
+    /// The locks of the daemon at `url`: `unix:/path/to/daemon.sock`. None is started there. Needs the feature `connect`.
+    ///
+    /// What is asked of such locks is asked as of any others, with the same types. What differs:
+    ///
+    /// * [`client`](Self::client) opens a session of its own with the daemon.
+    /// * What is not a future blocks its thread until the daemon has answered: [`try_acquire`](Self::try_acquire) and what has
+    ///   `blocking` in its name. A task has [`Request::if_available`](crate::Request::if_available) and the rest.
+    /// * Dropping a lock and [`Lock::release`](crate::Lock::release) do not wait for the daemon, and `release` says `Stolen` if that
+    ///   is known on this side. [`Request::run`](crate::Request::run) waits: its value comes when no process sees the lock any more.
+    /// * If the daemon dies, locks and places in queues outlive it. Where none is there again in time, the locks are lost
+    ///   ([`Lock::lost`](crate::Lock::lost)), and so is this handle: every request fails with [`Error::Lost`]. Connect again.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::{Error, Locks};
+    /// # async fn deploy() -> Result<(), Error> {
+    /// let locks = Locks::connect("unix:/run/deploy/locks.sock").bucket("staging").await?;
+    /// let lock = locks.acquire("database").await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn connect(url: impl Into<String>) -> Connect {
+        Connect { url: Some(url.into()), bucket: "default".into() }
+    }
+}
+
+/// A connection to be made, by [`Locks::connect`] or [`Locks::connect_default`]: options first, then `.await` or
+/// [`blocking`](Self::blocking).
+///
+/// It runs on any executor. While it is made, a thread of its own waits for the daemon; once it is, another one reads what the
+/// daemon says, and wakes tasks.
+///
+/// # Errors
+///
+/// [`Error::Unreachable`] if nobody listens there, or the daemon cannot be started. [`Error::Refused`] if the daemon does not
+/// want us: another version, a bucket that cannot be called so.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks};
+/// # fn main() { smol::block_on(async {
+/// let nobody = Locks::connect("unix:/nowhere/daemon.sock").await;
+/// assert!(matches!(nobody, Err(Error::Unreachable(_))));
+/// # }) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "nothing is connected before it is awaited, or told to block"]
+pub struct Connect {
+    url: Option<String>,
+    bucket: String,
+}
+
+impl Connect {
+    /// The bucket whose locks are wanted, `default` unless it is said: buckets share nothing. It is named with 1 to 64 letters,
+    /// digits, `.`, `_` and `-`.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::Locks;
+    /// let ours = Locks::connect_default().bucket("ours").blocking()?;
+    /// let theirs = Locks::connect_default().bucket("theirs").blocking()?;
+    /// let _lock = ours.acquire_blocking("a")?;
+    /// assert!(theirs.try_acquire("a")?.is_some());
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn bucket(mut self, name: impl Into<String>) -> Self {
+        self.bucket = name.into();
+        self
+    }
+
+    /// Connects, for code that is not async: blocks the thread.
+    ///
+    /// # Errors
+    ///
+    /// As [`Connect`] says.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::connect_default().blocking()?;
+    /// let lock = locks.acquire_blocking("printer")?;
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn blocking(self) -> Result<Locks, Error> {
+        let remote = self.place()?.open(false)?;
+        Ok(Locks::of(Agent::Remote(remote)))
+    }
+
+    fn place(self) -> Result<Place, Error> {
+        let endpoint = self.url.map_or_else(Endpoint::from_env, |url| url.parse());
+        Ok(Place { endpoint: endpoint.map_err(Error::Unreachable)?, program: on_path(), bucket: self.bucket })
+    }
+}
+
+impl IntoFuture for Connect {
+    type Output = Result<Locks, Error>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Result<Locks, Error>> + Send>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        Box::pin(elsewhere(|| self.blocking()))
+    }
+}
+
+/// Where sessions are opened.
+#[derive(Clone)]
+pub(crate) struct Place {
+    endpoint: Endpoint,
+    /// What to start if nobody listens at this user's own endpoint.
+    program: Option<PathBuf>,
+    bucket: String,
+}
+
+impl Place {
+    /// Opens a session, which `ends` with the handle or with the last lock.
+    pub(crate) fn open(&self, ends: bool) -> Result<Remote, Error> {
+        match Session::open(&self.endpoint, self.program.clone(), &self.bucket) {
+            Ok(session) => Remote::new(session, self.clone(), ends),
+            Err(client::Error::Refused { code, message }) => Err(Error::Refused { code, words: message }),
+            Err(error) => Err(Error::Unreachable(self.advise(&error))),
+        }
+    }
+
+    fn advise(&self, error: &client::Error) -> String {
+        use io::ErrorKind::{ConnectionRefused, NotFound};
+        let own = self.endpoint == Endpoint::default();
+        match error {
+            client::Error::Unreachable(_, why) if matches!(why.kind(), ConnectionRefused | NotFound) => {
+                if own && self.program.is_none() {
+                    format!(
+                        "{error}. To have one started, install the program `{PROGRAM}` (`cargo install \
+                         lockkeeper-cli`): it is not on the PATH"
+                    )
+                } else if own {
+                    error.to_string()
+                } else {
+                    let socket = self.endpoint.socket().display();
+                    format!("{error}. Start one: `{PROGRAM} serve --socket {socket}`")
+                }
+            }
+            _ => error.to_string(),
+        }
+    }
+}
+
+/// The program, if it is on the `PATH`.
+fn on_path() -> Option<PathBuf> {
+    let path = env::var_os("PATH")?;
+    env::split_paths(&path)
+        .map(|dir| dir.join(PROGRAM))
+        .find(|program| program.is_absolute() && program.is_file())
+}

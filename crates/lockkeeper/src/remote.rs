@@ -1,0 +1,432 @@
+//! An agent of a daemon's manager: a session, and what it has heard of each of its requests.
+//!
+//! The session's thread hears the daemon's answers and wakes the tasks that wait for them. It runs none of their code, and so
+//! it does not matter which executor they are on.
+
+use crate::{Error, Inspection, RequestInfo, agent::Asked, connect::Place};
+use event_listener::{Event, EventListener};
+use lockkeeper_client::{self as client, Answer, Entry, Flags, Session, code};
+use lockkeeper_core::{
+    Cause, ClientId, Deadlock, LockInfo, Mode, Name, Options, RequestId, Snapshot, Step, Token, WaitsFor,
+    validate,
+};
+use std::{
+    collections::HashMap,
+    future::poll_fn,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+    thread,
+    time::Duration,
+};
+
+pub(crate) struct Remote {
+    link: Arc<Link>,
+    /// Whether the session ends with this value, and not only with the last lock of it.
+    ends: bool,
+}
+
+struct Link {
+    session: Session,
+    client: ClientId,
+    desk: Arc<Desk>,
+    /// Where other sessions are opened.
+    place: Place,
+}
+
+/// The requests that have an owner, a pending [`Acquire`](crate::Acquire) or a [`Lock`](crate::Lock). Never locked while the
+/// session is called, which has a mutex of its own.
+#[derive(Default)]
+struct Desk(Mutex<Requests>);
+
+#[derive(Default)]
+struct Requests {
+    live: HashMap<u64, Kept>,
+    last: u64,
+}
+
+struct Kept {
+    /// The session's number for it.
+    rid: u64,
+    scope: Vec<(Name, Mode)>,
+    stage: Stage,
+    /// The task to wake when the stage changes.
+    waker: Option<Waker>,
+    /// Told when it is over.
+    over: Option<Arc<Event>>,
+}
+
+enum Stage {
+    /// It waits, or is not answered yet.
+    Asked,
+    Held(Token),
+    Over(Over),
+}
+
+#[derive(Clone)]
+enum Over {
+    Unavailable,
+    Refused(Error),
+    Broken(Cause),
+    Released,
+}
+
+impl Remote {
+    pub(crate) fn new(session: Session, place: Place, ends: bool) -> Result<Self, Error> {
+        let client = client_id(&session.client_id())?;
+        Ok(Self { link: Arc::new(Link { session, client, desk: Arc::default(), place }), ends })
+    }
+
+    pub(crate) fn without_end(&self) -> Self {
+        Self { link: Arc::clone(&self.link), ends: false }
+    }
+
+    pub(crate) async fn client(&self) -> Result<Self, Error> {
+        let place = self.link.place.clone();
+        elsewhere(move || place.open(true)).await
+    }
+
+    pub(crate) fn client_id(&self) -> ClientId {
+        self.link.client
+    }
+
+    /// Says what is asked for; the task is woken by the answer.
+    #[cold]
+    pub(crate) fn ask<'a>(
+        &self,
+        scope: impl AsRef<[(&'a [u8], Mode)]>,
+        options: Options,
+        info: Option<Box<str>>,
+        waker: &Waker,
+    ) -> Asked {
+        if let Err(error) = validate(scope.as_ref(), options) {
+            return Asked::Refused(Box::new(error.into()));
+        }
+        let Link { session, desk, .. } = &*self.link;
+        let Options { if_available, steal, refuse_deadlock, nested_in } = options;
+        let scope: Vec<_> = scope.as_ref().iter().map(|(name, mode)| (Name::from(*name), *mode)).collect();
+        let (key, nested_in) = {
+            let mut requests = desk.lock();
+            requests.last += 1;
+            let key = requests.last;
+            let (scope, waker) = (scope.clone(), Some(waker.clone()));
+            requests.live.insert(key, Kept { rid: 0, scope, stage: Stage::Asked, waker, over: None });
+            (key, nested_in.and_then(|outer| Some(requests.live.get(&outer.arrival())?.rid)))
+        };
+        let hears = Arc::clone(desk);
+        let rid = session.request(client::Request {
+            scope,
+            flags: Flags { if_available, steal, refuse_deadlock },
+            nested_in,
+            info: info.map(String::from),
+            listener: Arc::new(move |event| hears.hear(key, event)),
+        });
+        if let Some(kept) = desk.lock().live.get_mut(&key) {
+            kept.rid = rid;
+        }
+        Asked::Queued(RequestId::reported(key))
+    }
+
+    pub(crate) fn poll_granted(
+        &self,
+        request: RequestId,
+        waker: &Waker,
+    ) -> Poll<Result<Option<Token>, Error>> {
+        let desk = &self.link.desk;
+        match desk.poll(request, waker, |stage| matches!(stage, Stage::Held(_))) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Ok(token)) => Poll::Ready(Ok(token)),
+            Poll::Ready(Err(over)) => {
+                desk.take(request);
+                Poll::Ready(match over {
+                    Over::Unavailable => Ok(None),
+                    Over::Refused(error) => Err(error),
+                    over => Err(over.cause().into()),
+                })
+            }
+        }
+    }
+
+    pub(crate) fn cancel(&self, request: RequestId) {
+        if let Some(Kept { rid, .. }) = self.link.desk.take(request) {
+            self.link.session.release(rid);
+        }
+    }
+
+    /// Does not wait for the daemon to say that it is done. That the lock was broken is said if it is known here.
+    pub(crate) fn release(&self, request: RequestId) -> Result<(), Cause> {
+        match self.link.desk.take(request) {
+            Some(Kept { stage: Stage::Over(over), .. }) => Err(over.cause()),
+            // The session may know of a steal that it is just about to tell.
+            Some(Kept { rid, .. }) if self.link.session.release(rid) => Ok(()),
+            _ => Err(Cause::Stolen),
+        }
+    }
+
+    /// Waits for the daemon to say that it is done. It has said by then if the lock was broken before.
+    pub(crate) async fn release_seen(&self, request: RequestId) -> Result<(), Cause> {
+        /// Nobody asks for what the daemon says any more.
+        struct Owner<'a>(&'a Desk, RequestId);
+        impl Drop for Owner<'_> {
+            fn drop(&mut self) {
+                self.0.take(self.1);
+            }
+        }
+
+        let Owner(desk, _) = &Owner(&self.link.desk, request);
+        let Some(rid) = desk.lock().get(request).map(|kept| kept.rid) else { return Err(Cause::Lost) };
+        self.link.session.release(rid);
+        match poll_fn(|cx| desk.poll(request, cx.waker(), |_| false)).await {
+            Err(Over::Released) => Ok(()),
+            Err(over) => Err(over.cause()),
+            Ok(_) => unreachable!("a request that is released is over"),
+        }
+    }
+
+    pub(crate) fn scope(&self, request: RequestId) -> Vec<(Name, Mode)> {
+        self.link.desk.lock().get(request).map_or_else(Vec::new, |kept| kept.scope.clone())
+    }
+
+    pub(crate) fn broken(&self, request: RequestId) -> Option<Cause> {
+        self.link.desk.lock().broken(request)
+    }
+
+    pub(crate) fn poll_lost(&self, request: RequestId, waker: &Waker) -> Poll<Cause> {
+        match self.link.desk.poll(request, waker, |_| false) {
+            Poll::Ready(Err(over)) => Poll::Ready(over.cause()),
+            _ => Poll::Pending,
+        }
+    }
+
+    pub(crate) fn listen_lost(&self, request: RequestId) -> Result<EventListener, Cause> {
+        let mut requests = self.link.desk.lock();
+        match requests.broken(request) {
+            Some(cause) => Err(cause),
+            None => {
+                let kept = requests.get(request).expect("what is not broken is there");
+                Ok(kept.over.get_or_insert_default().listen())
+            }
+        }
+    }
+
+    pub(crate) async fn force_release(&self, name: &Name) -> Result<(), Error> {
+        let (answer, answered) = oneshot();
+        self.link.session.force_release_then(name, answer);
+        heard(answered.await).map(drop)
+    }
+
+    pub(crate) async fn query(&self) -> Result<Snapshot, Error> {
+        let (answer, answered) = oneshot();
+        self.link.session.query_then(None, answer);
+        let mut snapshot = Snapshot::default();
+        for entry in heard(answered.await)?.entries {
+            let Entry { name, mode, ticket, token, ref client_id, .. } = entry;
+            let client = self::client_id(client_id)?;
+            let list = if token.is_some() { &mut snapshot.held } else { &mut snapshot.pending };
+            list.push(LockInfo { name, mode, client, request: RequestId::reported(ticket) });
+        }
+        Ok(snapshot)
+    }
+
+    pub(crate) async fn inspect(&self) -> Result<Inspection, Error> {
+        let (answer, answered) = oneshot();
+        self.link.session.inspect_then(None, answer);
+        let client::Snapshot { entries, deadlocks } = heard(answered.await)?;
+        let mut inspection = Inspection::default();
+        let mut clients = HashMap::new();
+        for entry in entries {
+            let client = client_id(&entry.client_id)?;
+            clients.insert(entry.ticket, client);
+            let list = if entry.token.is_some() { &mut inspection.held } else { &mut inspection.pending };
+            // The names of a request stand one after the other.
+            match list.last_mut().filter(|last| last.id.arrival() == entry.ticket) {
+                Some(same) => same.scope.push((entry.name, entry.mode)),
+                None => list.push(describe(entry, client)),
+            }
+        }
+        for cycle in deadlocks {
+            let step = |step: client::Step| {
+                Some(Step {
+                    request: RequestId::reported(step.ticket),
+                    client: *clients.get(&step.ticket)?,
+                    waits_for: step.waits_for.map_or(WaitsFor::Nested, WaitsFor::Name),
+                })
+            };
+            inspection
+                .deadlocks
+                .extend(cycle.into_iter().map(step).collect::<Option<_>>().map(|cycle| Deadlock { cycle }));
+        }
+        Ok(inspection)
+    }
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        if self.ends {
+            self.link.session.close();
+        }
+    }
+}
+
+impl Desk {
+    fn lock(&self) -> MutexGuard<'_, Requests> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The session's thread says what has become of a request. Its owner may be gone.
+    fn hear(&self, key: u64, event: client::Event) {
+        let mut requests = self.lock();
+        let Some(kept) = requests.live.get_mut(&key) else { return };
+        kept.stage = match event {
+            client::Event::Queued => return,
+            client::Event::Granted { token } => match Token::new(token) {
+                Some(token) => Stage::Held(token),
+                None => Stage::Over(Over::Refused(not_a_daemon("gives out the token 0"))),
+            },
+            client::Event::Unavailable => Stage::Over(Over::Unavailable),
+            client::Event::Refused { code, message } => Stage::Over(Over::Refused(refused(code, message))),
+            client::Event::Broken(cause) => Stage::Over(Over::Broken(cause)),
+            client::Event::Ended => Stage::Over(Over::Released),
+        };
+        let is_over = matches!(kept.stage, Stage::Over(_));
+        let (waker, over) = (kept.waker.take(), kept.over.take_if(|_| is_over));
+        drop(requests);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        if let Some(over) = over {
+            over.notify(usize::MAX);
+        }
+    }
+
+    /// Whether a request has got as far as `enough`, or is over. If not, the task is woken when it has gone on.
+    fn poll(
+        &self,
+        request: RequestId,
+        waker: &Waker,
+        enough: impl FnOnce(&Stage) -> bool,
+    ) -> Poll<Result<Option<Token>, Over>> {
+        let mut requests = self.lock();
+        let Some(kept) = requests.get(request) else { return Poll::Ready(Err(Over::Broken(Cause::Lost))) };
+        match &kept.stage {
+            Stage::Over(over) => return Poll::Ready(Err(over.clone())),
+            Stage::Held(token) if enough(&kept.stage) => return Poll::Ready(Ok(Some(*token))),
+            _ => {}
+        }
+        if kept.waker.as_ref().is_some_and(|same| same.will_wake(waker)) {
+            return Poll::Pending;
+        }
+        let replaced = kept.waker.replace(waker.clone());
+        drop(requests);
+        drop(replaced);
+        Poll::Pending
+    }
+
+    /// Its owner goes.
+    fn take(&self, request: RequestId) -> Option<Kept> {
+        self.lock().live.remove(&request.arrival())
+    }
+}
+
+impl Requests {
+    fn get(&mut self, request: RequestId) -> Option<&mut Kept> {
+        self.live.get_mut(&request.arrival())
+    }
+
+    fn broken(&mut self, request: RequestId) -> Option<Cause> {
+        match self.get(request).map(|kept| &kept.stage) {
+            Some(Stage::Over(over)) => Some(over.cause()),
+            Some(_) => None,
+            None => Some(Cause::Lost),
+        }
+    }
+}
+
+impl Over {
+    fn cause(&self) -> Cause {
+        match self {
+            Self::Broken(cause) => *cause,
+            _ => Cause::Lost,
+        }
+    }
+}
+
+fn describe(entry: Entry, client_id: ClientId) -> RequestInfo {
+    let Entry { name, mode, ticket, token, info, since, nested_in, stole, pid, .. } = entry;
+    RequestInfo {
+        id: RequestId::reported(ticket),
+        scope: vec![(name, mode)],
+        client_id,
+        info,
+        token: token.and_then(Token::new),
+        waited: token.is_none().then(|| Duration::from_millis(since)),
+        nested_in: nested_in.map(RequestId::reported),
+        stole,
+        pid,
+    }
+}
+
+fn client_id(text: &str) -> Result<ClientId, Error> {
+    match u64::from_str_radix(text, 16) {
+        Ok(bits) if text.len() == 16 => Ok(ClientId::reported(bits)),
+        _ => Err(not_a_daemon(&format!("calls a client {text:?}"))),
+    }
+}
+
+fn not_a_daemon(what: &str) -> Error {
+    Error::Refused { code: code::MALFORMED, words: format!("what listens there {what}: upgrade it") }
+}
+
+fn refused(code: u32, words: String) -> Error {
+    match code {
+        code::DEADLOCK => Error::Deadlock { cycle: Vec::new(), words },
+        code => Error::Refused { code, words },
+    }
+}
+
+fn heard(answer: Answer) -> Result<client::Snapshot, Error> {
+    answer.map_err(|(code, words)| match code {
+        0 => Error::Unreachable(format!("{words}: ask again")),
+        code => refused(code, words),
+    })
+}
+
+/// Does what blocks on a thread of its own.
+pub(crate) async fn elsewhere<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    let (answer, answered) = oneshot();
+    let thread = thread::Builder::new().name("lockkeeper-connect".into());
+    match thread.spawn(move || answer(work())) {
+        Ok(_) => answered.await,
+        Err(error) => Err(Error::Unreachable(format!("no thread to connect with can be started: {error}"))),
+    }
+}
+
+/// A value that somebody else will have.
+fn oneshot<T: Send + 'static>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
+    let place = Arc::new(Mutex::new((None, None::<Waker>)));
+    let other = Arc::clone(&place);
+    let answer = move |value| {
+        let waker = {
+            let mut place = other.lock().unwrap_or_else(PoisonError::into_inner);
+            place.0 = Some(value);
+            place.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    };
+    let answered = poll_fn(move |cx| {
+        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
+        match place.0.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                let replaced = place.1.replace(cx.waker().clone());
+                drop(place);
+                drop(replaced);
+                Poll::Pending
+            }
+        }
+    });
+    (answer, answered)
+}

@@ -1,0 +1,69 @@
+//! The manager that a suite is run against. `spec.rs`, `forms.rs` and `executors.rs` use one of the test's process; the same
+//! files are compiled once more as `spec_daemon`, `forms_daemon` and `executors_daemon`, and use one of a daemon's.
+
+#[cfg(feature = "connect")]
+#[path = "../../../server/tests/protocol/daemon.rs"]
+#[allow(dead_code, reason = "not every test stops its daemon")]
+pub(crate) mod daemon;
+
+use lockkeeper::Locks;
+use smol::future;
+use std::{ops::Deref, pin::Pin};
+
+/// Whether this is the suite's second compilation.
+pub(crate) fn at_a_daemon() -> bool {
+    env!("CARGO_CRATE_NAME").ends_with("_daemon")
+}
+
+/// A manager that nobody else uses, and the daemon that keeps it.
+pub(crate) struct Manager {
+    locks: Locks,
+    #[cfg(feature = "connect")]
+    _daemon: Option<daemon::Daemon>,
+}
+
+impl Deref for Manager {
+    type Target = Locks;
+
+    fn deref(&self) -> &Locks {
+        &self.locks
+    }
+}
+
+pub(crate) fn manager() -> Manager {
+    #[cfg(feature = "connect")]
+    if at_a_daemon() {
+        let daemon = daemon::Daemon::start();
+        return Manager { locks: connect(&daemon), _daemon: Some(daemon) };
+    }
+    Manager {
+        locks: Locks::new(),
+        #[cfg(feature = "connect")]
+        _daemon: None,
+    }
+}
+
+/// A session with a daemon that has been started.
+#[cfg(feature = "connect")]
+pub(crate) fn connect(daemon: &daemon::Daemon) -> Locks {
+    drop(daemon.connect());
+    Locks::connect(url(daemon)).blocking().expect("it serves")
+}
+
+#[cfg(feature = "connect")]
+pub(crate) fn url(daemon: &daemon::Daemon) -> String {
+    format!("unix:{}", daemon.config.socket.display())
+}
+
+/// Lets a future of this manager's run as far as it goes now. A daemon answers in order: when it has answered a question, it
+/// has answered all that was asked before.
+#[allow(dead_code, reason = "not every suite needs it")]
+pub(crate) async fn step<F: Future>(locks: &Locks, mut future: Pin<&mut F>) -> Option<F::Output> {
+    match future::poll_once(future.as_mut()).await {
+        None => {
+            locks.query().await.expect("the daemon answers");
+            future::poll_once(future).await
+        }
+        done => done,
+    }
+}

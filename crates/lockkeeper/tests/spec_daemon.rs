@@ -1,0 +1,5 @@
+//! The suite of `spec.rs`, against a daemon.
+#![cfg(feature = "connect")]
+
+#[path = "spec.rs"]
+mod spec;
