@@ -1,9 +1,10 @@
 //! The manager that a suite is run against. `spec.rs`, `forms.rs` and `executors.rs` use one of the test's process; the same
 //! files are compiled once more as `spec_daemon`, `forms_daemon` and `executors_daemon`, and use one of a daemon's.
 
+#![allow(dead_code, reason = "not every suite needs all of it")]
+
 #[cfg(feature = "connect")]
 #[path = "../../../server/tests/protocol/daemon.rs"]
-#[allow(dead_code, reason = "not every test stops its daemon")]
 pub(crate) mod daemon;
 
 use lockkeeper::Locks;
@@ -57,7 +58,6 @@ pub(crate) fn url(daemon: &daemon::Daemon) -> String {
 
 /// Lets a future of this manager's run as far as it goes now. A daemon answers in order: when it has answered a question, it
 /// has answered all that was asked before.
-#[allow(dead_code, reason = "not every suite needs it")]
 pub(crate) async fn step<F: Future>(locks: &Locks, mut future: Pin<&mut F>) -> Option<F::Output> {
     match future::poll_once(future.as_mut()).await {
         None => {

@@ -1,0 +1,362 @@
+//! What only a daemon has: processes, restarts, an end. That it is otherwise like a manager of this process is shown by
+//! `spec_daemon`, `forms_daemon` and `executors_daemon`.
+#![cfg(feature = "connect")]
+
+mod common;
+
+use common::{connect, daemon::Daemon, step, url};
+use lockkeeper::{Cause, Error, Locks};
+use smol::future;
+use std::{
+    env,
+    ffi::OsString,
+    fs,
+    io::{BufRead, BufReader, Read, Write, stdin},
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    path::PathBuf,
+    pin::pin,
+    process::{self, Child, Command, Stdio},
+    thread,
+    time::Duration,
+};
+
+mod connecting {
+    use super::*;
+
+    #[test]
+    fn where_nobody_listens_the_error_says_where_and_what_to_start() {
+        let dir = Dir::new("nobody");
+        let socket = dir.0.join("daemon.sock");
+        let refused = Locks::connect(format!("unix:{}", socket.display())).blocking();
+        let Err(error @ Error::Unreachable(_)) = refused else { panic!("{refused:?}") };
+        let advice = format!("`lockkeeper serve --socket {}`", socket.display());
+        assert!(error.to_string().contains(&advice), "{error}");
+        assert_eq!(error.name(), "NetworkError");
+    }
+
+    #[test]
+    fn a_url_that_is_none_is_an_error() {
+        let refused = future::block_on(async { Locks::connect("http://example.com").await });
+        assert!(matches!(refused, Err(Error::Unreachable(words)) if words.contains("http://example.com")));
+    }
+
+    #[test]
+    fn a_daemon_of_another_version_says_which_side_to_upgrade() {
+        let dir = Dir::new("version");
+        let socket = dir.0.join("daemon.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let daemon = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut length = [0; 4];
+            stream.read_exact(&mut length).unwrap();
+            stream.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize]).unwrap();
+            // Goodbye, of code 18.
+            stream.write_all(b"\0\0\0\x16\x93\x0a\x12\xb2upgrade the client").unwrap();
+        });
+        let refused = Locks::connect(format!("unix:{}", socket.display())).blocking();
+        let Err(Error::Refused { code: 18, words }) = refused else { panic!("{refused:?}") };
+        assert_eq!(words, "upgrade the client");
+        daemon.join().unwrap();
+    }
+
+    #[test]
+    fn buckets_share_nothing_and_must_have_a_name_that_can_be_one() {
+        let daemon = Daemon::start();
+        let ours = connect(&daemon);
+        let theirs = Locks::connect(url(&daemon)).bucket("theirs").blocking().unwrap();
+        let _lock = ours.acquire_blocking("a").unwrap();
+        assert!(connect(&daemon).try_acquire("a").unwrap().is_none(), "the same bucket");
+        assert!(theirs.try_acquire("a").unwrap().is_some());
+        let refused = Locks::connect(url(&daemon)).bucket("no/path").blocking();
+        assert!(matches!(refused, Err(Error::Refused { code: 1, .. })), "{refused:?}");
+    }
+
+    #[test]
+    fn a_limit_of_the_daemons_refuses_and_changes_nothing() {
+        let daemon = Daemon::start_with(|config| config.limits.requests_per_client = 1);
+        let locks = connect(&daemon);
+        let _held = locks.acquire_blocking("a").unwrap();
+        let Err(error @ Error::Refused { code: 2, .. }) = locks.acquire_blocking("b") else {
+            panic!("not refused")
+        };
+        assert_eq!(error.name(), "QuotaExceededError");
+        assert_eq!(locks.query_blocking().unwrap().held.len(), 1);
+    }
+}
+
+mod requests {
+    use super::*;
+
+    #[test]
+    fn a_future_dropped_before_the_daemon_has_answered_leaves_nothing_behind() {
+        let daemon = Daemon::start();
+        let locks = connect(&daemon);
+        future::block_on(async {
+            for _ in 0..100 {
+                assert!(future::poll_once(locks.acquire("a")).await.is_none(), "no answer is that quick");
+            }
+            let snapshot = locks.query().await.unwrap();
+            assert!(snapshot.held.is_empty() && snapshot.pending.is_empty());
+        });
+    }
+
+    #[test]
+    fn the_value_of_run_comes_when_no_other_session_sees_the_lock() {
+        let daemon = Daemon::start();
+        let (locks, other) = (connect(&daemon), connect(&daemon));
+        future::block_on(async {
+            for _ in 0..100 {
+                locks.request("a").run(async |_| ()).await.unwrap();
+                assert!(other.query().await.unwrap().held.is_empty());
+            }
+        });
+    }
+
+    #[test]
+    fn a_lock_stolen_by_another_session_ends_the_closure() {
+        let daemon = Daemon::start();
+        let (locks, thief) = (connect(&daemon), connect(&daemon));
+        future::block_on(async {
+            let mut running = pin!(locks.request("a").run(async |_| future::pending::<()>().await));
+            assert!(step(&locks, running.as_mut()).await.is_none());
+            let stolen = thief.request("a").steal().acquire().await.unwrap();
+            assert!(matches!(running.await, Err(Error::Stolen)));
+            stolen.release().unwrap();
+        });
+    }
+
+    #[test]
+    fn inspect_shows_whose_process_it_is() {
+        let daemon = Daemon::start();
+        let locks = connect(&daemon);
+        let _lock = locks.acquire_blocking("a").unwrap();
+        assert_eq!(locks.inspect_blocking().unwrap().held[0].pid, Some(process::id()));
+    }
+}
+
+mod restarts {
+    use super::*;
+
+    /// Waits until the daemon answers again.
+    async fn answers(locks: &Locks) {
+        while let Err(error) = locks.query().await {
+            assert!(matches!(error, Error::Unreachable(_) | Error::Refused { code: 5, .. }), "{error:?}");
+            future::yield_now().await;
+        }
+    }
+
+    fn outlived_by_locks_and_queues(restart: impl FnOnce(&mut Daemon)) {
+        let mut daemon = Daemon::start();
+        let (locks, other) = (connect(&daemon), connect(&daemon));
+        future::block_on(async {
+            let lock = locks.acquire("a").await.unwrap();
+            let mut next = pin!(other.acquire("a"));
+            assert!(step(&other, next.as_mut()).await.is_none());
+            restart(&mut daemon);
+            answers(&locks).await;
+            answers(&other).await;
+            let inspection = locks.inspect().await.unwrap();
+            assert_eq!(inspection.held[0].token, Some(lock.token()));
+            assert_eq!(inspection.pending[0].client_id, other.client_id());
+            assert!(step(&locks, pin!(lock.lost())).await.is_none(), "it is still held");
+            assert!(step(&other, next.as_mut()).await.is_none(), "it still waits");
+            lock.release().unwrap();
+            next.await.unwrap().release().unwrap();
+        });
+    }
+
+    #[test]
+    fn locks_and_places_in_queues_outlive_a_daemon_that_is_killed() {
+        outlived_by_locks_and_queues(|daemon| {
+            daemon.kill();
+            daemon.run();
+        });
+    }
+
+    #[test]
+    fn locks_and_places_in_queues_outlive_a_daemon_that_stops_in_good_order() {
+        outlived_by_locks_and_queues(|daemon| {
+            daemon.stop();
+            daemon.run();
+        });
+    }
+
+    #[test]
+    fn without_a_daemon_requests_time_out_and_questions_have_no_answer() {
+        let mut daemon = Daemon::start();
+        let locks = connect(&daemon);
+        daemon.kill();
+        future::block_on(async {
+            let late = locks.request("a").timeout(Duration::from_millis(5)).acquire().await;
+            assert!(matches!(late, Err(Error::TimedOut)));
+            assert!(matches!(locks.query().await, Err(Error::Unreachable(_))));
+            assert!(matches!(locks.force_release("a").await, Err(Error::Unreachable(_))));
+        });
+    }
+
+    #[test]
+    fn where_no_daemon_comes_back_in_time_everything_is_lost() {
+        let mut daemon = Daemon::start_with(|config| config.ttl = Duration::from_millis(400));
+        let locks = connect(&daemon);
+        future::block_on(async {
+            let lock = locks.acquire("a").await.unwrap();
+            let mut waiting = pin!(locks.acquire("a"));
+            assert!(step(&locks, waiting.as_mut()).await.is_none());
+            let mut running = pin!(locks.request("b").run(async |_| future::pending::<()>().await));
+            assert!(step(&locks, running.as_mut()).await.is_none());
+            daemon.kill();
+            assert_eq!(lock.lost().await, Cause::Lost);
+            assert!(matches!(lock.release(), Err(Error::Lost)));
+            assert!(matches!(waiting.await, Err(Error::Lost)));
+            assert!(matches!(running.await, Err(Error::Lost)));
+            assert!(matches!(locks.acquire("c").await, Err(Error::Lost)), "the session is over");
+            assert!(matches!(locks.client().await, Err(Error::Unreachable(_))));
+            daemon.run();
+            let again = connect(&daemon);
+            assert!(again.acquire("a").await.is_ok());
+        });
+    }
+}
+
+/// Other processes are this test program, told to run one of the tests in [`parts`] only.
+mod processes {
+    use super::*;
+
+    #[test]
+    fn a_process_waits_for_another_and_is_let_in_when_that_is_killed() {
+        let daemon = Daemon::start();
+        let locks = connect(&daemon);
+        let mut other =
+            Process::start("holds_a_until_it_is_killed", [("LOCKKEEPER_URL", url(&daemon).into())]);
+        assert_eq!(other.says(), "held");
+        future::block_on(async {
+            let mut waiting = pin!(locks.acquire("a"));
+            assert!(step(&locks, waiting.as_mut()).await.is_none());
+            assert_eq!(locks.inspect().await.unwrap().held[0].pid, Some(other.0.id()));
+            drop(other);
+            waiting.await.unwrap();
+        });
+    }
+
+    #[test]
+    fn without_the_program_the_error_says_what_to_install() {
+        let dir = Dir::new("no-program");
+        let settings = [("PATH", OsString::new()), ("XDG_RUNTIME_DIR", dir.0.clone().into())];
+        let words = Process::start("connects", settings).says();
+        assert!(words.contains("cargo install lockkeeper-cli"), "{words}");
+    }
+
+    /// A program of that name on the `PATH`, which is this one.
+    #[test]
+    fn the_program_on_the_path_is_started_as_the_daemon() {
+        let dir = Dir::new("program");
+        let path = dir.0.join("bin");
+        let program = path.join("lockkeeper");
+        fs::create_dir(&path).unwrap();
+        let this = env::current_exe().unwrap();
+        let script = format!(
+            "#!/bin/sh\nSERVE=\"$*\" exec '{}' --exact --ignored parts::serves --nocapture\n",
+            this.display()
+        );
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        let settings = || [("PATH", path.clone().into()), ("XDG_RUNTIME_DIR", dir.0.clone().into())];
+        let mut first = Process::start("holds_a_until_it_is_killed", settings());
+        assert_eq!(first.says(), "held");
+        assert_eq!(Process::start("connects", settings()).says(), "taken", "it found the same daemon");
+        drop(first);
+        // The daemon leaves once nobody needs it.
+        let socket = dir.0.join("lockkeeper/daemon.sock");
+        while UnixStream::connect(&socket).is_ok() {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+mod parts {
+    use super::*;
+
+    #[test]
+    #[ignore = "a part of other tests, in a process of its own"]
+    fn holds_a_until_it_is_killed() {
+        let locks = Locks::connect_default().blocking().unwrap();
+        let _lock = locks.acquire_blocking("a").unwrap();
+        println!("\n> held");
+        let _ = stdin().read(&mut [0]);
+    }
+
+    #[test]
+    #[ignore = "a part of other tests, in a process of its own"]
+    fn connects() {
+        let taken =
+            Locks::connect_default().blocking().and_then(|locks| Ok(locks.try_acquire("a")?.is_none()));
+        match taken {
+            Ok(true) => println!("\n> taken"),
+            Ok(false) => println!("\n> free"),
+            Err(error) => println!("\n> {error}"),
+        }
+    }
+
+    #[test]
+    #[ignore = "a part of other tests, in a process of its own"]
+    fn serves() {
+        let Ok(call) = env::var("SERVE") else { return };
+        let socket = PathBuf::from(call.strip_prefix("serve --background --socket ").unwrap());
+        let config = lockkeeper_server::Config {
+            state_dir: socket.with_file_name("state"),
+            socket,
+            ttl: Duration::from_secs(10),
+            idle: Some(Duration::from_millis(100)),
+            limits: Default::default(),
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let local = tokio::task::LocalSet::new();
+        local.block_on(&runtime, lockkeeper_server::serve(config, std::future::pending())).unwrap();
+    }
+}
+
+/// A process of this test's, killed when it is dropped.
+struct Process(Child);
+
+impl Process {
+    fn start<const N: usize>(part: &str, settings: [(&str, OsString); N]) -> Self {
+        let mut command = Command::new(env::current_exe().unwrap());
+        command.args(["--exact", "--ignored", "--nocapture", &format!("parts::{part}")]);
+        command.env_remove("LOCKKEEPER_URL").envs(settings);
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+    }
+
+    /// What it says next.
+    fn says(&mut self) -> String {
+        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
+        let said = lines.map(Result::unwrap).find_map(|line| line.strip_prefix("> ").map(String::from));
+        said.expect("it says something")
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A directory of a test's own.
+struct Dir(PathBuf);
+
+impl Dir {
+    fn new(test: &str) -> Self {
+        let dir = env::temp_dir().join(format!("lockkeeper-connect-{}-{test}", process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        Self(dir)
+    }
+}
+
+impl Drop for Dir {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
