@@ -21,7 +21,8 @@
 //! * A holder learns when its lock is stolen; every lock has a fencing token for the storage behind it.
 //! * It runs on any executor, across threads, and without one through the blocking variants.
 //!
-//! Locks are kept by one [`Locks`] in this process. A lock is given to a [`Request`] in one of four forms: around
+//! Locks are kept by one [`Locks`] in this process; or, with the feature `connect`, by a daemon for all processes of the
+//! machine: `Locks::connect_default()` is such a `Locks`. A lock is given to a [`Request`] in one of four forms: around
 //! a closure ([`run`](Request::run)), as a guard ([`acquire`](Request::acquire)), as a guard or nothing
 //! ([`try_acquire`](Request::try_acquire)), or tied to futures ([`auto_release`](Request::auto_release)).
 //!

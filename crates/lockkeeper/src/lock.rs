@@ -171,7 +171,7 @@ impl<'a> Lock<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held.
+    /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held; of a daemon's lock, as far as that is known here.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};

@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-/// A lock manager for the tasks and threads of this process.
+/// A lock manager for the tasks and threads of this process, or, connected to a daemon, for all processes of the machine.
 ///
 /// A handle is cheap to clone, and all its clones are one agent: they share the manager and a
 /// [`client_id`](Self::client_id). [`client`](Self::client) makes another agent of the same manager.
@@ -156,7 +156,8 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] if there are too many clients.
+    /// [`Error::Limit`] if there are too many clients. At a daemon it is a session, which may not be had: [`Error::Unreachable`],
+    /// [`Error::Refused`].
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};

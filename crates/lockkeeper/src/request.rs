@@ -258,6 +258,9 @@ impl<'a, S: IntoScope> Request<'a, S> {
 
     /// A guard if the lock is to be had at once, `None` otherwise.
     ///
+    /// A daemon takes a while to say which, and the thread is blocked meanwhile: a task uses
+    /// [`if_available`](Self::if_available).
+    ///
     /// # Errors
     ///
     /// [`Error::Unsupported`] with [`steal`](Self::steal) or a [`signal`](Self::signal); a reserved name, an
