@@ -9,7 +9,10 @@ use signal_hook::{
     iterator::Signals,
 };
 use std::{
-    os::{fd::AsFd, unix::process::ExitStatusExt},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::ExitStatusExt,
+    },
     process::{Child, Command, ExitCode, ExitStatus},
     sync::{
         Arc,
@@ -80,13 +83,17 @@ fn next(news: &Receiver<News>, deadline: Option<Instant>) -> Option<News> {
     received.ok()
 }
 
-/// Starts the command. It inherits the connection, so that the lock lasts as long as the command does, even if `run` is
-/// killed.
+/// Starts the command. It inherits the connection to a daemon of this machine, so that the lock lasts as long as the command
+/// does, even if `run` is killed.
 fn spawn(session: &Session, args: &Run, token: u64) -> Result<Child, (u8, String)> {
     let system = |error: std::io::Error| (exit::SOFTWARE, error.to_string());
     let connection = session.connection().map_err(system)?;
-    let inherited = rustix::io::fcntl_dupfd_cloexec(connection.as_fd(), 3).map_err(|e| system(e.into()))?;
-    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).map_err(|e| system(e.into()))?;
+    let inherit = |connection: OwnedFd| {
+        let inherited = rustix::io::fcntl_dupfd_cloexec(connection.as_fd(), 3)?;
+        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())?;
+        Ok(inherited)
+    };
+    let _inherited = connection.map(inherit).transpose().map_err(|e: rustix::io::Errno| system(e.into()))?;
     let (program, arguments) = args.command.split_first().expect("clap requires one");
     let started = Command::new(program).args(arguments).env("LOCKKEEPER_TOKEN", token.to_string()).spawn();
     started.map_err(|error| {

@@ -108,7 +108,10 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
             let address = socket.local_addr().map_err(|error| error.to_string())?;
             address.as_pathname().ok_or("the socket that was given has no path: --socket is needed")?.into()
         }
-        (None, None) => Endpoint::from_env()?.socket().into(),
+        (None, None) => match Endpoint::from_env()?.socket().or(Endpoint::default().socket()) {
+            Some(path) => path.into(),
+            None => return Err("--socket is needed".into()),
+        },
     };
     let remembered = || lockkeeper_server::remembered_state_dir(&socket);
     let state_dir = settings.state_dir.take().or_else(remembered).or_else(|| state_dir(&socket));
@@ -171,7 +174,7 @@ fn notify(state: &str) {
 fn state_dir(socket: &Path) -> Option<PathBuf> {
     let dir = |name| env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
     let state = dir("XDG_STATE_HOME").or_else(|| Some(dir("HOME")?.join(".local/state")));
-    let own = match socket == Endpoint::default().socket() {
+    let own = match Some(socket) == Endpoint::default().socket() {
         true => "default".into(),
         false => socket.to_string_lossy().replace('%', "%%").replace('/', "%"),
     };

@@ -1,5 +1,6 @@
 //! Where the daemon is, and how it is started if it is not there.
 
+use crate::line::Line;
 use std::{
     env, fmt, fs, io,
     os::unix::{fs::DirBuilderExt, net::UnixStream},
@@ -12,7 +13,7 @@ use std::{
 /// How long a daemon may take to start.
 const START: Duration = Duration::from_secs(10);
 
-/// Where a daemon listens.
+/// Where a daemon listens: on this machine, or, with the feature `network`, on another.
 ///
 /// ```
 /// # use lockkeeper_client::Endpoint;
@@ -23,9 +24,45 @@ const START: Duration = Duration::from_secs(10);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    socket: PathBuf,
-    /// Whether it is this user's own, at which a daemon is started if none is there.
-    own: bool,
+    place: Place,
+    token: Option<Token>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Place {
+    Local {
+        socket: PathBuf,
+        /// Whether it is this user's own, at which a daemon is started if none is there.
+        own: bool,
+    },
+    #[cfg(feature = "network")]
+    Network(Address),
+}
+
+/// Where a daemon is on the network.
+#[cfg(feature = "network")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Address {
+    pub(crate) tls: bool,
+    pub(crate) host: String,
+    pub(crate) port: u16,
+    pub(crate) path: String,
+}
+
+/// Credentials, or the file that has them: that is read each time, since they expire.
+#[derive(Clone, PartialEq, Eq)]
+enum Token {
+    Text(String),
+    File(PathBuf),
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(_) => f.write_str("…"),
+            Self::File(path) => path.fmt(f),
+        }
+    }
 }
 
 impl Default for Endpoint {
@@ -35,85 +72,121 @@ impl Default for Endpoint {
             Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("lockkeeper"),
             _ => env::temp_dir().join(format!("lockkeeper-{}", rustix::process::geteuid().as_raw())),
         };
-        Self { socket: dir.join("daemon.sock"), own: true }
+        Self { place: Place::Local { socket: dir.join("daemon.sock"), own: true }, token: None }
     }
 }
 
 impl Endpoint {
-    /// The endpoint that `LOCKKEEPER_URL` names, or this user's own.
+    /// The endpoint that `LOCKKEEPER_URL` names, or this user's own; with the token that is in the file that
+    /// `LOCKKEEPER_TOKEN_FILE` names.
     ///
     /// # Errors
     ///
     /// If the variable is set, but to no URL that is known.
     pub fn from_env() -> Result<Self, String> {
-        match env::var("LOCKKEEPER_URL") {
-            Ok(url) if !url.is_empty() => url.parse().map_err(|error| format!("LOCKKEEPER_URL: {error}")),
-            _ => Ok(Self::default()),
-        }
-    }
-
-    /// The socket.
-    pub fn socket(&self) -> &Path {
-        &self.socket
-    }
-
-    /// Connects, to nobody but this user's daemon, or root's. At this user's own endpoint, starts `program` as the daemon
-    /// if none is there: who gave an address has somebody else to start what listens there, and knows with which state.
-    pub(crate) fn connect(&self, program: Option<&Path>) -> io::Result<UnixStream> {
-        let stream = self.connect_or_launch(program.filter(|_| self.own))?;
-        let daemon = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-        if daemon != rustix::process::geteuid() && !daemon.is_root() {
-            let why = format!("it is served by another user ({})", daemon.as_raw());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        }
-        Ok(stream)
-    }
-
-    fn connect_or_launch(&self, program: Option<&Path>) -> io::Result<UnixStream> {
-        let first = match UnixStream::connect(&self.socket) {
-            Err(error) if absent(&error) => error,
-            done => return done,
+        let mut endpoint = match env::var("LOCKKEEPER_URL") {
+            Ok(url) if !url.is_empty() => url.parse().map_err(|error| format!("LOCKKEEPER_URL: {error}"))?,
+            _ => Self::default(),
         };
-        let Some(program) = program else { return Err(first) };
-        self.launch(program)?;
-        let deadline = Instant::now() + START;
-        let mut pause = Duration::from_millis(1);
-        loop {
-            thread::sleep(pause);
-            match UnixStream::connect(&self.socket) {
-                Err(error) if absent(&error) && Instant::now() < deadline => {
-                    pause = (pause * 2).min(Duration::from_millis(50));
-                }
-                Err(error) if absent(&error) => {
-                    let why = format!(
-                        "the daemon did not start within {} s: run `{} serve` to see why ({error})",
-                        START.as_secs(),
-                        program.display()
-                    );
-                    return Err(io::Error::new(error.kind(), why));
-                }
-                done => return done,
-            }
+        let file = env::var_os("LOCKKEEPER_TOKEN_FILE").filter(|path| !path.is_empty());
+        endpoint.token = file.map(|path| Token::File(path.into()));
+        Ok(endpoint)
+    }
+
+    /// The same, with credentials for a daemon on the network.
+    #[must_use]
+    pub fn with_token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(Token::Text(token.into()));
+        self
+    }
+
+    /// The socket, if it is on this machine.
+    pub fn socket(&self) -> Option<&Path> {
+        match &self.place {
+            Place::Local { socket, .. } => Some(socket),
+            #[cfg(feature = "network")]
+            Place::Network(_) => None,
         }
     }
 
-    /// Starts a daemon that outlives this program. If several are started at once, one stays.
-    fn launch(&self, program: &Path) -> io::Result<()> {
-        if let Some(dir) = self.socket.parent().filter(|dir| !dir.exists()) {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    /// The credentials as they are now.
+    pub(crate) fn token(&self) -> io::Result<Option<String>> {
+        match &self.token {
+            None => Ok(None),
+            Some(Token::Text(token)) => Ok(Some(token.clone())),
+            Some(Token::File(path)) => match fs::read_to_string(path) {
+                Ok(token) => Ok(Some(token.trim().into())),
+                Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+            },
         }
-        let mut daemon = Command::new(program);
-        daemon.arg("serve").arg("--background").arg("--socket").arg(&self.socket);
-        daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-        let started = daemon.spawn().map_err(|error| {
-            let why = format!("the daemon cannot be started: {}: {error}", program.display());
-            io::Error::new(error.kind(), why)
-        });
-        // It leaves at once if another was quicker, and is to leave no zombie then.
-        let mut child = started?;
-        thread::Builder::new().name("lockkeeper-launch".into()).spawn(move || child.wait())?;
-        Ok(())
     }
+
+    /// Connects. At this user's own endpoint, starts `program` as the daemon if none is there: who gave an address has
+    /// somebody else to start what listens there, and knows with which state.
+    pub(crate) fn connect(&self, program: Option<&Path>) -> io::Result<Line> {
+        match &self.place {
+            Place::Local { socket, own } => connect(socket, program.filter(|_| *own)).map(Line::Local),
+            #[cfg(feature = "network")]
+            Place::Network(address) => crate::web::Web::connect(address).map(Line::Network),
+        }
+    }
+}
+
+/// Connects, to nobody but this user's daemon, or root's.
+fn connect(socket: &Path, program: Option<&Path>) -> io::Result<UnixStream> {
+    let stream = connect_or_launch(socket, program)?;
+    let daemon = rustix::net::sockopt::socket_peercred(&stream)?.uid;
+    if daemon != rustix::process::geteuid() && !daemon.is_root() {
+        let why = format!("it is served by another user ({})", daemon.as_raw());
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+    }
+    Ok(stream)
+}
+
+fn connect_or_launch(socket: &Path, program: Option<&Path>) -> io::Result<UnixStream> {
+    let first = match UnixStream::connect(socket) {
+        Err(error) if absent(&error) => error,
+        done => return done,
+    };
+    let Some(program) = program else { return Err(first) };
+    launch(socket, program)?;
+    let deadline = Instant::now() + START;
+    let mut pause = Duration::from_millis(1);
+    loop {
+        thread::sleep(pause);
+        match UnixStream::connect(socket) {
+            Err(error) if absent(&error) && Instant::now() < deadline => {
+                pause = (pause * 2).min(Duration::from_millis(50));
+            }
+            Err(error) if absent(&error) => {
+                let why = format!(
+                    "the daemon did not start within {} s: run `{} serve` to see why ({error})",
+                    START.as_secs(),
+                    program.display()
+                );
+                return Err(io::Error::new(error.kind(), why));
+            }
+            done => return done,
+        }
+    }
+}
+
+/// Starts a daemon that outlives this program. If several are started at once, one stays.
+fn launch(socket: &Path, program: &Path) -> io::Result<()> {
+    if let Some(dir) = socket.parent().filter(|dir| !dir.exists()) {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    }
+    let mut daemon = Command::new(program);
+    daemon.arg("serve").arg("--background").arg("--socket").arg(socket);
+    daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    let started = daemon.spawn().map_err(|error| {
+        let why = format!("the daemon cannot be started: {}: {error}", program.display());
+        io::Error::new(error.kind(), why)
+    });
+    // It leaves at once if another was quicker, and is to leave no zombie then.
+    let mut child = started?;
+    thread::Builder::new().name("lockkeeper-launch".into()).spawn(move || child.wait())?;
+    Ok(())
 }
 
 /// Whether nobody listens there.
@@ -125,16 +198,84 @@ impl std::str::FromStr for Endpoint {
     type Err = String;
 
     fn from_str(url: &str) -> Result<Self, String> {
-        match url.strip_prefix("unix:") {
-            Some(path) if path.starts_with('/') => Ok(Self { socket: path.into(), own: false }),
-            Some(_) => Err(format!("{url:?} has no absolute path: unix:/path/to/daemon.sock")),
-            None => Err(format!("{url:?} is not known: a URL is unix:/path/to/daemon.sock")),
-        }
+        let known = "a URL is unix:/path/to/daemon.sock, ws://host:port or wss://host:port";
+        let place = match url.split_once(':') {
+            Some(("unix", path)) if path.starts_with('/') => Place::Local { socket: path.into(), own: false },
+            Some(("unix", _)) => return Err(format!("{url:?} has no absolute path: {known}")),
+            #[cfg(feature = "network")]
+            Some(("ws" | "wss", _)) => {
+                Place::Network(Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"))?)
+            }
+            _ => return Err(format!("{url:?} is not known: {known}")),
+        };
+        Ok(Self { place, token: None })
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unix:{}", self.socket.display())
+        match &self.place {
+            Place::Local { socket, .. } => write!(f, "unix:{}", socket.display()),
+            #[cfg(feature = "network")]
+            Place::Network(address) => {
+                let scheme = if address.tls { "wss" } else { "ws" };
+                write!(f, "{scheme}://{}{}", address.authority(), address.path)
+            }
+        }
+    }
+}
+
+#[cfg(feature = "network")]
+impl Address {
+    fn parse(url: &str) -> Option<Self> {
+        let (tls, rest) = match url.strip_prefix("wss://") {
+            Some(rest) => (true, rest),
+            None => (false, url.strip_prefix("ws://")?),
+        };
+        let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        // The colons of an IPv6 address are in brackets.
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port.parse().ok()?),
+            _ => (authority, if tls { 443 } else { 80 }),
+        };
+        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+        let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
+        let plain = |c: char| c.is_ascii_graphic() && c != '#';
+        if host.is_empty() || !host.chars().all(known) || !path.chars().all(plain) {
+            return None;
+        }
+        let path = if path.is_empty() { "/" } else { path };
+        Some(Self { tls, host: host.into(), port, path: path.into() })
+    }
+
+    /// The host and port, as URLs and HTTP have them.
+    pub(crate) fn authority(&self) -> String {
+        match self.host.contains(':') {
+            true => format!("[{}]:{}", self.host, self.port),
+            false => format!("{}:{}", self.host, self.port),
+        }
+    }
+}
+
+#[cfg(all(test, feature = "network"))]
+mod tests {
+    use super::Endpoint;
+
+    #[test]
+    fn daemons_on_the_network_have_urls() {
+        for (url, shown) in [
+            ("ws://localhost:7420", "ws://localhost:7420/"),
+            ("wss://locks.example.com", "wss://locks.example.com:443/"),
+            ("ws://127.0.0.1/a/b?c", "ws://127.0.0.1:80/a/b?c"),
+            ("wss://[::1]:7420/", "wss://[::1]:7420/"),
+        ] {
+            let endpoint: Endpoint = url.parse().unwrap_or_else(|why| panic!("{why}"));
+            assert_eq!((endpoint.to_string(), endpoint.socket()), (shown.to_string(), None));
+        }
+        for wrong in
+            ["ws:", "ws://", "ws://:7420", "ws://a:port", "ws://a b", "ws://user@a", "ws://a:99999", "ws:a"]
+        {
+            assert!(wrong.parse::<Endpoint>().is_err(), "{wrong}");
+        }
     }
 }

@@ -2,23 +2,33 @@
 
 use crate::{
     endpoint::Endpoint,
+    line::{Line, Reader},
+    pulse::{self, Due, Pulse},
     table::{Answer, Asker, Entry, Event, Request, Snapshot, Table, Told, send},
 };
 use lockkeeper_core::{Cause, Name};
-use lockkeeper_wire::{Seal, ToClient, ToServer, VERSION, code, frame};
+use lockkeeper_wire::{Seal, ToClient, ToServer, VERSION, code};
 use std::{
-    fmt,
-    io::{self, Read, Write},
-    net::Shutdown,
-    os::{fd::OwnedFd, unix::net::UnixStream},
+    fmt, io,
+    os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
     sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
-/// How long to wait before another attempt to reach a daemon that is not there.
+/// How long to wait before another attempt to reach a daemon that is not there; on the network, longer each time.
 const PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// How often it looks, while it cannot reach the daemon, whether that still makes sense.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// How long a daemon on the network may take to answer a hello.
+const HELLO: Duration = Duration::from_secs(10);
+
+/// How long one that is said bye may take to close the connection.
+const BYE: Duration = Duration::from_secs(1);
 
 /// How long a daemon may take to leave.
 const LEAVING: Duration = Duration::from_secs(5);
@@ -63,7 +73,11 @@ impl Error {
 }
 
 /// A session with a daemon. When it is dropped, all it has is released.
-pub struct Session(Arc<Shared>);
+pub struct Session {
+    shared: Arc<Shared>,
+    /// Closed when the session's thread has ended.
+    ended: Mutex<mpsc::Receiver<()>>,
+}
 
 struct Shared {
     endpoint: Endpoint,
@@ -76,7 +90,7 @@ struct State {
     table: Table,
     /// What is to be written. Nothing while the daemon is gone: all that matters is in the table, and said again.
     outgoing: Vec<u8>,
-    stream: Arc<UnixStream>,
+    line: Arc<Line>,
     connected: bool,
     /// Somebody is writing, and will write what others add.
     writing: bool,
@@ -102,38 +116,43 @@ impl Session {
                 done => break done?,
             }
         };
-        let stream = reader.stream.try_clone().map_err(unreachable)?;
+        let pulse = welcome.pulse(&reader).map_err(unreachable)?;
         let state = State {
             table: Table::default(),
             outgoing: Vec::new(),
-            stream: Arc::new(stream),
+            line: Arc::clone(&reader.line),
             connected: true,
             writing: false,
             id: welcome.id,
             secret: welcome.secret,
-            patience: welcome.patience,
+            patience: welcome.ttl * 3 / 4,
             closed: false,
         };
         let (endpoint, bucket) = (endpoint.clone(), bucket.into());
         let shared = Arc::new(Shared { endpoint, program, bucket, state: Mutex::new(state) });
+        let (ends, ended) = mpsc::channel();
         let listening = Arc::clone(&shared);
-        let listen = move || listening.listen(reader);
+        let listen = move || {
+            listening.listen(reader, pulse);
+            drop(ends);
+        };
         thread::Builder::new()
             .name("lockkeeper-session".into())
             .spawn(listen)
             .map_err(|error| Error::Unreachable(shared.endpoint.clone(), error))?;
-        Ok(Self(shared))
+        Ok(Self { shared, ended: Mutex::new(ended) })
     }
 
     /// The session's public name.
     pub fn client_id(&self) -> String {
-        self.0.lock().id.clone()
+        self.shared.lock().id.clone()
     }
 
     /// Makes a request, of which its listener will hear. Returns its number.
     pub fn request(&self, request: Request) -> u64 {
         let listener = Arc::clone(&request.listener);
-        let made = self.0.say(|state| (!state.closed).then(|| state.table.ask(request, &mut state.outgoing)));
+        let made =
+            self.shared.say(|state| (!state.closed).then(|| state.table.ask(request, &mut state.outgoing)));
         made.unwrap_or_else(|| {
             listener(Event::Broken(Cause::Lost));
             0
@@ -142,7 +161,7 @@ impl Session {
 
     /// Releases a lock, or aborts its request. `false` if it was over already.
     pub fn release(&self, rid: u64) -> bool {
-        self.0.say(|state| state.table.give_up(rid, &mut state.outgoing))
+        self.shared.say(|state| state.table.give_up(rid, &mut state.outgoing))
     }
 
     /// The held locks and waiting requests of the bucket, or of one name of it.
@@ -199,14 +218,14 @@ impl Session {
             Ok(snapshot) => Ok(snapshot),
             Err((0, why)) => {
                 let error = io::Error::new(io::ErrorKind::ConnectionReset, why);
-                Err(Error::Unreachable(self.0.endpoint.clone(), error))
+                Err(Error::Unreachable(self.shared.endpoint.clone(), error))
             }
             Err((code, message)) => Err(Error::Refused { code, message }),
         }
     }
 
     fn ask<'a>(&self, message: impl FnOnce(u64) -> ToServer<'a>, asker: Asker) {
-        let unasked = self.0.say(|state| {
+        let unasked = self.shared.say(|state| {
             if !state.connected {
                 return Some(asker);
             }
@@ -220,18 +239,31 @@ impl Session {
 
     /// Ends the session, and all it has with it: listeners are told that it is lost.
     pub fn close(&self) {
-        let mut state = self.0.lock();
-        state.closed = true;
-        let _ = state.stream.shutdown(Shutdown::Both);
+        let mut state = self.shared.lock();
+        if std::mem::replace(&mut state.closed, true) {
+            return;
+        }
+        let line = Arc::clone(&state.line);
+        if line.is_network() && state.connected {
+            // It closes the connection. Who does that first can lose what is on its way.
+            send(&mut state.outgoing, &ToServer::Bye);
+            drop(state);
+            self.shared.flush_aside();
+            let ended = self.ended.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = ended.recv_timeout(BYE);
+        }
+        line.shutdown();
     }
 
-    /// The connection, for a child process to inherit: the session lasts as long as somebody has it open.
+    /// The connection to a daemon of this machine, for a child process to inherit: the session lasts as long as somebody
+    /// has it open. On the network it does not, and there is none.
     ///
     /// # Errors
     ///
     /// If there are no file descriptors left.
-    pub fn connection(&self) -> io::Result<OwnedFd> {
-        self.0.lock().stream.try_clone().map(OwnedFd::from)
+    pub fn connection(&self) -> io::Result<Option<OwnedFd>> {
+        let line = Arc::clone(&self.shared.lock().line);
+        if line.is_network() { Ok(None) } else { line.as_fd().try_clone_to_owned().map(Some) }
     }
 }
 
@@ -268,33 +300,40 @@ impl Shared {
             if state.outgoing.is_empty() {
                 break;
             }
-            let (bytes, stream) = (std::mem::take(&mut state.outgoing), Arc::clone(&state.stream));
+            let (bytes, line) = (std::mem::take(&mut state.outgoing), Arc::clone(&state.line));
             drop(state);
-            let written = (&*stream).write_all(&bytes);
+            let written = line.write(&bytes);
             state = self.lock();
             // That the daemon is gone is noticed by who reads.
-            if written.is_err() && Arc::ptr_eq(&stream, &state.stream) {
+            if written.is_err() && Arc::ptr_eq(&line, &state.line) {
                 state.connected = false;
             }
         }
         state.writing = false;
     }
 
+    /// The same on another thread: who reads must not wait for a daemon that wants to be read.
+    fn flush_aside(self: &Arc<Self>) {
+        let shared = Arc::clone(self);
+        let flush = move || shared.flush(shared.lock());
+        // If there are no threads to be had, what there is goes with what is said next.
+        let _ = thread::Builder::new().name("lockkeeper-write".into()).spawn(flush);
+    }
+
     /// The session's thread.
-    fn listen(&self, mut reader: Reader) {
+    fn listen(self: &Arc<Self>, mut reader: Reader, mut pulse: Option<Pulse>) {
         loop {
-            while let Ok(()) = reader.read(|message| {
-                let told = self.lock().table.hear(message);
-                told.tell();
-            }) {}
-            let told = {
+            let _ = self.hear(&mut reader, &mut pulse);
+            reader.line.shutdown();
+            let (told, patience) = {
                 let mut state = self.lock();
                 state.connected = false;
-                state.table.disconnected()
+                (state.table.disconnected(), state.patience)
             };
             told.into_iter().for_each(Told::tell);
-            match self.come_back() {
-                Some(again) => reader = again,
+            let deadline = pulse.map_or_else(|| pulse::now() + patience, |pulse| pulse.deadline());
+            match self.come_back(deadline) {
+                Some(again) => (reader, pulse) = again,
                 None => break,
             }
         }
@@ -306,35 +345,81 @@ impl Shared {
         told.into_iter().for_each(Told::tell);
     }
 
-    /// Goes on with the session at the daemon that is there next. `None` if there is none in time, or it is another one.
-    fn come_back(&self) -> Option<Reader> {
-        let deadline = Instant::now() + self.lock().patience;
+    /// Hears what the daemon says, and shows it that this side is there, until the connection ends.
+    fn hear(self: &Arc<Self>, reader: &mut Reader, pulse: &mut Option<Pulse>) -> io::Result<()> {
         loop {
-            let resume = {
-                let state = self.lock();
-                if state.closed {
-                    return None;
+            reader.read(|message| match (&message, &mut *pulse) {
+                (ToClient::Pong, Some(pulse)) => pulse.pong(),
+                _ => {
+                    let told = self.lock().table.hear(message);
+                    told.tell();
                 }
-                (state.id.clone(), state.secret)
-            };
-            match greet(&self.endpoint, self.program.as_deref(), &self.bucket, Some(&resume), Some(deadline))
-            {
+            })?;
+            match pulse.as_mut().map_or(Ok(Due::Read), |pulse| pulse.wait(&reader.line))? {
+                Due::Read => reader.fill()?,
+                Due::Ping => {
+                    send(&mut self.lock().outgoing, &ToServer::Ping);
+                    self.flush_aside();
+                }
+                Due::Lost => return Err(io::ErrorKind::TimedOut.into()),
+            }
+        }
+    }
+
+    /// Goes on with the session at the daemon that is there next. `None` if there is none in time, or it is another one.
+    fn come_back(self: &Arc<Self>, deadline: Duration) -> Option<(Reader, Option<Pulse>)> {
+        let mut pause = PAUSE;
+        loop {
+            if self.lock().closed || pulse::now() >= deadline {
+                return None;
+            }
+            match self.greet_again(deadline) {
                 Ok((_, welcome)) if !welcome.resumed => return None,
-                _ if Instant::now() >= deadline => return None,
-                Ok((reader, _)) => {
+                Ok((reader, welcome)) if pulse::now() < deadline => {
+                    let pulse = welcome.pulse(&reader).ok()?;
                     let mut state = self.lock();
                     if state.closed {
                         return None;
                     }
-                    state.stream = Arc::new(reader.stream.try_clone().ok()?);
-                    state.connected = true;
+                    state.line = Arc::clone(&reader.line);
+                    (state.connected, state.patience) = (true, welcome.ttl * 3 / 4);
                     let State { table, outgoing, .. } = &mut *state;
                     outgoing.clear();
                     table.reclaim(outgoing);
-                    self.flush(state);
-                    return Some(reader);
+                    drop(state);
+                    self.flush_aside();
+                    return Some((reader, pulse));
                 }
-                Err(_) => thread::sleep(PAUSE),
+                Ok(_) => return None,
+                Err(_) => {
+                    thread::sleep(pause.min(deadline.saturating_sub(pulse::now())));
+                    if self.endpoint.socket().is_none() {
+                        pause = (pause * 2).min(LONGEST_PAUSE);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Says hello on another thread: a name may take long to be looked up, and holders must be told in time.
+    fn greet_again(self: &Arc<Self>, deadline: Duration) -> Result<(Reader, Welcome), Error> {
+        let (sender, greeted) = mpsc::channel();
+        let shared = Arc::clone(self);
+        let greet = move || {
+            let resume = {
+                let state = shared.lock();
+                (state.id.clone(), state.secret)
+            };
+            let Shared { endpoint, program, bucket, .. } = &*shared;
+            let _ = sender.send(greet(endpoint, program.as_deref(), bucket, Some(&resume), Some(deadline)));
+        };
+        let unreachable = |error| Error::Unreachable(self.endpoint.clone(), error);
+        thread::Builder::new().name("lockkeeper-hello".into()).spawn(greet).map_err(unreachable)?;
+        loop {
+            match greeted.recv_timeout(LOOK) {
+                Ok(greeted) => return greeted,
+                Err(mpsc::RecvTimeoutError::Timeout) if !self.lock().closed && pulse::now() < deadline => {}
+                Err(_) => return Err(unreachable(io::ErrorKind::TimedOut.into())),
             }
         }
     }
@@ -344,8 +429,17 @@ impl Shared {
 struct Welcome {
     id: String,
     secret: Seal,
-    patience: Duration,
+    ttl: Duration,
     resumed: bool,
+    /// When it was asked.
+    hello: Duration,
+}
+
+impl Welcome {
+    /// What keeps the session alive, if it takes anything.
+    fn pulse(&self, reader: &Reader) -> io::Result<Option<Pulse>> {
+        reader.line.is_network().then(|| Pulse::new(self.hello, self.ttl)).transpose()
+    }
 }
 
 /// Connects and says hello. A daemon that does not answer is waited for until the deadline.
@@ -354,88 +448,38 @@ fn greet(
     program: Option<&Path>,
     bucket: &str,
     resume: Option<&(String, Seal)>,
-    deadline: Option<Instant>,
+    deadline: Option<Duration>,
 ) -> Result<(Reader, Welcome), Error> {
     let unreachable = |error| Error::Unreachable(endpoint.clone(), error);
-    let mut stream = endpoint.connect(program).map_err(unreachable)?;
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let token = endpoint.token().map_err(unreachable)?;
+    let mut reader = Reader::new(endpoint.connect(program).map_err(unreachable)?);
+    let left = deadline.map(|deadline| deadline.saturating_sub(pulse::now()));
+    let left = left.or(reader.line.is_network().then_some(HELLO));
     // A socket takes no timeout of zero.
-    stream.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1)))).map_err(unreachable)?;
+    reader.line.set_read_timeout(left.map(|left| left.max(Duration::from_millis(1)))).map_err(unreachable)?;
     let resume = resume.map(|(id, secret)| (&id[..], *secret));
     let mut out = Vec::new();
-    send(&mut out, &ToServer::Hello { version: VERSION, bucket, resume, token: None });
-    stream.write_all(&out).map_err(unreachable)?;
-    let mut reader = Reader { stream, input: Vec::new() };
+    send(&mut out, &ToServer::Hello { version: VERSION, bucket, resume, token: token.as_deref() });
+    let hello = pulse::now();
+    reader.line.write(&out).map_err(unreachable)?;
     let welcome = loop {
         // Only this: what came with it is news, for who listens.
-        match reader.first(welcome).map_err(unreachable)? {
+        match reader.first(|message| welcome(message, hello)).map_err(unreachable)? {
             Some(welcome) => break welcome?,
             None => reader.fill().map_err(unreachable)?,
         }
     };
-    reader.stream.set_read_timeout(None).map_err(unreachable)?;
+    reader.line.set_read_timeout(None).map_err(unreachable)?;
     Ok((reader, welcome))
 }
 
-fn welcome(message: ToClient<'_>) -> Result<Welcome, Error> {
+fn welcome(message: ToClient<'_>, hello: Duration) -> Result<Welcome, Error> {
     match message {
-        ToClient::Welcome { client_id, secret, ttl, resumed, .. } => Ok(Welcome {
-            id: client_id.into(),
-            secret,
-            // Before the daemon gives up on this side, this side has given up.
-            patience: Duration::from_millis(ttl) * 3 / 4,
-            resumed,
-        }),
+        ToClient::Welcome { client_id, secret, ttl, resumed, .. } => {
+            let ttl = Duration::from_millis(ttl);
+            Ok(Welcome { id: client_id.into(), secret, ttl, resumed, hello })
+        }
         ToClient::Goodbye { code, message } => Err(Error::Refused { code, message: message.into() }),
         _ => Err(Error::Refused { code: 0, message: "the daemon does not speak as a daemon does".into() }),
-    }
-}
-
-/// Messages out of a stream of bytes.
-struct Reader {
-    stream: UnixStream,
-    input: Vec<u8>,
-}
-
-impl Reader {
-    /// Hands on every whole message that has come, then waits for more.
-    fn read(&mut self, mut hear: impl FnMut(ToClient<'_>)) -> io::Result<()> {
-        let mut start = 0;
-        while let Some((message, length)) = Self::message(&self.input[start..])? {
-            hear(message);
-            start += length;
-        }
-        self.input.drain(..start);
-        self.fill()
-    }
-
-    /// Hands on the first message, if it is whole.
-    fn first<R>(&mut self, hear: impl FnOnce(ToClient<'_>) -> R) -> io::Result<Option<R>> {
-        let Some((message, length)) = Self::message(&self.input)? else { return Ok(None) };
-        let heard = hear(message);
-        self.input.drain(..length);
-        Ok(Some(heard))
-    }
-
-    /// The first message of these bytes, and its length.
-    fn message(bytes: &[u8]) -> io::Result<Option<(ToClient<'_>, usize)>> {
-        let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
-        let first = frame::first(bytes, frame::MAX_TO_CLIENT).map_err(|error| invalid(error.to_string()))?;
-        let Some((message, length)) = first else { return Ok(None) };
-        let message = ToClient::decode(message).map_err(|error| invalid(error.to_string()))?;
-        Ok(Some((message, length)))
-    }
-
-    /// Waits for bytes.
-    fn fill(&mut self) -> io::Result<()> {
-        let length = self.input.len();
-        self.input.resize(length + (64 << 10), 0);
-        let count = match self.stream.read(&mut self.input[length..]) {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => 0,
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            other => other?,
-        };
-        self.input.truncate(length + count);
-        Ok(())
     }
 }

@@ -2,9 +2,8 @@
 //! `/metrics`.
 
 use crate::daemon::Daemon;
-use base64::{Engine, engine::general_purpose::STANDARD};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
-use lockkeeper_wire::websocket::SUBPROTOCOL;
+use lockkeeper_wire::websocket::{self, SUBPROTOCOL};
 use std::{cell::RefCell, io};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -100,17 +99,11 @@ fn upgrade(request: &Request<'_, '_>, origins: &[String]) -> String {
     let Some(key) = header(request, "sec-websocket-key").filter(|key| key.len() == 24) else {
         return plain(BAD, "no Sec-WebSocket-Key\n");
     };
-    let accept = accept_key(key);
+    let accept = websocket::accept(key);
     format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n"
     )
-}
-
-/// The proof that the daemon means WebSocket (RFC 6455 §4.2.2).
-fn accept_key(key: &str) -> String {
-    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
-    STANDARD.encode(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
 }
 
 fn all<'a>(request: &'a Request<'_, '_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {

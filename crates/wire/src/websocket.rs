@@ -6,6 +6,26 @@ use std::fmt;
 /// The name of the protocol in a WebSocket handshake.
 pub const SUBPROTOCOL: &str = "lockkeeper.v1";
 
+/// What a client asks a daemon to prove with that it means WebSocket (RFC 6455 §4.1).
+#[cfg(feature = "handshake")]
+pub fn key(random: [u8; 16]) -> String {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    STANDARD.encode(random)
+}
+
+/// The proof (§4.2.2).
+///
+/// ```
+/// # use lockkeeper_wire::websocket::accept;
+/// assert_eq!(accept("dGhlIHNhbXBsZSBub25jZQ=="), "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+/// ```
+#[cfg(feature = "handshake")]
+pub fn accept(key: &str) -> String {
+    use base64::{Engine, engine::general_purpose::STANDARD};
+    let text = format!("{key}258EAFA5-E914-47DA-95CA-C5AB0DC85B11");
+    STANDARD.encode(ring::digest::digest(&ring::digest::SHA1_FOR_LEGACY_USE_ONLY, text.as_bytes()))
+}
+
 const FINAL: u8 = 0x80;
 const RESERVED: u8 = 0x70;
 const MASKED: u8 = 0x80;

@@ -1,0 +1,159 @@
+//! A connection to a daemon: written to by whoever has something to say, read by the session's thread.
+
+#[cfg(feature = "network")]
+use crate::web::Web;
+#[cfg(feature = "network")]
+use lockkeeper_wire::websocket::{Frames, Said};
+use lockkeeper_wire::{ToClient, frame};
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::net::UnixStream,
+    },
+    sync::Arc,
+    time::Duration,
+};
+
+pub(crate) enum Line {
+    Local(UnixStream),
+    #[cfg(feature = "network")]
+    Network(Web),
+}
+
+impl Line {
+    /// Writes messages, each preceded by its length.
+    pub(crate) fn write(&self, messages: &[u8]) -> io::Result<()> {
+        match self {
+            Self::Local(stream) => (&*stream).write_all(messages),
+            #[cfg(feature = "network")]
+            Self::Network(web) => web.write(messages),
+        }
+    }
+
+    /// Waits for bytes, and appends them.
+    fn read(&self, input: &mut Vec<u8>) -> io::Result<()> {
+        match self {
+            Self::Local(stream) => read_some(stream, input),
+            #[cfg(feature = "network")]
+            Self::Network(web) => web.read(input),
+        }
+    }
+
+    pub(crate) fn shutdown(&self) {
+        let _ = match self {
+            Self::Local(stream) => stream.shutdown(Shutdown::Both),
+            #[cfg(feature = "network")]
+            Self::Network(web) => web.stream().shutdown(Shutdown::Both),
+        };
+    }
+
+    pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Local(stream) => stream.set_read_timeout(timeout),
+            #[cfg(feature = "network")]
+            Self::Network(web) => web.stream().set_read_timeout(timeout),
+        }
+    }
+
+    /// Whether the daemon may be on another machine, so that only heartbeats tell whether it is still there.
+    pub(crate) fn is_network(&self) -> bool {
+        !matches!(self, Self::Local(_))
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Local(stream) => stream.as_fd(),
+            #[cfg(feature = "network")]
+            Self::Network(web) => web.stream().as_fd(),
+        }
+    }
+}
+
+/// Reads once, and appends what came.
+pub(crate) fn read_some(mut stream: impl Read, input: &mut Vec<u8>) -> io::Result<()> {
+    let length = input.len();
+    input.resize(length + (64 << 10), 0);
+    let read = stream.read(&mut input[length..]);
+    input.truncate(length + read.as_ref().map_or(0, |count| *count));
+    match read {
+        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+        done => done.map(drop),
+    }
+}
+
+/// Messages out of what a connection says.
+pub(crate) struct Reader {
+    pub(crate) line: Arc<Line>,
+    input: Vec<u8>,
+    #[cfg(feature = "network")]
+    frames: Option<Frames>,
+}
+
+impl Reader {
+    pub(crate) fn new(line: Line) -> Self {
+        #[cfg(feature = "network")]
+        let frames = line.is_network().then(|| Frames::new(false, frame::MAX_TO_CLIENT));
+        Self {
+            line: Arc::new(line),
+            input: Vec::new(),
+            #[cfg(feature = "network")]
+            frames,
+        }
+    }
+
+    /// Waits for bytes.
+    pub(crate) fn fill(&mut self) -> io::Result<()> {
+        self.line.read(&mut self.input)
+    }
+
+    /// Hands on every whole message that has come.
+    pub(crate) fn read(&mut self, mut hear: impl FnMut(ToClient<'_>)) -> io::Result<()> {
+        let mut start = 0;
+        while let Some(length) = self.take(start, &mut hear)? {
+            start += length;
+        }
+        self.input.drain(..start);
+        Ok(())
+    }
+
+    /// Hands on the first message, if it is whole.
+    pub(crate) fn first<R>(&mut self, hear: impl FnOnce(ToClient<'_>) -> R) -> io::Result<Option<R>> {
+        let (mut hear, mut heard) = (Some(hear), None);
+        while heard.is_none() {
+            let taken = self.take(0, &mut |message| heard = hear.take().map(|hear| hear(message)))?;
+            let Some(length) = taken else { break };
+            self.input.drain(..length);
+        }
+        Ok(heard)
+    }
+
+    /// Takes the first message from there on. Its length, if it is whole.
+    fn take(&mut self, start: usize, hear: &mut dyn FnMut(ToClient<'_>)) -> io::Result<Option<usize>> {
+        #[cfg(feature = "network")]
+        if let Some(frames) = &mut self.frames {
+            return match frames.first(&mut self.input[start..]).map_err(invalid)? {
+                Some((Said::Message(message), length)) => {
+                    hear(ToClient::decode(message).map_err(invalid)?);
+                    Ok(Some(length))
+                }
+                Some((Said::Close, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+                // A daemon does not ping.
+                Some((Said::Ping(_) | Said::Nothing, length)) => Ok(Some(length)),
+                None => Ok(None),
+            };
+        }
+        let first = frame::first(&self.input[start..], frame::MAX_TO_CLIENT).map_err(invalid)?;
+        let Some((message, length)) = first else { return Ok(None) };
+        hear(ToClient::decode(message).map_err(invalid)?);
+        Ok(Some(length))
+    }
+}
+
+fn invalid(error: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
