@@ -54,8 +54,7 @@ impl Agent {
     /// This and [`ask`](Self::ask) are compiled once, and called from every form: what their callers inline is small.
     #[inline(never)]
     pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
-        let options = Options { if_available, ..Options::default() };
-        there!(self, there => there.ask([(name, mode)], options, None, waker))
+        there!(self, there => there.ask_one(name, mode, if_available, waker))
     }
 
     /// Several names, or one, with whatever is asked for.

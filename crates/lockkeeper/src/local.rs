@@ -40,6 +40,12 @@ impl Local {
         self.client
     }
 
+    #[inline(always)]
+    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
+        let options = Options { if_available, ..Options::default() };
+        self.ask([(name, mode)], options, None, waker)
+    }
+
     /// §3.2.1 steps 5 to 11. If the request has to wait, the task is woken when it is granted.
     ///
     /// Compiled for one name apart from several: a scope that is an array has no loops left.

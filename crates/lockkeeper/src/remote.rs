@@ -89,21 +89,28 @@ impl Remote {
         self.link.client
     }
 
-    /// Says what is asked for; the task is woken by the answer.
+    /// Not inlined, nor is [`release`](Self::release): what stands beside it in [`Agent`](crate::agent::Agent) is to be quick.
     #[cold]
-    pub(crate) fn ask<'a>(
+    #[inline(never)]
+    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
+        let options = Options { if_available, ..Options::default() };
+        self.ask(&[(name, mode)], options, None, waker)
+    }
+
+    /// Says what is asked for; the task is woken by the answer.
+    pub(crate) fn ask(
         &self,
-        scope: impl AsRef<[(&'a [u8], Mode)]>,
+        scope: &[(&[u8], Mode)],
         options: Options,
         info: Option<Box<str>>,
         waker: &Waker,
     ) -> Asked {
-        if let Err(error) = validate(scope.as_ref(), options) {
+        if let Err(error) = validate(scope, options) {
             return Asked::Refused(Box::new(error.into()));
         }
         let Link { session, desk, .. } = &*self.link;
         let Options { if_available, steal, refuse_deadlock, nested_in } = options;
-        let scope: Vec<_> = scope.as_ref().iter().map(|(name, mode)| (Name::from(*name), *mode)).collect();
+        let scope: Vec<_> = scope.iter().map(|(name, mode)| (Name::from(*name), *mode)).collect();
         let (key, nested_in) = {
             let mut requests = desk.lock();
             requests.last += 1;
@@ -153,6 +160,8 @@ impl Remote {
     }
 
     /// Does not wait for the daemon to say that it is done. That the lock was broken is said if it is known here.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn release(&self, request: RequestId) -> Result<(), Cause> {
         match self.link.desk.take(request) {
             Some(Kept { stage: Stage::Over(over), .. }) => Err(over.cause()),

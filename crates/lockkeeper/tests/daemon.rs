@@ -148,40 +148,40 @@ mod restarts {
         }
     }
 
-    fn outlived_by_locks_and_queues(restart: impl FnOnce(&mut Daemon)) {
+    fn outlived_by_locks_and_queues(restart: impl FnOnce(&mut Daemon)) -> Result<(), Error> {
         let mut daemon = Daemon::start();
         let (locks, other) = (connect(&daemon), connect(&daemon));
         future::block_on(async {
-            let lock = locks.acquire("a").await.unwrap();
+            let lock = locks.acquire("a").await?;
             let mut next = pin!(other.acquire("a"));
             assert!(step(&other, next.as_mut()).await.is_none());
             restart(&mut daemon);
             answers(&locks).await;
             answers(&other).await;
-            let inspection = locks.inspect().await.unwrap();
+            let inspection = locks.inspect().await?;
             assert_eq!(inspection.held[0].token, Some(lock.token()));
             assert_eq!(inspection.pending[0].client_id, other.client_id());
             assert!(step(&locks, pin!(lock.lost())).await.is_none(), "it is still held");
             assert!(step(&other, next.as_mut()).await.is_none(), "it still waits");
-            lock.release().unwrap();
-            next.await.unwrap().release().unwrap();
-        });
+            lock.release()?;
+            next.await?.release()
+        })
     }
 
     #[test]
-    fn locks_and_places_in_queues_outlive_a_daemon_that_is_killed() {
+    fn locks_and_places_in_queues_outlive_a_daemon_that_is_killed() -> Result<(), Error> {
         outlived_by_locks_and_queues(|daemon| {
             daemon.kill();
             daemon.run();
-        });
+        })
     }
 
     #[test]
-    fn locks_and_places_in_queues_outlive_a_daemon_that_stops_in_good_order() {
+    fn locks_and_places_in_queues_outlive_a_daemon_that_stops_in_good_order() -> Result<(), Error> {
         outlived_by_locks_and_queues(|daemon| {
             daemon.stop();
             daemon.run();
-        });
+        })
     }
 
     #[test]
@@ -323,15 +323,15 @@ struct Process(Child);
 
 impl Process {
     fn start<const N: usize>(part: &str, settings: [(&str, OsString); N]) -> Self {
-        let mut command = Command::new(env::current_exe().unwrap());
+        let mut command = Command::new(env::current_exe().expect("this program"));
         command.args(["--exact", "--ignored", "--nocapture", &format!("parts::{part}")]);
         command.env_remove("LOCKKEEPER_URL").envs(settings);
-        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap())
+        Self(command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts"))
     }
 
     /// What it says next.
     fn says(&mut self) -> String {
-        let lines = BufReader::new(self.0.stdout.as_mut().unwrap()).lines();
+        let lines = BufReader::new(self.0.stdout.as_mut().expect("it is piped")).lines();
         let said = lines.map(Result::unwrap).find_map(|line| line.strip_prefix("> ").map(String::from));
         said.expect("it says something")
     }
@@ -350,7 +350,7 @@ struct Dir(PathBuf);
 impl Dir {
     fn new(test: &str) -> Self {
         let dir = env::temp_dir().join(format!("lockkeeper-connect-{}-{test}", process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&dir).unwrap();
+        fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the test");
         Self(dir)
     }
 }
