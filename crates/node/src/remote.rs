@@ -4,10 +4,10 @@ use crate::{
     agent::{at_thread_exit, bell},
     fast::{Numbers, flag},
     names,
-    report::{self, Place},
+    report::{self, JsText, Place},
     state::{Address, Bell, Letter, State},
 };
-use lockkeeper_client::{Answer, Endpoint, Entry, Event, Flags, Request, Session};
+use lockkeeper_client::{Answer, Endpoint, Entry, Event, Flags, Request, Session, Snapshot, Step};
 use lockkeeper_core::Cause;
 use napi::{
     Env, Error, JsString, Result,
@@ -46,7 +46,7 @@ enum Opening {
 
 enum Words {
     Refused { code: u32, message: String },
-    Entries(Vec<Entry>),
+    Snapshot(Snapshot),
 }
 
 /// Why a request or question was refused.
@@ -56,7 +56,14 @@ pub struct Refusal {
     pub message: String,
 }
 
-/// One name of one request of the daemon's.
+/// What a daemon shows.
+#[napi(object, object_from_js = false)]
+pub struct RemoteSnapshot {
+    pub entries: Vec<RemoteEntry>,
+    pub deadlocks: Vec<Vec<RemoteStep>>,
+}
+
+/// One name of one request.
 #[napi(object, object_from_js = false)]
 pub struct RemoteEntry {
     pub place: Place,
@@ -65,6 +72,15 @@ pub struct RemoteEntry {
     pub token: Option<BigInt>,
     pub info: Option<String>,
     pub since: f64,
+    pub nested_in: Option<BigInt>,
+    pub stole: bool,
+}
+
+/// One request of a cycle, and the name it waits for.
+#[napi(object, object_from_js = false)]
+pub struct RemoteStep {
+    pub ticket: BigInt,
+    pub waits_for: Option<JsText>,
 }
 
 #[napi]
@@ -157,11 +173,15 @@ impl Remote {
         }
     }
 
-    /// Asks for the state of the bucket. A letter to the slot tells when the answer is there.
+    /// Asks for the state of the bucket, and for its deadlocks. A letter to the slot tells when the answer is there.
     #[napi]
-    pub fn query(&self, slot: u32) -> Result<()> {
-        let shared = Arc::clone(&self.shared);
-        self.shared.session()?.query_then(None, move |answer| shared.answered(slot, answer));
+    pub fn query(&self, slot: u32, deadlocks: bool) -> Result<()> {
+        let (session, shared) = (self.shared.session()?, Arc::clone(&self.shared));
+        let answered = move |answer| shared.answered(slot, answer);
+        match deadlocks {
+            true => session.inspect_then(None, answered),
+            false => session.query_then(None, answered),
+        }
         Ok(())
     }
 
@@ -178,14 +198,14 @@ impl Remote {
     pub fn refusal(&self, slot: u32) -> Option<Refusal> {
         match self.shared.words().remove(&slot)? {
             Words::Refused { code, message } => Some(Refusal { code, message }),
-            Words::Entries(_) => None,
+            Words::Snapshot(_) => None,
         }
     }
 
     /// The answer to a query.
     #[napi]
-    pub fn entries(&self, slot: u32) -> Vec<RemoteEntry> {
-        let Some(Words::Entries(entries)) = self.shared.words().remove(&slot) else { return Vec::new() };
+    pub fn snapshot(&self, slot: u32) -> Option<RemoteSnapshot> {
+        let Some(Words::Snapshot(snapshot)) = self.shared.words().remove(&slot) else { return None };
         let entry = |entry: Entry| RemoteEntry {
             place: report::place(&entry.name, entry.mode),
             client_id: entry.client_id,
@@ -194,8 +214,21 @@ impl Remote {
             info: entry.info,
             #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
             since: entry.since as f64,
+            nested_in: entry.nested_in.map(BigInt::from),
+            stole: entry.stole,
         };
-        entries.into_iter().map(entry).collect()
+        let step = |step: Step| RemoteStep {
+            ticket: BigInt::from(step.ticket),
+            waits_for: step.waits_for.as_ref().map(names::to_js),
+        };
+        Some(RemoteSnapshot {
+            entries: snapshot.entries.into_iter().map(entry).collect(),
+            deadlocks: snapshot
+                .deadlocks
+                .into_iter()
+                .map(|cycle| cycle.into_iter().map(step).collect())
+                .collect(),
+        })
     }
 
     /// Ends the session, and all it has with it.
@@ -250,7 +283,7 @@ impl Shared {
 
     fn answered(&self, slot: u32, answer: Answer) {
         match answer {
-            Ok(snapshot) => self.say(slot, Words::Entries(snapshot.entries), Letter::Ended { slot }),
+            Ok(snapshot) => self.say(slot, Words::Snapshot(snapshot), Letter::Ended { slot }),
             Err((code, message)) => {
                 self.say(slot, Words::Refused { code, message }, Letter::Refused { slot })
             }

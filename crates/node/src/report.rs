@@ -11,7 +11,7 @@ use napi::{
 };
 use napi_derive::napi;
 
-type JsText = Either<String, Utf16String>;
+pub(crate) type JsText = Either<String, Utf16String>;
 
 /// The snapshot (§4.5), packed: thousands of objects are made faster in JavaScript than through Node-API.
 #[napi(object, object_from_js = false)]

@@ -1,9 +1,9 @@
 /**
  * The channels `lockkeeper:request`, `lockkeeper:grant`, `lockkeeper:release` and `lockkeeper:steal` of
- * `node:diagnostics_channel`. A message costs nothing while nobody listens.
+ * `node:diagnostics_channel`, where there is one. A message costs nothing while nobody listens.
  */
 
-import { channel } from 'node:diagnostics_channel';
+import { process } from './host.js';
 import type { Request } from './request.js';
 import type { LockMode } from './webidl.js';
 
@@ -15,15 +15,16 @@ export interface LockMessage {
   token?: bigint;
 }
 
+const channel = process?.getBuiltinModule?.('node:diagnostics_channel').channel;
 const channels = {
-  request: channel('lockkeeper:request'),
-  grant: channel('lockkeeper:grant'),
-  release: channel('lockkeeper:release'),
-  steal: channel('lockkeeper:steal'),
+  request: channel?.('lockkeeper:request'),
+  grant: channel?.('lockkeeper:grant'),
+  release: channel?.('lockkeeper:release'),
+  steal: channel?.('lockkeeper:steal'),
 };
 
 export function publish(event: keyof typeof channels, request: Request): void {
-  if (!channels[event].hasSubscribers) return;
+  if (!channels[event]?.hasSubscribers) return;
   const { mode, token, transport } = request;
   const message: LockMessage = { names: [...request.scope().names], mode, clientId: transport.clientId };
   if (token) message.token = BigInt(token);

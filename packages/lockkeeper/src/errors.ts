@@ -1,6 +1,6 @@
 /** The errors that a lock may end with. */
 
-import type { Deadlock, DeadlockStep } from './native.js';
+import type { Deadlock, DeadlockStep } from './transport.js';
 
 /** Why a held lock ended without its holder's doing: another request stole it, or its session was lost. */
 export type BrokenBy = 'stolen' | 'lost';
@@ -24,6 +24,23 @@ export function timedOut(names: string, milliseconds: number): DOMException {
 /** What the engine refuses once the arguments are right: a limit stands against it. */
 export function refused(error: unknown): unknown {
   return error instanceof Error ? new DOMException(error.message, 'QuotaExceededError') : error;
+}
+
+/** The codes of the protocol that are told apart here. */
+export const Code = { NOT_SUPPORTED: 1, LIMIT: 2, DEADLOCK: 3, STORAGE: 4, FORBIDDEN: 6, UNAUTHORIZED: 20, STOPPING: 32 } as const;
+
+/** What a daemon refuses, with a code for programs and words for people. */
+export function refusal(code: number, words: string): Error {
+  if (code === Code.NOT_SUPPORTED) return notSupported(words);
+  if (code === Code.LIMIT) return new DOMException(words, 'QuotaExceededError');
+  if (code === Code.DEADLOCK) return new DeadlockError({ message: words, cycle: [] });
+  if (code === Code.FORBIDDEN) return new DOMException(words, 'NotAllowedError');
+  return new DOMException(words, 'OperationError');
+}
+
+/** Why there is no session: nobody answers, or the daemon will have none. */
+export function noSession(words: string, code?: number): DOMException {
+  return new DOMException(words, code === Code.UNAUTHORIZED ? 'NotAllowedError' : 'NetworkError');
 }
 
 /** The request would have waited for itself, and asked to be refused then. */

@@ -10,15 +10,11 @@
 
 export { DeadlockError, type BrokenBy } from './errors.js';
 export { AcquiredLock, Lock } from './lock.js';
-export {
-  LockManager,
-  locks,
-  type AcquireOptions,
-  type LockGrantedCallback,
-  type LockScope,
-} from './manager.js';
-export { connect, type ConnectOptions } from './remote.js';
+export { LockManager, type AcquireOptions, type LockGrantedCallback, type LockScope } from './manager.js';
+export { locks } from './local.js';
+export { connect } from './reach.js';
 export type { LockMessage } from './diagnostics.js';
-export type { Deadlock, DeadlockStep, Inspection, RequestInfo } from './native.js';
 export { detectDeadlocks } from './nesting.js';
+export type { Deadlock, DeadlockStep, Inspection, RequestInfo } from './transport.js';
+export type { ConnectOptions } from './websocket.js';
 export type { LockInfo, LockManagerSnapshot, LockMode, LockOptions } from './webidl.js';

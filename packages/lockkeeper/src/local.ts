@@ -4,10 +4,13 @@
  */
 
 import { DeadlockError, refused } from './errors.js';
-import { Liveness, newNumbers, readLetters } from './mail.js';
-import { addon, Answer, News, type Deadlock, type Inspection } from './native.js';
+import { Liveness } from './host.js';
+import { newNumbers, readLetters } from './mail.js';
+import { newManager, type LockManager } from './manager.js';
+import { addon, Answer, News } from './native.js';
 import { watchForDeadlock } from './nesting.js';
-import { State, type Request, type Transport } from './request.js';
+import { State, type Request } from './request.js';
+import type { Deadlock, Inspection, Transport } from './transport.js';
 import type { LockManagerSnapshot } from './webidl.js';
 
 const numbers = newNumbers();
@@ -88,6 +91,9 @@ export const local = {
   query: () => snapshot(agent.query()),
   inspect: (): Inspection => agent.inspect(),
 } satisfies Transport;
+
+/** The lock manager of this process. */
+export const locks: LockManager = newManager(local);
 
 /**
  * Unpacks a snapshot: plain objects, and in each entry the three members that the draft has, in the order in which Web

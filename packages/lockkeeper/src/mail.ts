@@ -1,6 +1,4 @@
-/** What both transports have: letters of the addon, and an event loop that stays alive while some are waited for. */
-
-import { setInterval } from 'node:timers';
+/** The letters of the addon. */
 
 /** Letters that are collected in one call. */
 const ROOM = 255;
@@ -23,22 +21,5 @@ export function readLetters(
       const letter = numbers[2 * i]!;
       hear(Math.floor(letter / 8), letter % 8, numbers[2 * i + 1]!);
     }
-  }
-}
-
-/** Keeps the event loop alive, at no cost, while somebody waits. */
-export class Liveness {
-  private waiting = 0;
-  private readonly timer = setInterval(() => {}, 2 ** 31 - 1).unref();
-
-  waits(more: 1 | -1): void {
-    this.waiting += more;
-    if (this.waiting === 0) this.timer.unref();
-    else if (this.waiting === more) this.timer.ref();
-  }
-
-  /** Nobody need wait any more. */
-  end(): void {
-    this.timer.unref();
   }
 }

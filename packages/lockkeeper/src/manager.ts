@@ -2,11 +2,10 @@
 
 import { publish } from './diagnostics.js';
 import { notSupported } from './errors.js';
-import { local } from './local.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
-import { Flag, type Inspection } from './native.js';
 import { outerRequest } from './nesting.js';
-import { AcquireRequest, CallbackRequest, State, type Scope, type Transport } from './request.js';
+import { AcquireRequest, CallbackRequest, State } from './request.js';
+import { Flag, type Inspection, type Scope, type Transport } from './transport.js';
 import {
   exposeInterface,
   toAbortSignal,
@@ -47,7 +46,7 @@ const key = Symbol('lockkeeper');
 export class LockManager {
   #transport: Transport;
 
-  /** Throws: `locks` is the one there is. */
+  /** Throws: managers are what there is, not made. */
   constructor(...illegal: never);
   // An interface object has a length of 0, so its parameters have defaults.
   constructor(given: unknown = undefined, transport: Transport = undefined!) {
@@ -115,9 +114,6 @@ export class LockManager {
 }
 
 exposeInterface('LockManager', LockManager.prototype, ['request', 'query', 'acquire', 'inspect', 'close']);
-
-/** The lock manager of this process. */
-export const locks: LockManager = newManager(local);
 
 export function newManager(transport: Transport): LockManager {
   return new LockManager(...([key, transport] as never));

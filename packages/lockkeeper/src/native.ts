@@ -10,9 +10,8 @@ import { existsSync, readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { getEnvironmentData, setEnvironmentData } from 'node:worker_threads';
-
-/** How a request is made, beyond its names. */
-export const Flag = { SHARED: 1, IF_AVAILABLE: 2, STEAL: 4, REFUSE_DEADLOCK: 8 } as const;
+import type { Snapshot } from './remote.js';
+import type { Deadlock, Inspection } from './transport.js';
 
 /** What a call came to. `MAIL`: there are letters to collect. */
 export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
@@ -64,58 +63,11 @@ export interface NativeRemote {
   collect(): void;
   request(names: string[], shared: boolean[], nestedIn: number | undefined, info: string | undefined): void;
   release(slot: number): void;
-  query(slot: number): void;
+  query(slot: number, deadlocks: boolean): void;
   forceRelease(slot: number, name: string): void;
   refusal(slot: number): { code: number; message: string } | null;
-  entries(slot: number): RemoteEntry[];
+  snapshot(slot: number): Snapshot | null;
   close(): void;
-}
-
-export interface RemoteEntry {
-  place: { name: string; mode: 'exclusive' | 'shared' };
-  clientId: string;
-  ticket: bigint;
-  token?: bigint;
-  info?: string;
-  since: number;
-}
-
-/** A cycle of requests that wait for each other if each awaits the request nested in it. */
-export interface Deadlock {
-  message: string;
-  cycle: DeadlockStep[];
-}
-
-export interface DeadlockStep {
-  request: bigint;
-  clientId: string;
-  /** The name for which the request waits; none if it waits for the next request, which is nested in it. */
-  waitsFor?: string;
-}
-
-/** The state of a lock manager with all that `query()` may not show. */
-export interface Inspection {
-  held: RequestInfo[];
-  pending: RequestInfo[];
-  deadlocks: Deadlock[];
-}
-
-export interface RequestInfo {
-  /** The place of the request in the one order of arrivals. */
-  request: bigint;
-  clientId: string;
-  /** The names, sorted. */
-  scope: { name: string; mode: 'exclusive' | 'shared' }[];
-  /** The label that `acquire` gave it. */
-  info?: string;
-  /** The fencing token, if it is held. */
-  token?: bigint;
-  /** For how many milliseconds it has waited, if it waits. */
-  waited?: number;
-  /** The request within which it was made. */
-  nestedIn?: bigint;
-  /** Whether it was made with `steal`. */
-  stole: boolean;
 }
 
 interface Addon {

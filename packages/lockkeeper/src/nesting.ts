@@ -3,9 +3,10 @@
  * off until `detectDeadlocks()` is called.
  */
 
-import { AsyncLocalStorage } from 'node:async_hooks';
-import type { Deadlock } from './native.js';
+import type { AsyncLocalStorage } from 'node:async_hooks';
+import { later, process } from './host.js';
 import { State, type Request } from './request.js';
+import type { Deadlock } from './transport.js';
 
 /** The lock in whose callback the running code is. */
 export const outer: { storage: AsyncLocalStorage<Request> | undefined } = { storage: undefined };
@@ -18,7 +19,7 @@ const PATIENCE = 1000;
  * deadlocks, a warning of the process tells of one that lasts, and `acquire(…, { deadlock: 'refuse' })` knows them.
  */
 export function detectDeadlocks(): void {
-  outer.storage ??= new AsyncLocalStorage();
+  outer.storage ??= new (process!.getBuiltinModule('node:async_hooks').AsyncLocalStorage)();
 }
 
 /** The live request within which the running code was called. */
@@ -31,7 +32,7 @@ export function outerRequest(): Request | undefined {
 export function watchForDeadlock(request: Request, find: () => Deadlock | null): void {
   const look = (): void => {
     const deadlock = request.state === State.WAITING ? find() : null;
-    if (deadlock) process.emitWarning(deadlock.message, { type: 'DeadlockWarning', code: 'LOCKKEEPER_DEADLOCK' });
+    if (deadlock) process!.emitWarning(deadlock.message, { type: 'DeadlockWarning', code: 'LOCKKEEPER_DEADLOCK' });
   };
-  setTimeout(look, PATIENCE).unref();
+  later(look, PATIENCE);
 }

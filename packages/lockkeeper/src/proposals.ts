@@ -4,9 +4,8 @@
  * locks of the same manager as all others.
  */
 
-import { local } from './local.js';
+import { local, locks } from './local.js';
 import { sorted, type AcquiredLock } from './lock.js';
-import { locks } from './manager.js';
 import { toCallback, toDOMString, type LockMode } from './webidl.js';
 
 export interface RequestLockOptions {

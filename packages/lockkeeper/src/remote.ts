@@ -1,56 +1,76 @@
 /**
- * The transport to a daemon: locks that reach every process of the machine. The session is the addon's, which finds the
- * daemon again when it dies; this side has the table of its requests by slot, and believes what it is told.
+ * The transport to a daemon, whatever carries its session: the addon (`daemon.ts`) or a WebSocket (`session.ts`). A session
+ * has the table of what was asked, and finds the daemon again; this is what is the same for all.
  */
 
-import { DeadlockError, notSupported } from './errors.js';
-import { Liveness, newNumbers, readLetters } from './mail.js';
-import { newManager, type LockManager } from './manager.js';
-import { addon, daemonPath, News, type Inspection, type NativeRemote, type RequestInfo } from './native.js';
-import { State, type Request, type Transport } from './request.js';
-import type { LockManagerSnapshot } from './webidl.js';
+import type { BrokenBy } from './errors.js';
+import { Liveness } from './host.js';
+import { State, type Request } from './request.js';
+import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';
+import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
-export interface ConnectOptions {
-  /** The bucket whose locks are wanted: managers of different buckets share nothing. */
-  bucket?: string;
-}
-
-/**
- * The lock manager of this machine, which this user's daemon keeps, or of the daemon at `url`
- * (`unix:/path/to/daemon.sock`). Without a daemon, starts one.
- */
-export async function connect(url?: string, { bucket = 'default' }: ConnectOptions = {}): Promise<LockManager> {
-  const remote = new Remote(url === undefined ? undefined : `${url}`, `${bucket}`);
-  await remote.opened;
-  return newManager(remote);
-}
-
-/** Codes of the protocol. */
-const Code = { NOT_SUPPORTED: 1, LIMIT: 2, DEADLOCK: 3 } as const;
-
-/** A question, and who waits for its answer. */
-interface Question {
-  answer: () => void;
-  refused: (reason: unknown) => void;
-}
-
-class Remote implements Transport {
-  clientId = '';
+/** A session with a daemon. Nothing in it waits, and it tells its listener nothing within a call. */
+export interface Session {
+  readonly clientId: string;
+  /** Rejects if no session can be had. */
   readonly opened: Promise<void>;
-  readonly #numbers = newNumbers();
-  readonly #session: NativeRemote;
-  readonly #table: (Request | Question | undefined)[] = [];
-  readonly #free: number[] = [];
+  request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void;
+  /** Releases a lock, or gives a request up. */
+  giveUp(request: Request): void;
+  query(deadlocks: boolean): Promise<Snapshot>;
+  forceRelease(name: string): Promise<void>;
+  close(): void | Promise<void>;
+}
+
+/** Hears what becomes of requests. */
+export interface Listener {
+  granted(request: Request, token: number | bigint): void;
+  over(request: Request, how: Outcome): void;
+}
+
+/** How a request ended: as its owner wished, or not at all; or by an error, which refuses it. */
+export type Outcome = 'ended' | 'unavailable' | BrokenBy | Error;
+
+/** What a daemon shows: an entry for each name of each request, held first, each in the order of arrival. */
+export interface Snapshot {
+  entries: Entry[];
+  deadlocks: Step[][];
+}
+
+export interface Entry {
+  place: { name: string; mode: LockMode };
+  clientId: string;
+  /** The same for all names of a request. */
+  ticket: bigint;
+  token?: bigint;
+  info?: string;
+  since: number;
+  nestedIn?: bigint;
+  stole: boolean;
+}
+
+/** A request of a cycle, and the name it waits for; none if it waits for the next, which is nested in it. */
+export interface Step {
+  ticket: bigint;
+  waitsFor?: string;
+}
+
+export class Remote implements Transport, Listener {
+  readonly opened: Promise<void>;
+  readonly #session: Session;
   /** Requests that are being released, and who waits for that. */
   readonly #releasing = new Map<Request, (done: boolean) => void>();
-  #settleOpened!: { resolve: () => void; reject: (reason: unknown) => void };
   /** Counts what waits for the daemon. */
   readonly #liveness = new Liveness();
+  #closed = false;
 
-  constructor(url: string | undefined, bucket: string) {
-    this.opened = new Promise((resolve, reject) => (this.#settleOpened = { resolve, reject }));
-    this.#session = new addon.Remote(this.#numbers, () => this.#collect(), url, daemonPath(), bucket);
-    this.#liveness.waits(1);
+  constructor(open: (listener: Listener) => Session) {
+    this.#session = open(this);
+    this.opened = this.#liveness.during(this.#session.opened);
+  }
+
+  get clientId(): string {
+    return this.#session.clientId;
   }
 
   submit(request: Request, flags: number): boolean {
@@ -58,152 +78,111 @@ class Remote implements Transport {
   }
 
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
-    const { names, shared } = request.scope();
-    const outer = nestedIn?.transport === this ? nestedIn.slot : undefined;
-    request.slot = this.#numbers[0] = this.#take(request);
-    this.#numbers[1] = flags;
+    this.#check();
     this.#liveness.waits(1);
     request.queued();
-    try {
-      this.#session.request(names, shared, outer, info);
-    } catch (error) {
-      this.#give(request.slot);
-      this.#liveness.waits(-1);
-      throw new DOMException((error as Error).message, 'InvalidStateError');
-    }
+    this.#session.request(request, flags, nestedIn?.transport === this ? nestedIn : undefined, info);
     return true;
   }
 
   abort(request: Request): boolean {
-    this.#session.release(request.slot);
+    this.#session.giveUp(request);
     return true;
   }
 
   release(request: Request): Promise<boolean> {
     this.#liveness.waits(1);
-    this.#session.release(request.slot);
-    return new Promise((resolve) => this.#releasing.set(request, resolve));
+    const released = new Promise<boolean>((resolve) => this.#releasing.set(request, resolve));
+    this.#session.giveUp(request);
+    return released;
   }
 
   async query(): Promise<LockManagerSnapshot> {
     const lists: LockManagerSnapshot = { held: [], pending: [] };
-    for (const { place, clientId, token } of await this.#entries()) {
+    const { entries } = await this.#ask((session) => session.query(false));
+    for (const { place, clientId, token } of entries) {
       (token === undefined ? lists.pending : lists.held).push({ clientId, mode: place.mode, name: place.name });
     }
     return lists;
   }
 
   async inspect(): Promise<Inspection> {
-    const requests = new Map<bigint, RequestInfo>();
-    for (const { place, clientId, ticket, token, info, since } of await this.#entries()) {
-      const known = requests.get(ticket);
-      if (known) {
-        known.scope.push(place);
-        continue;
-      }
-      const request: RequestInfo = { request: ticket, clientId, scope: [place], stole: false };
-      if (info !== undefined) request.info = info;
-      if (token === undefined) request.waited = since;
-      else request.token = token;
-      requests.set(ticket, request);
-    }
-    const all = [...requests.values()];
-    for (const { scope } of all) scope.sort((a, b) => (a.name < b.name ? -1 : 1));
-    const held = all.filter(({ token }) => token !== undefined);
-    return { held, pending: all.filter(({ token }) => token === undefined), deadlocks: [] };
+    return inspection(await this.#ask((session) => session.query(true)));
   }
 
   async forceRelease(name: string): Promise<void> {
-    await this.#ask((slot) => this.#session.forceRelease(slot, name));
+    await this.#ask((session) => session.forceRelease(name));
   }
 
-  close(): void {
-    this.#session.close();
+  async close(): Promise<void> {
+    this.#closed = true;
+    await this.#liveness.during(Promise.resolve(this.#session.close()));
     this.#liveness.end();
   }
 
-  #entries() {
-    return this.#ask(
-      (slot) => this.#session.query(slot),
-      (slot) => this.#session.entries(slot),
-    );
-  }
-
-  #ask<T = void>(ask: (slot: number) => void, read?: (slot: number) => T): Promise<T> {
-    return new Promise((resolve, refused) => {
-      const slot = this.#take({ answer: () => resolve(read?.(slot) as T), refused });
-      this.#liveness.waits(1);
-      try {
-        ask(slot);
-      } catch (error) {
-        this.#give(slot);
-        this.#liveness.waits(-1);
-        throw new DOMException((error as Error).message, 'InvalidStateError');
-      }
-    });
-  }
-
-  #collect(): void {
-    readLetters(
-      this.#numbers,
-      () => this.#session.collect(),
-      (slot, news, token) => this.#hear(slot, news, token),
-    );
-  }
-
-  #hear(slot: number, news: number, token: number): void {
-    if (news === News.OPENED) return this.#open();
-    const about = this.#table[slot]!;
-    if (news === News.GRANTED) {
-      // One that was given up in the meantime will hear that it is.
-      if ('state' in about && about.state === State.WAITING) {
-        this.#liveness.waits(-1);
-        about.granted(token);
-      }
-      return;
-    }
-    this.#give(slot);
-    if ('answer' in about) {
-      this.#liveness.waits(-1);
-      if (news === News.ENDED) about.answer();
-      else about.refused(this.#refusal(slot));
-      return;
-    }
-    const releasing = this.#releasing.get(about);
-    if (about.state !== State.HELD && about.state !== State.GRANTED) this.#liveness.waits(-1);
-    this.#releasing.delete(about);
-    if (news === News.UNAVAILABLE) about.unavailable();
-    else if (news === News.REFUSED) about.refused(this.#refusal(slot));
-    else if (news !== News.ENDED) about.broke(news === News.STOLEN ? 'stolen' : 'lost');
-    releasing?.(news === News.ENDED);
-  }
-
-  #open(): void {
+  granted(request: Request, token: number | bigint): void {
+    // One that was given up in the meantime will hear that it is.
+    if (request.state !== State.WAITING) return;
     this.#liveness.waits(-1);
-    try {
-      this.clientId = this.#session.clientId();
-      this.#settleOpened.resolve();
-    } catch (error) {
-      this.#settleOpened.reject(new DOMException((error as Error).message, 'NetworkError'));
+    request.granted(token);
+  }
+
+  over(request: Request, how: Outcome): void {
+    if (request.state !== State.HELD && request.state !== State.GRANTED) this.#liveness.waits(-1);
+    const releasing = this.#releasing.get(request);
+    this.#releasing.delete(request);
+    if (how === 'unavailable') request.unavailable();
+    else if (how === 'stolen' || how === 'lost') request.broke(how);
+    else if (how !== 'ended') request.refused(how);
+    releasing?.(how === 'ended');
+  }
+
+  #check(): void {
+    if (this.#closed) throw new DOMException('the session is closed: connect() gives another', 'InvalidStateError');
+  }
+
+  #ask<T>(ask: (session: Session) => Promise<T>): Promise<T> {
+    this.#check();
+    return this.#liveness.during(ask(this.#session));
+  }
+}
+
+/** By request rather than by name. */
+function inspection({ entries, deadlocks }: Snapshot): Inspection {
+  const requests = new Map<bigint, RequestInfo>();
+  for (const { place, clientId, ticket, token, info, since, nestedIn, stole } of entries) {
+    const known = requests.get(ticket);
+    if (known) {
+      known.scope.push(place);
+      continue;
     }
+    const request: RequestInfo = { request: ticket, clientId, scope: [place], stole };
+    if (info !== undefined) request.info = info;
+    if (token === undefined) request.waited = since;
+    else request.token = token;
+    if (nestedIn !== undefined) request.nestedIn = nestedIn;
+    requests.set(ticket, request);
   }
+  const all = [...requests.values()];
+  for (const { scope } of all) scope.sort((a, b) => (a.name < b.name ? -1 : 1));
+  return {
+    held: all.filter(({ token }) => token !== undefined),
+    pending: all.filter(({ token }) => token === undefined),
+    deadlocks: deadlocks.map((steps) => deadlock(steps, requests)),
+  };
+}
 
-  #refusal(slot: number): unknown {
-    const { code, message } = this.#session.refusal(slot) ?? { code: 0, message: 'the daemon is gone' };
-    if (code === Code.NOT_SUPPORTED) return notSupported(message);
-    if (code === Code.LIMIT) return new DOMException(message, 'QuotaExceededError');
-    if (code === Code.DEADLOCK) return new DeadlockError({ message, cycle: [] });
-    return new DOMException(message, 'OperationError');
-  }
-
-  #take(entry: Request | Question): number {
-    const slot = this.#free.pop() ?? this.#table.length;
-    this.#table[slot] = entry;
-    return slot;
-  }
-
-  #give(slot: number): void {
-    this.#table[slot] = undefined;
-    this.#free.push(slot);
-  }
+/** A cycle, and the words that the engine has for it. */
+function deadlock(steps: Step[], requests: Map<bigint, RequestInfo>): Deadlock {
+  const cycle = steps.map(({ ticket, waitsFor }) => {
+    const step = { request: ticket, clientId: requests.get(ticket)?.clientId ?? '' };
+    return waitsFor === undefined ? step : { ...step, waitsFor };
+  });
+  const words = cycle.map(({ request, clientId, ...step }, i) => {
+    const next = cycle[(i + 1) % cycle.length]!;
+    if (!('waitsFor' in step)) return `request ${next.request} is nested in request ${request}`;
+    const name = JSON.stringify(step.waitsFor);
+    return `request ${request} of ${clientId} waits for ${name} behind request ${next.request} of ${next.clientId}`;
+  });
+  return { message: `deadlock, if each awaits its nested request: ${words.join('; ')}`, cycle };
 }

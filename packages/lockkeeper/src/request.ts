@@ -3,39 +3,13 @@
  * There are two kinds, which differ in how they tell their owner: one runs a callback, one hands out the lock.
  */
 
-import { setImmediate } from 'node:timers';
 import { publish } from './diagnostics.js';
 import { broken, timedOut, type BrokenBy } from './errors.js';
+import { task } from './host.js';
 import { newAcquiredLock, newLock, type Lock } from './lock.js';
 import { outer } from './nesting.js';
-import type { Inspection } from './native.js';
-import { addAbortAlgorithm, type LockManagerSnapshot, type LockMode } from './webidl.js';
-
-/**
- * What carries requests to a lock manager. It tells each what became of it: `queued`, `granted`, `unavailable`,
- * `refused`, `broke`.
- */
-export interface Transport {
-  readonly clientId: string;
-  /** Requests a lock on one name. `false` if it is known already that it is not available. */
-  submit(request: Request, flags: number): boolean;
-  /** The same with all that a scope may have. */
-  submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean;
-  /** Takes a waiting request out of its queues. `false` if it does not wait any more. */
-  abort(request: Request): boolean;
-  /** Releases a lock. `false` if it was broken before; then its request has been told. */
-  release(request: Request): boolean | Promise<boolean>;
-  query(): LockManagerSnapshot | Promise<LockManagerSnapshot>;
-  inspect(): Inspection | Promise<Inspection>;
-  forceRelease(name: string): void | Promise<void>;
-  close(): void | Promise<void>;
-}
-
-/** Names, each with its mode. */
-export interface Scope {
-  names: string[];
-  shared: boolean[];
-}
+import type { Scope, Transport } from './transport.js';
+import { addAbortAlgorithm, type LockMode } from './webidl.js';
 
 /** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
 export const State = { NEW: 0, WAITING: 1, GRANTED: 2, UNAVAILABLE: 3, HELD: 4, RELEASING: 5, ENDED: 6 } as const;
@@ -96,14 +70,14 @@ export abstract class Request {
   unavailable(): void {
     if (this.state === State.ENDED) return;
     this.state = State.UNAVAILABLE;
-    setImmediate(this.deliverLater ?? (() => this.begin()));
+    task(this.deliverLater ?? (() => this.begin()));
   }
 
   granted(token: number | bigint): void {
     const waited = this.state === State.WAITING;
     this.state = State.GRANTED;
     this.token = token;
-    if (waited) setImmediate(this.deliverLater!);
+    if (waited) task(this.deliverLater!);
     else this.grantedAtOnce();
   }
 
@@ -205,7 +179,7 @@ export class CallbackRequest extends Request {
   }
 
   protected override grantedAtOnce(): void {
-    setImmediate(begin, this);
+    task(begin, this);
   }
 
   protected override deliver(): void {

@@ -1,0 +1,148 @@
+/** The session that the addon has: with a daemon of this machine, on a Unix socket. It finds the daemon again when it dies. */
+
+import { noSession, refusal } from './errors.js';
+import { newNumbers, readLetters } from './mail.js';
+import { addon, daemonPath, News, type NativeRemote } from './native.js';
+import type { Listener, Session, Snapshot } from './remote.js';
+import type { Request } from './request.js';
+
+/** A question, and who waits for its answer. */
+interface Question {
+  answer: () => void;
+  refused: (reason: unknown) => void;
+}
+
+export class DaemonSession implements Session {
+  clientId = '';
+  readonly opened: Promise<void>;
+  readonly #listener: Listener;
+  readonly #numbers = newNumbers();
+  readonly #native: NativeRemote;
+  /** What was asked, by slot. */
+  readonly #table: (Request | Question | undefined)[] = [];
+  readonly #free: number[] = [];
+  /** What was said before the session was open. */
+  #unsaid: (() => void)[] | undefined = [];
+  /** Why there is no session. */
+  #failure: Error | undefined;
+  #settle!: { resolve: () => void; reject: (reason: unknown) => void };
+
+  constructor(listener: Listener, url: string | undefined, bucket: string) {
+    this.#listener = listener;
+    this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
+    this.#native = new addon.Remote(this.#numbers, () => this.#collect(), url, daemonPath(), bucket);
+  }
+
+  request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void {
+    request.slot = this.#take(request);
+    const { names, shared } = request.scope();
+    this.#say(() => {
+      this.#numbers[0] = request.slot;
+      this.#numbers[1] = flags;
+      this.#native.request(names, shared, nestedIn?.slot, info);
+    });
+  }
+
+  giveUp(request: Request): void {
+    this.#say(() => this.#native.release(request.slot));
+  }
+
+  query(deadlocks: boolean): Promise<Snapshot> {
+    return this.#ask(
+      (slot) => this.#native.query(slot, deadlocks),
+      (slot) => this.#native.snapshot(slot)!,
+    );
+  }
+
+  forceRelease(name: string): Promise<void> {
+    return this.#ask((slot) => this.#native.forceRelease(slot, name));
+  }
+
+  close(): void {
+    this.#native.close();
+  }
+
+  #ask<T = void>(ask: (slot: number) => void, read?: (slot: number) => T): Promise<T> {
+    return new Promise((resolve, refused) => {
+      const slot = this.#take({ answer: () => resolve(read?.(slot) as T), refused });
+      this.#say(() => ask(slot));
+    });
+  }
+
+  #say(say: () => void): void {
+    if (this.#unsaid === undefined) say();
+    else this.#unsaid.push(say);
+    if (this.#failure) queueMicrotask(() => this.#fail());
+  }
+
+  #collect(): void {
+    readLetters(
+      this.#numbers,
+      () => this.#native.collect(),
+      (slot, news, token) => this.#hear(slot, news, token),
+    );
+  }
+
+  #hear(slot: number, news: number, token: number): void {
+    if (news === News.OPENED) return this.#open();
+    const about = this.#table[slot]!;
+    const question = 'answer' in about;
+    if (news === News.GRANTED) return question ? undefined : this.#listener.granted(about, token);
+    this.#give(slot);
+    const refused = news === News.REFUSED ? this.#refusal(slot) : undefined;
+    if (!question) this.#listener.over(about, refused ?? outcomes[news as keyof typeof outcomes]);
+    else if (refused) about.refused(refused);
+    else about.answer();
+  }
+
+  #open(): void {
+    try {
+      this.clientId = this.#native.clientId();
+    } catch (error) {
+      this.#failure = noSession((error as Error).message);
+      this.#settle.reject(this.#failure);
+      return this.#fail();
+    }
+    this.#settle.resolve();
+    // Later: the letters that are being read would be overwritten.
+    queueMicrotask(() => {
+      const unsaid = this.#unsaid!;
+      this.#unsaid = undefined;
+      unsaid.forEach((say) => say());
+    });
+  }
+
+  /** Refuses what cannot be said. */
+  #fail(): void {
+    this.#unsaid = [];
+    for (const [slot, about] of this.#table.entries()) {
+      if (about === undefined) continue;
+      this.#give(slot);
+      if ('answer' in about) about.refused(this.#failure);
+      else this.#listener.over(about, this.#failure!);
+    }
+  }
+
+  #refusal(slot: number): Error {
+    const { code, message } = this.#native.refusal(slot) ?? { code: 0, message: 'the daemon is gone' };
+    return refusal(code, message);
+  }
+
+  #take(entry: Request | Question): number {
+    const slot = this.#free.pop() ?? this.#table.length;
+    this.#table[slot] = entry;
+    return slot;
+  }
+
+  #give(slot: number): void {
+    this.#table[slot] = undefined;
+    this.#free.push(slot);
+  }
+}
+
+const outcomes = {
+  [News.STOLEN]: 'stolen',
+  [News.LOST]: 'lost',
+  [News.UNAVAILABLE]: 'unavailable',
+  [News.ENDED]: 'ended',
+} as const;

@@ -1,0 +1,91 @@
+/**
+ * What Node, Bun and Deno have and browsers have not. Their modules are asked for rather than imported, so that a browser can load
+ * all that imports this.
+ */
+
+export const { process } = globalThis as { process?: NodeJS.Process };
+
+const timers = process?.getBuiltinModule?.('node:timers');
+
+/** Runs a function in a task of its own. */
+export const task: <T>(run: (argument: T) => void, argument?: T) => void = timers?.setImmediate ?? taskByMessage();
+
+/** Runs a function later, unless the process has nothing else to live for. Returns how to prevent it. */
+export function later(run: () => void, milliseconds: number): () => void {
+  if (timers === undefined) {
+    const timer = setTimeout(run, milliseconds);
+    return () => clearTimeout(timer);
+  }
+  const timer = timers.setTimeout(run, milliseconds).unref();
+  return () => timers.clearTimeout(timer);
+}
+
+/** A time, by two clocks: one of them may stand still while the machine is suspended, the other may be set back. */
+export type Mark = readonly [number, number];
+
+export function now(): Mark {
+  return [performance.now(), Date.now()];
+}
+
+/** Milliseconds from one time to another, by the clock that says more. */
+export function between(earlier: Mark, later: Mark): number {
+  return Math.max(later[0] - earlier[0], later[1] - earlier[1]);
+}
+
+const protocols = new Set<string>();
+
+/**
+ * Has no process of Node's live for a WebSocket of this protocol alone. A WebSocket cannot be told so, but diagnostics show its socket.
+ */
+export function unrefWebSockets(protocol: string): void {
+  if (protocols.size === 0) {
+    process?.getBuiltinModule?.('node:diagnostics_channel').subscribe('undici:client:sendHeaders', (message) => {
+      const { headers, socket } = message as { headers: string; socket: { unref(): void } };
+      const own = /^sec-websocket-protocol: (.*)$/im.exec(headers)?.[1];
+      if (own !== undefined && protocols.has(own)) socket.unref();
+    });
+  }
+  protocols.add(protocol);
+}
+
+/** Keeps the event loop alive, at no cost, while somebody waits. */
+export class Liveness {
+  private waiting = 0;
+  private readonly timer = timers?.setInterval(() => {}, 2 ** 31 - 1).unref();
+
+  waits(more: 1 | -1): void {
+    this.waiting += more;
+    if (this.waiting === 0) this.timer?.unref();
+    else if (this.waiting === more) this.timer?.ref();
+  }
+
+  async during<T>(promise: Promise<T>): Promise<T> {
+    this.waits(1);
+    try {
+      return await promise;
+    } finally {
+      this.waits(-1);
+    }
+  }
+
+  /** Nobody need wait any more. */
+  end(): void {
+    this.timer?.unref();
+  }
+}
+
+/** In a browser, a message is the quickest task, and the one that no timer's throttle holds up. */
+function taskByMessage(): typeof task {
+  const { port1, port2 } = new MessageChannel();
+  const tasks = new Map<number, () => void>();
+  let last = 0;
+  (port1 as { onmessage?: (event: { data: number }) => void }).onmessage = ({ data }) => {
+    const run = tasks.get(data)!;
+    tasks.delete(data);
+    run();
+  };
+  return (run, argument) => {
+    tasks.set((last += 1), () => run(argument!));
+    port2.postMessage(last);
+  };
+}

@@ -1,0 +1,68 @@
+/** What carries requests to a lock manager, and what it can show of it. */
+
+import type { Request } from './request.js';
+import type { LockManagerSnapshot, LockMode } from './webidl.js';
+
+/** It tells each request what became of it: `queued`, `granted`, `unavailable`, `refused`, `broke`. */
+export interface Transport {
+  readonly clientId: string;
+  /** Requests a lock on one name. `false` if it is known already that it is not available. */
+  submit(request: Request, flags: number): boolean;
+  /** The same with all that a scope may have. */
+  submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean;
+  /** Takes a waiting request out of its queues. `false` if it does not wait any more. */
+  abort(request: Request): boolean;
+  /** Releases a lock. `false` if it was broken before; then its request has been told. */
+  release(request: Request): boolean | Promise<boolean>;
+  query(): LockManagerSnapshot | Promise<LockManagerSnapshot>;
+  inspect(): Inspection | Promise<Inspection>;
+  forceRelease(name: string): void | Promise<void>;
+  close(): void | Promise<void>;
+}
+
+/** Names, each with its mode. */
+export interface Scope {
+  names: string[];
+  shared: boolean[];
+}
+
+/** How a request is made, beyond its names. Without the first, these are the protocol's. */
+export const Flag = { SHARED: 1, IF_AVAILABLE: 2, STEAL: 4, REFUSE_DEADLOCK: 8 } as const;
+
+/** A cycle of requests that wait for each other if each awaits the request nested in it. */
+export interface Deadlock {
+  message: string;
+  cycle: DeadlockStep[];
+}
+
+export interface DeadlockStep {
+  request: bigint;
+  clientId: string;
+  /** The name for which the request waits; none if it waits for the next request, which is nested in it. */
+  waitsFor?: string;
+}
+
+/** The state of a lock manager with all that `query()` may not show. */
+export interface Inspection {
+  held: RequestInfo[];
+  pending: RequestInfo[];
+  deadlocks: Deadlock[];
+}
+
+export interface RequestInfo {
+  /** The place of the request in the one order of arrivals. */
+  request: bigint;
+  clientId: string;
+  /** The names, sorted. */
+  scope: { name: string; mode: LockMode }[];
+  /** The label that `acquire` gave it. */
+  info?: string;
+  /** The fencing token, if it is held. */
+  token?: bigint;
+  /** For how many milliseconds it has waited, if it waits. */
+  waited?: number;
+  /** The request within which it was made. */
+  nestedIn?: bigint;
+  /** Whether it was made with `steal`. */
+  stole: boolean;
+}

@@ -1,0 +1,45 @@
+/** The lock manager of a daemon on a network. */
+
+import { between, later, now, unrefWebSockets } from './host.js';
+import { newManager, type LockManager } from './manager.js';
+import { Remote } from './remote.js';
+import { WebSocketSession, type Socket, type World } from './session.js';
+
+export interface ConnectOptions {
+  /** The bucket whose locks are wanted: managers of different buckets share nothing. */
+  bucket?: string;
+  /** Credentials, for a daemon on a network. */
+  token?: string;
+  /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
+  WebSocket?: new (url: string, protocol: string) => Socket;
+}
+
+/** The lock manager of the daemon at `url` (`ws://host:port/` or `wss://…`). */
+export async function connect(url: string, options?: ConnectOptions): Promise<LockManager> {
+  const remote = overWebSocket(`${url}`, options);
+  await remote.opened;
+  return newManager(remote);
+}
+
+export function overWebSocket(url: string, options: ConnectOptions = {}): Remote {
+  const { bucket = 'default', token, WebSocket = (globalThis as { WebSocket?: ConnectOptions['WebSocket'] }).WebSocket } = options;
+  if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" is no address of a daemon: it starts with ws: or wss:`);
+  if (WebSocket === undefined) {
+    throw new DOMException(
+      'there is no WebSocket here: use Node 22 or later, or that of the package ws, as in connect(url, { WebSocket })',
+      'NotSupportedError',
+    );
+  }
+  const visitor = { bucket: `${bucket}`, token: token === undefined ? null : `${token}` };
+  const world: World = {
+    open(url, protocol) {
+      unrefWebSockets(protocol);
+      return new WebSocket(url, protocol);
+    },
+    now,
+    between,
+    later,
+    ...('document' in globalThis && { page: globalThis as unknown as EventTarget }),
+  };
+  return new Remote((listener) => new WebSocketSession(listener, url, visitor, world));
+}
