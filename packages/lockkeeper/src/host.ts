@@ -48,6 +48,34 @@ export function unrefWebSockets(protocol: string): void {
   protocols.add(protocol);
 }
 
+const leaving = new Set<() => void>();
+
+/**
+ * Tells when a page is left, or the process ends, and when a page is shown that was left: out of the back/forward cache.
+ * Returns how to stop that.
+ */
+export function watchPage(left: () => void, shown: () => void): () => void {
+  if ('document' in globalThis) {
+    const page = globalThis as unknown as EventTarget;
+    page.addEventListener('pagehide', left);
+    page.addEventListener('pageshow', shown);
+    return () => {
+      page.removeEventListener('pagehide', left);
+      page.removeEventListener('pageshow', shown);
+    };
+  }
+  if (leaving.size === 0) process?.on('exit', leave);
+  leaving.add(left);
+  return () => {
+    leaving.delete(left);
+    if (leaving.size === 0) process?.off('exit', leave);
+  };
+}
+
+function leave(): void {
+  for (const left of leaving) left();
+}
+
 /** Keeps the event loop alive, at no cost, while somebody waits. */
 export class Liveness {
   private waiting = 0;

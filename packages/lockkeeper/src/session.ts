@@ -34,8 +34,7 @@ export interface World {
   /** Milliseconds from one time to another. */
   between(earlier: Mark, later: Mark): number;
   later(run: () => void, milliseconds: number): () => void;
-  /** Where `pagehide` and `pageshow` are heard. */
-  page?: Pick<EventTarget, 'addEventListener' | 'removeEventListener'>;
+  watchPage(left: () => void, shown: () => void): () => void;
 }
 
 /** Who wants what. */
@@ -78,8 +77,9 @@ export class WebSocketSession implements Session {
   /** Whether there ever was a session: from then on, a daemon that is not there is waited for. */
   #wasOpen = false;
   #attempts = 0;
-  #hidden = false;
+  #away = false;
   #closed = false;
+  readonly #unwatch: () => void;
   #cancelBeat: (() => void) | undefined;
   /** Prevents the next attempt, or the end of this one. */
   #cancelAttempt: (() => void) | undefined;
@@ -94,8 +94,10 @@ export class WebSocketSession implements Session {
     this.#table = new Table(listener, (message) => this.#say(message));
     this.#answered = world.now();
     this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
-    world.page?.addEventListener('pagehide', this.#hide);
-    world.page?.addEventListener('pageshow', this.#show);
+    this.#unwatch = world.watchPage(
+      () => this.#left(),
+      () => this.#shown(),
+    );
     this.#connect();
   }
 
@@ -124,23 +126,22 @@ export class WebSocketSession implements Session {
       this.world.later(resolve, LEAVING);
     });
     this.#closed = true;
-    this.world.page?.removeEventListener('pagehide', this.#hide);
-    this.world.page?.removeEventListener('pageshow', this.#show);
+    this.#unwatch();
     this.#leave(noSession('the session was closed'));
     return closed;
   }
 
   /** A page in the back/forward cache must not hold locks. */
-  readonly #hide = (): void => {
-    this.#hidden = true;
+  #left(): void {
+    this.#away = true;
     this.#leave(noSession('the page was left'));
-  };
+  }
 
-  readonly #show = (): void => {
-    if (!this.#hidden) return;
-    this.#hidden = false;
+  #shown(): void {
+    if (!this.#away) return;
+    this.#away = false;
     this.#connect();
-  };
+  }
 
   /** Ends the session, with all it has and all that was to be said in it. */
   #leave(reason: Error): void {
@@ -157,7 +158,7 @@ export class WebSocketSession implements Session {
 
   #connect(): void {
     this.#cancelAttempt = undefined;
-    if (this.#hidden || this.#closed) return;
+    if (this.#away || this.#closed) return;
     const socket = this.world.open(this.url, PROTOCOL);
     this.#socket = socket;
     socket.binaryType = 'arraybuffer';

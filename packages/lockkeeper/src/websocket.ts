@@ -1,6 +1,6 @@
 /** The lock manager of a daemon on a network. */
 
-import { between, later, now, unrefWebSockets } from './host.js';
+import { between, later, now, unrefWebSockets, watchPage } from './host.js';
 import { newManager, type LockManager } from './manager.js';
 import { Remote } from './remote.js';
 import { WebSocketSession, type Socket, type World } from './session.js';
@@ -39,7 +39,7 @@ export function overWebSocket(url: string, options: ConnectOptions = {}): Remote
     now,
     between,
     later,
-    ...('document' in globalThis && { page: globalThis as unknown as EventTarget }),
+    watchPage,
   };
   return new Remote((listener) => new WebSocketSession(listener, url, visitor, world));
 }

@@ -184,7 +184,7 @@ test('ifAvailable gives null if one of the names is not to be had, and takes non
   assert.equal(await lock.release(), true);
 });
 
-testInProcess('steal breaks every lock that has one of the names, whole', async () => {
+test('steal breaks every lock that has one of the names, whole', async () => {
   const [a, b, c] = [unique('a'), unique('b'), unique('c')];
   const victim = await acquire([a, b]);
   const other = await hold(c);
@@ -377,7 +377,7 @@ testInProcess('lock.signal tells an acquired lock that another thread stole it',
   assert.equal(await lock.release(), false);
 });
 
-testInProcess('inspect() shows scopes, their names sorted, with modes, labels, tokens, and who stole', async () => {
+test('inspect() shows scopes, their names sorted, with modes, labels, tokens, and who stole', async () => {
   const [a, b] = [unique('a'), unique('b')];
   const lock = await acquire({ [b]: 'exclusive', [a]: 'shared' }, { info: 'nightly' });
   const thief = await acquire(unique('c'), { steal: true, info: 42 });
@@ -412,8 +412,8 @@ test('inspect() shows for how long a request has waited, and no token', async ()
   assert.equal(waiting.lock, undefined);
 });
 
-testInProcess('info is a string of any characters', async () => {
-  for (const info of ['', 'Grüße 💧', 'a\0b', 'x'.repeat(10_000)]) {
+test('info is a string of any characters', async () => {
+  for (const info of ['', 'Grüße 💧', 'a\0b', 'x'.repeat(4096)]) {
     const lock = await acquire(unique(), { info });
     assert.equal((await locks.inspect()).held.at(-1).info, info);
     await lock.release();

@@ -1,6 +1,6 @@
 /**
- * Runs every test file in every runtime that is installed, and those about what a lock manager does a second time
- * against a daemon. Prints a table of them.
+ * Runs every test file in every runtime that is installed, and those about what a lock manager does twice more: against a
+ * daemon on its socket, and over WebSocket. Prints a table of them.
  *
  *     node test/run.js [--runtime node24]... [part of a file's name]...
  */
@@ -23,7 +23,7 @@ const runtimes = {
 };
 
 /** The files that hold for a daemon as for the manager of a process. */
-const EVERYWHERE = ['acquire', 'idl', 'if-available', 'modes', 'names', 'query', 'request', 'signal', 'steal'];
+const EVERYWHERE = ['acquire', 'deadlock', 'idl', 'if-available', 'modes', 'names', 'query', 'request', 'signal', 'steal'];
 
 /** What is started at a time: tests of threads want processors of their own. */
 const AT_ONCE = 2;
@@ -49,12 +49,12 @@ const files = readdirSync(here)
 if (files.length === 0) throw new Error(`no test file has ${filters.join(' or ')} in its name`);
 
 const rows = files.flatMap((file) => {
-  const everywhere = EVERYWHERE.includes(file.replace('.test.js', ''));
-  return everywhere ? [{ file, title: file }, { file, title: `${file}, daemon` }] : [{ file, title: file }];
+  const places = EVERYWHERE.includes(file.replace('.test.js', '')) ? ['', ', daemon', ', WebSocket'] : [''];
+  return places.map((place) => ({ file, title: `${file}${place}`, place }));
 });
 const results = new Map();
 const unstable = [];
-const work = rows.flatMap((row) => installed.map((runtime) => ({ ...row, runtime })));
+const work = rows.flatMap((row) => installed.map((runtime) => ({ ...row, runtime }))).filter(canRun);
 const daemon = await startDaemon();
 await Promise.all(Array.from({ length: AT_ONCE }, drain));
 await daemon.stop();
@@ -62,10 +62,15 @@ const failures = [...results.values()].filter((result) => !result.ok).length;
 report();
 process.exit(failures > 0 || (missing.length > 0 && process.env.CI === 'true') ? 1 : 0);
 
+/** Node 20 has no WebSocket. */
+function canRun({ place, runtime }) {
+  return place !== ', WebSocket' || runtime !== 'node20';
+}
+
 async function drain() {
   for (let next = work.shift(); next; next = work.shift()) {
-    const { file, title, runtime } = next;
-    const variables = title === file ? {} : { LOCKKEEPER_URL: daemon.url };
+    const { file, title, place, runtime } = next;
+    const variables = place === '' ? {} : { LOCKKEEPER_URL: daemon.urls[place] };
     let result = await runFile(file, runtime, variables);
     tell(title, runtime, result);
     if (!result.ok) {

@@ -64,7 +64,8 @@ function fakeWorld() {
     /** Milliseconds by either clock. */
     steady: 0,
     wall: 1_000_000,
-    page: new EventTarget(),
+    page: {},
+    watchPage: (left, shown) => (Object.assign(world.page, { left, shown }), () => (world.page = {})),
     open(url, protocol) {
       const socket = new FakeSocket(url, protocol);
       this.sockets.push(socket);
@@ -503,7 +504,7 @@ test('close() says bye, ends all, and resolves when the connection is closed', a
   await assert.rejects(manager.request('a', () => {}), { name: 'InvalidStateError' });
   await assert.rejects(manager.query(), { name: 'InvalidStateError' });
   world.pass(100_000);
-  assert.deepEqual([world.sockets.length, world.timers], [1, 0]);
+  assert.deepEqual([world.sockets.length, world.timers, world.page], [1, 0, {}]);
 });
 
 test('close() does not wait for a network that is not there', async () => {
@@ -518,7 +519,7 @@ test('a page that is left has no locks, and has a new session when it comes back
   const asked = await held(manager, world, 'a', 1);
   const waiting = ask(manager, 'b');
   world.socket.take();
-  world.page.dispatchEvent(Object.assign(new Event('pagehide'), { persisted: true }));
+  world.page.left();
   assert.deepEqual(world.socket.take(), [['bye']]);
   assert.equal(world.socket.closed, true);
   await settle();
@@ -526,7 +527,7 @@ test('a page that is left has no locks, and has a new session when it comes back
   const meanwhile = ask(manager, 'a');
   world.pass(100_000);
   assert.equal(world.sockets.length, 1, 'nothing while it is hidden');
-  world.page.dispatchEvent(Object.assign(new Event('pageshow'), { persisted: true }));
+  world.page.shown();
   world.socket.welcome(false, 'again');
   assert.deepEqual(world.socket.take().map(([kind, , , resume]) => [kind, resume]), [['hello', null], ['request', 0]]);
   assert.equal(remote.clientId, 'again');
@@ -537,7 +538,7 @@ test('a page that is left has no locks, and has a new session when it comes back
 
 test('the first show of a page is nothing', async () => {
   const { world } = await connected();
-  world.page.dispatchEvent(new Event('pageshow'));
+  world.page.shown();
   assert.equal(world.sockets.length, 1);
 });
 

@@ -1,0 +1,146 @@
+/** connect('ws://…'): networks that drop, tokens, and what keeps a process alive. What time does is in session.test.js. */
+
+import { createHmac } from 'node:crypto';
+import { writeFileSync } from 'node:fs';
+import { join } from 'node:path';
+import { connect } from 'lockkeeper';
+import { assert, run, runtime, test as testAnywhere, until } from './harness.js';
+import { connected, hold, machine, network } from './machine.js';
+
+// Node 20 has no WebSocket.
+const test = 'WebSocket' in globalThis ? testAnywhere : () => {};
+
+/** A daemon on a port. */
+async function serve(...args) {
+  const there = machine({ network: true });
+  await there.start(...args);
+  return there;
+}
+
+test('a connection that drops: locks, places in queues and what was asked meanwhile are kept', async () => {
+  const { url } = await serve();
+  const between = await network(url);
+  const [near, far] = [await connected(between.url), await connected(url)];
+  const held = await hold(near, 'a');
+  const order = [];
+  const waiting = [far.request('a', () => order.push('far'))];
+  await until(async () => (await far.query()).pending.length === 1);
+  waiting.push(near.request('a', () => order.push('near')));
+  await until(async () => (await far.query()).pending.length === 2);
+  for (let i = 0; i < 5; i++) {
+    between.drop();
+    waiting.push(near.request('a', () => order.push(i)));
+    // What is asked in a session is told in order.
+    await until(() => near.query().then(() => true, () => false));
+    assert.equal((await far.query()).pending.length, 3 + i);
+  }
+  assert.equal(held.lock.signal.aborted, false);
+  held.release('value');
+  assert.equal(await held.released, 'value');
+  await Promise.all(waiting);
+  assert.deepEqual(order, ['far', 'near', 0, 1, 2, 3, 4]);
+});
+
+test('a release that falls into the gap is done, and told', async () => {
+  const { url } = await serve();
+  const between = await network(url);
+  const [near, far] = [await connected(between.url), await connected(url)];
+  const held = await hold(near, 'a');
+  const next = far.request('a', () => 'next');
+  between.cut();
+  held.release('value');
+  between.mend();
+  assert.equal(await held.released, 'value');
+  assert.equal(await next, 'next');
+});
+
+test('a network that is gone: locks are lost, others are let in, and the manager comes back', async () => {
+  const { url } = await serve('--ttl', '2s');
+  const between = await network(url);
+  const [near, far] = [await connected(between.url), await connected(url)];
+  const held = await hold(near, 'a');
+  const next = far.request('a', () => 'next');
+  between.cut();
+  await assert.rejects(held.released, { name: 'AbortError', cause: 'lost' });
+  assert.deepEqual([held.lock.signal.aborted, held.lock.signal.reason.cause], [true, 'lost']);
+  const again = near.request('a', () => 'again');
+  assert.equal(await next, 'next');
+  between.mend();
+  assert.equal(await again, 'again');
+});
+
+test('nobody is there, or it is no daemon', async () => {
+  const there = await serve();
+  const { url } = there;
+  await assert.rejects(connect(url.replace('ws:', 'wss:')), { name: 'NetworkError' });
+  await assert.rejects(connect(url, { bucket: 'a/b' }), { name: 'NetworkError', message: /bucket/ });
+  await assert.rejects(connect('ws://127.0.0.1:1/'), { name: 'NetworkError', message: /serve --listen/ });
+});
+
+test('tokens: without one, or with one for something else, there is no session; what it allows is done', async () => {
+  const there = machine({ network: true });
+  const key = Buffer.alloc(32, 7);
+  const keys = join(there.dir, 'keys.json');
+  writeFileSync(keys, JSON.stringify({ keys: [{ kty: 'oct', k: key.toString('base64url') }] }));
+  await there.start('--keys', keys);
+  const encode = (value) => Buffer.from(JSON.stringify(value)).toString('base64url');
+  const sign = (claims, by = key) => {
+    const signed = `${encode({ alg: 'HS256' })}.${encode({ exp: Date.now() / 1000 + 600, ...claims })}`;
+    return `${signed}.${createHmac('sha256', by).update(signed).digest('base64url')}`;
+  };
+  const refused = { name: 'NotAllowedError', message: /token/ };
+  const token = sign({ buckets: ['mine'] });
+  await assert.rejects(connect(there.url, { bucket: 'mine' }), refused);
+  await assert.rejects(connect(there.url, { token }), refused, 'the bucket is not its own');
+  await assert.rejects(connect(there.url, { bucket: 'mine', token: `${token}x` }), refused);
+  await assert.rejects(connect(there.url, { bucket: 'mine', token: sign({ buckets: ['mine'], exp: 1 }) }), /expired/);
+  const manager = await connected(there.url, { bucket: 'mine', token });
+  await hold(manager, 'a');
+  await assert.rejects(manager.request('a', { steal: true }, () => {}), { name: 'NotAllowedError' });
+  const thief = await connected(there.url, { bucket: 'mine', token: sign({ buckets: ['m*'], steal: true }) });
+  assert.equal(await thief.request('a', { steal: true }, () => 'thief'), 'thief');
+});
+
+testAnywhere('where there is no WebSocket, the error says what to do', async () => {
+  const own = Object.getOwnPropertyDescriptor(globalThis, 'WebSocket');
+  Object.defineProperty(globalThis, 'WebSocket', { value: undefined, configurable: true });
+  try {
+    await assert.rejects(connect('ws://127.0.0.1:1/'), { name: 'NotSupportedError', message: /Node 22.*\{ WebSocket \}/ });
+  } finally {
+    delete globalThis.WebSocket;
+    if (own) Object.defineProperty(globalThis, 'WebSocket', own);
+  }
+});
+
+test('a WebSocket that is given is used', async () => {
+  const { url } = await serve();
+  let used = 0;
+  const Given = class extends WebSocket {
+    constructor(...args) {
+      super(...args);
+      used += 1;
+    }
+  };
+  const manager = await connected(url, { WebSocket: Given });
+  assert.equal(await manager.request('a', () => used), 1);
+});
+
+const programs = {
+  idle: ['idle', 'does not live on for a connection'],
+  waiting: ['granted', 'waits for a lock, and ends when it has been granted'],
+  held: ['held', 'does not live on for a lock that it holds, which is free when it has ended'],
+  closed: ['closed', 'ends after close(), and what it had is free'],
+};
+// A WebSocket of Bun or Deno keeps its process alive until it is closed.
+const ending = runtime === 'node' ? Object.keys(programs) : ['closed'];
+for (const program of ending) {
+  const [output, what] = programs[program];
+  test(`a process ${what}`, async () => {
+    // A ttl that would be noticed.
+    const { url } = await serve('--ttl', '1h');
+    const ended = await run(new URL('fixtures/network.js', import.meta.url), [program, url]);
+    assert.deepEqual([ended.stdout.trim(), ended.code], [output, 0], ended.stderr);
+    const manager = await connected(url);
+    assert.equal(await manager.request('resource', () => 'free'), 'free');
+  });
+}
