@@ -21,7 +21,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask unit        * every test of the workspace, examples and doc examples included
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask miri        * the async crate's tests under Miri (nightly)
-  cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm)
+  cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium)
   cargo xtask guides      * every command of the guides in docs/, compared with what they show
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
@@ -119,6 +119,7 @@ fn miri() -> Result {
 }
 
 fn packages() -> Result {
+    setup::command("chromium", "chromium")?;
     setup::node_modules()?;
     npm(&["run", "build"])?;
     npm(&["test"])

@@ -11,6 +11,7 @@ pub(crate) fn all() -> Result {
     command("valgrind", "valgrind")?;
     component("rustfmt", &["fmt", "--version"])?;
     component("clippy", &["clippy", "--version"])?;
+    command("chromium", "chromium")?;
     node_modules()
 }
 

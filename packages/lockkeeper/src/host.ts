@@ -3,6 +3,8 @@
  * all that imports this.
  */
 
+import type { Mark } from './session.js';
+
 export const { process } = globalThis as { process?: NodeJS.Process };
 
 const timers = process?.getBuiltinModule?.('node:timers');
@@ -20,9 +22,7 @@ export function later(run: () => void, milliseconds: number): () => void {
   return () => timers.clearTimeout(timer);
 }
 
-/** A time, by two clocks: one of them may stand still while the machine is suspended, the other may be set back. */
-export type Mark = readonly [number, number];
-
+/** By two clocks: one of them may stand still while the machine is suspended, the other may be set back. */
 export function now(): Mark {
   return [performance.now(), Date.now()];
 }

@@ -79,6 +79,7 @@ export class Remote implements Transport, Listener {
 
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
     this.#check();
+    checkLength(request.scope().names, info);
     this.#liveness.waits(1);
     request.queued();
     this.#session.request(request, flags, nestedIn?.transport === this ? nestedIn : undefined, info);
@@ -111,6 +112,7 @@ export class Remote implements Transport, Listener {
   }
 
   async forceRelease(name: string): Promise<void> {
+    checkLength([name]);
     await this.#ask((session) => session.forceRelease(name));
   }
 
@@ -145,6 +147,21 @@ export class Remote implements Transport, Listener {
     this.#check();
     return this.#liveness.during(ask(this.#session));
   }
+}
+
+/** The longest message that a daemon reads, less what is in it beside names and a label; and what each name adds. */
+const LONGEST = 2 ** 20 - 128;
+const EACH = 8;
+
+const encoder = new TextEncoder();
+
+/** Refuses what a daemon would take for a mistake of the whole session's. */
+function checkLength(names: readonly string[], info = ''): void {
+  const total = (length: (text: string) => number): number =>
+    names.reduce((sum, name) => sum + length(name) + EACH, length(info));
+  // A code unit has three bytes at most.
+  if (total((text) => 3 * text.length) <= LONGEST || total((text) => encoder.encode(text).length) <= LONGEST) return;
+  throw new DOMException('limit reached: the names and the label of a request have 1 MiB at most', 'QuotaExceededError');
 }
 
 /** By request rather than by name. */

@@ -7,7 +7,6 @@
  */
 
 import { Code, noSession } from './errors.js';
-import type { Mark } from './host.js';
 import { Malformed } from './pack.js';
 import type { Listener, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
@@ -26,6 +25,9 @@ interface SocketEvent {
   data?: unknown;
   message?: string;
 }
+
+/** A time, by two clocks. */
+export type Mark = readonly [number, number];
 
 /** What a session needs of the runtime. */
 export interface World {
@@ -207,8 +209,7 @@ export class WebSocketSession implements Session {
     this.#welcome = true;
     this.#wasOpen = true;
     this.#heard();
-    this.#table.sayAll();
-    if (resumed) this.#say([Say.READY]);
+    this.#table.connected(resumed);
     this.#settle.resolve();
   }
 

@@ -9,9 +9,16 @@ import type { WireEntry, WireScope, WireStep } from './wire.js';
 /** How far a request is. What comes after HELD is being given up. */
 const Stage = { UNSAID: 0, ASKED: 1, WAITING: 2, HELD: 3, RELEASING: 4, ABORTING: 5 } as const;
 
+/**
+ * How much may be said that was not answered yet. What is said waits behind it, and that the daemon is there must be known in time.
+ */
+const WINDOW = 1000;
+
 /** A request of which the daemon has not said the last word. */
 interface Live {
   request: Request;
+  /** Whether something was said of it on this connection that was not answered yet. */
+  awaited: boolean;
   stage: number;
   scope: WireScope;
   flags: number;
@@ -23,7 +30,7 @@ interface Live {
 
 interface Question {
   message: ToServer;
-  said: boolean;
+  awaited: boolean;
   resolve: (snapshot: Snapshot) => void;
   reject: (reason: unknown) => void;
 }
@@ -32,6 +39,11 @@ export class Table {
   /** By number, which is to say in the order in which they were made. Numbers grow from session to session. */
   readonly #entries = new Map<number, Live | Question>();
   #last = 0;
+  /** What was never said, from `#next` on, in its order. */
+  #unsaid: number[] = [];
+  #next = 0;
+  /** How many are awaited. */
+  #awaited = 0;
 
   constructor(
     private readonly listener: Listener,
@@ -48,6 +60,7 @@ export class Table {
     request.slot = this.#last += 1;
     this.#enter(request.slot, {
       request,
+      awaited: false,
       stage: Stage.UNSAID,
       scope: names.map((name, i) => [toName(name), shared[i]!]),
       flags: flags >> 1,
@@ -65,23 +78,40 @@ export class Table {
       return queueMicrotask(() => this.listener.over(request, 'ended'));
     }
     live.stage = live.stage === Stage.HELD ? Stage.RELEASING : Stage.ABORTING;
-    this.#say(request.slot, live);
+    this.send(wordsFor(request.slot, live));
   }
 
   ask(question: (rid: number) => ToServer): Promise<Snapshot> {
     return new Promise((resolve, reject) => {
       const rid = (this.#last += 1);
-      this.#enter(rid, { message: question(rid), said: false, resolve, reject });
+      this.#enter(rid, { message: question(rid), awaited: false, resolve, reject });
     });
   }
 
-  /** Says all there is, to a daemon that has the session, or has a new one. */
-  sayAll(): void {
-    for (const [rid, entry] of this.#entries) this.#say(rid, entry);
+  /** There is a connection: says again what was said before, and goes on. */
+  connected(resumed: boolean): void {
+    this.#awaited = 0;
+    for (const [rid, entry] of this.#entries) {
+      entry.awaited = false;
+      if ('request' in entry && entry.stage !== Stage.UNSAID) this.#say(rid, entry);
+    }
+    // All at once: in its grace, a daemon answers nobody before all are ready.
+    if (resumed) this.send([Say.READY]);
+    this.#goOn();
   }
 
   /** What the daemon says of one request or question. */
   hear(message: ToClient): void {
+    const entry = this.#entries.get(message[1] as number);
+    if (entry?.awaited) {
+      entry.awaited = false;
+      this.#awaited -= 1;
+    }
+    this.#understand(message);
+    this.#goOn();
+  }
+
+  #understand(message: ToClient): void {
     switch (message[0]) {
       case Hear.GRANTED: {
         const [, rid, token, receipt] = message;
@@ -120,7 +150,7 @@ export class Table {
 
   /** The connection is gone. Questions are not asked again: whether they were heard is not known. */
   disconnected(reason: Error): void {
-    for (const [rid, entry] of this.#entries) if ('message' in entry && entry.said) this.#over(rid, reason);
+    for (const [rid, entry] of this.#entries) if ('message' in entry && entry.awaited) this.#over(rid, reason);
   }
 
   /** The session is over, and what was said in it is lost. What was to be given up is. */
@@ -142,12 +172,29 @@ export class Table {
 
   #enter(rid: number, entry: Live | Question): void {
     this.#entries.set(rid, entry);
-    this.#say(rid, entry);
+    this.#unsaid.push(rid);
+    this.#goOn();
   }
 
-  #say(rid: number, entry: Live | Question): void {
-    if ('message' in entry) entry.said = this.send(entry.message);
-    else if (this.send(wordsFor(rid, entry))) entry.stage ||= Stage.ASKED;
+  /** Says what was not said yet, as far as the window lets it. */
+  #goOn(): void {
+    while (this.#next < this.#unsaid.length && this.#awaited < WINDOW) {
+      const rid = this.#unsaid[this.#next]!;
+      const entry = this.#entries.get(rid);
+      if (entry && !this.#say(rid, entry)) return;
+      this.#next += 1;
+    }
+    if (this.#next < this.#unsaid.length) return;
+    this.#unsaid = [];
+    this.#next = 0;
+  }
+
+  #say(rid: number, entry: Live | Question): boolean {
+    if (!this.send('message' in entry ? entry.message : wordsFor(rid, entry))) return false;
+    if ('request' in entry) entry.stage ||= Stage.ASKED;
+    entry.awaited = true;
+    this.#awaited += 1;
+    return true;
   }
 
   #request(rid: number): Live | undefined {

@@ -95,6 +95,19 @@ for (const reach of reaches) {
     await assert.rejects(locks.close(), TypeError);
   });
 
+  test(`${reach}: a request that is longer than a message can be is refused, and nothing else is`, async () => {
+    const there = machine(place);
+    await there.start();
+    const manager = await connected(there.url);
+    const { lock } = await hold(manager, 'a');
+    const names = (length) => Array.from({ length: 16 }, (_, i) => String.fromCharCode(0x4e00 + i).repeat(length));
+    const longest = await manager.acquire(names(21_800), { info: 'as long as can be' });
+    await assert.rejects(manager.acquire(names(21_845)), { name: 'QuotaExceededError' });
+    await assert.rejects(manager.acquire('b', { info: 'x'.repeat(2 ** 20) }), { name: 'QuotaExceededError' });
+    assert.equal(await longest.release(), true);
+    assert.equal(lock.signal.aborted, false);
+  });
+
   test(`${reach}: LOCKKEEPER_URL chooses what lockkeeper/install puts on navigator`, async () => {
     const there = machine(place);
     const program = new URL('fixtures/installed.js', import.meta.url);

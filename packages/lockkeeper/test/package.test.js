@@ -34,6 +34,28 @@ test('every file that package.json names is there, types included', () => {
   for (const target of targets(exports)) assert.ok(readFileSync(join(root, target)).length > 0, target);
 });
 
+test('lockkeeper/connect is for browsers: what it loads imports nothing of Node, and bundlers find it', () => {
+  const seen = new Set();
+  const visit = (module, extension) => {
+    const file = `${module}${extension}`;
+    if (seen.has(file)) return;
+    seen.add(file);
+    const text = readFileSync(join(root, 'dist', file), 'utf8');
+    for (const [, from] of text.matchAll(/^(?:import|export) .*?from '([^']*)'/gms)) {
+      assert.match(from, /^\.\/[\w-]+\.js$/, file);
+      visit(from.slice(2, -3), extension);
+    }
+    assert.doesNotMatch(text, /import\(|require\(|NodeJS/, file);
+  };
+  visit('connect', '.js');
+  assert.ok(seen.has('session.js') && seen.has('manager.js') && !seen.has('native.js'), [...seen].join());
+  visit('connect', '.d.ts');
+  assert.ok(seen.has('session.d.ts') && seen.has('manager.d.ts'), [...seen].join());
+  const { exports } = require('lockkeeper/package.json');
+  assert.equal(Object.keys(exports['.'])[0], 'browser', 'the first that applies is taken');
+  assert.deepEqual(exports['.'].browser, exports['./connect']);
+});
+
 test('§3.1: lockkeeper/install sets navigator.locks and the interfaces, as Web IDL has them', async () => {
   const { stdout, stderr, code } = await run(new URL('fixtures/install.js', import.meta.url));
   assert.equal(code, 0, stderr);
@@ -185,4 +207,17 @@ test('without the package of its platform, the error says what is missing', asyn
   const { stdout, stderr } = await run(main, [], { cwd: folder });
   assert.match(stdout, new RegExp(`no addon for ${process.platform}-${process.arch}`), stderr);
   assert.match(stdout, /optional/);
+});
+
+test('without the package of its platform, lockkeeper/connect is there', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
+  cleanUp(() => rmSync(folder, { recursive: true }));
+  const connect = join(install(folder), '../connect.js');
+  for (const platform of readdirSync(join(root, 'npm'))) {
+    rmSync(join(folder, 'node_modules', `lockkeeper-${platform}`), { recursive: true });
+  }
+  const main = join(folder, 'main.mjs');
+  writeFileSync(main, `import * as all from ${JSON.stringify(connect)}; console.log(Object.keys(all).sort().join());`);
+  const { stdout, stderr } = await run(main, [], { cwd: folder });
+  assert.equal(stdout.trim(), 'AcquiredLock,DeadlockError,Lock,LockManager,connect', stderr);
 });

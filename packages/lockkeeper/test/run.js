@@ -5,7 +5,7 @@
  *     node test/run.js [--runtime node24]... [part of a file's name]...
  */
 
-import { spawn } from 'node:child_process';
+import { spawn, spawnSync } from 'node:child_process';
 import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
@@ -25,6 +25,9 @@ const runtimes = {
 /** The files that hold for a daemon as for the manager of a process. */
 const EVERYWHERE = ['acquire', 'deadlock', 'idl', 'if-available', 'modes', 'names', 'query', 'request', 'signal', 'steal'];
 
+/** The file that drives a browser, and whence. */
+const BROWSER = { file: 'browser.test.js', runtime: 'node24' };
+
 /** What is started at a time: tests of threads want processors of their own. */
 const AT_ONCE = 2;
 /** How long a file may take. */
@@ -40,8 +43,8 @@ const unknown = chosen.filter((name) => !(name in runtimes));
 if (unknown.length > 0) throw new Error(`no runtime ${unknown}; there are ${Object.keys(runtimes)}`);
 
 const wanted = Object.keys(runtimes).filter((name) => chosen.length === 0 || chosen.includes(name));
-const missing = wanted.filter((name) => !existsSync(runtimes[name][0]));
-const installed = wanted.filter((name) => !missing.includes(name));
+const installed = wanted.filter((name) => existsSync(runtimes[name][0]));
+const missing = wanted.filter((name) => !installed.includes(name)).map((name) => `${name} (${runtimes[name][0]})`);
 const files = readdirSync(here)
   .filter((file) => file.endsWith('.test.js'))
   .filter((file) => filters.length === 0 || filters.some((filter) => file.includes(filter)))
@@ -52,6 +55,8 @@ const rows = files.flatMap((file) => {
   const places = EVERYWHERE.includes(file.replace('.test.js', '')) ? ['', ', daemon', ', WebSocket'] : [''];
   return places.map((place) => ({ file, title: `${file}${place}`, place }));
 });
+const browser = spawnSync('chromium', ['--version']).status === 0;
+if (!browser && rows.some(({ file }) => file === BROWSER.file)) missing.push('chromium');
 const results = new Map();
 const unstable = [];
 const work = rows.flatMap((row) => installed.map((runtime) => ({ ...row, runtime }))).filter(canRun);
@@ -62,8 +67,9 @@ const failures = [...results.values()].filter((result) => !result.ok).length;
 report();
 process.exit(failures > 0 || (missing.length > 0 && process.env.CI === 'true') ? 1 : 0);
 
-/** Node 20 has no WebSocket. */
-function canRun({ place, runtime }) {
+function canRun({ file, place, runtime }) {
+  if (file === BROWSER.file) return browser && runtime === BROWSER.runtime;
+  // Node 20 has no WebSocket.
   return place !== ', WebSocket' || runtime !== 'node20';
 }
 
@@ -87,8 +93,11 @@ async function drain() {
 async function startDaemon() {
   const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-test-'));
   const socket = join(dir, 'daemon.sock');
-  const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state')];
-  const child = spawn(join(here, '../npm/linux-x64-gnu/lockkeeper'), args, { stdio: 'ignore' });
+  const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state'), '--listen', '127.0.0.1:0'];
+  const child = spawn(join(here, '../npm/linux-x64-gnu/lockkeeper'), args, {
+    env: { ...process.env, NO_COLOR: '1' },
+    stdio: ['ignore', 'ignore', 'pipe'],
+  });
   const exited = new Promise((resolve) => child.on('exit', resolve));
   const stop = async () => {
     child.kill('SIGKILL');
@@ -96,8 +105,15 @@ async function startDaemon() {
     rmSync(dir, { recursive: true });
   };
   process.on('exit', (code) => code !== 0 && child.kill('SIGKILL'));
-  while (!existsSync(socket)) await new Promise((resolve) => setTimeout(resolve, 5));
-  return { url: `unix:${socket}`, stop };
+  const address = await new Promise((resolve, reject) => {
+    let said = '';
+    child.stderr.on('data', (data) => {
+      said += data;
+      if (/listening address=\S+\n/.test(said)) resolve(/address=(\S+)/.exec(said)[1]);
+    });
+    void exited.then(() => reject(new Error(`the daemon has ended: ${said}`)));
+  });
+  return { urls: { ', daemon': `unix:${socket}`, ', WebSocket': `ws://${address}/` }, stop };
 }
 
 function tell(title, runtime, { ok, why, output }) {
@@ -127,7 +143,7 @@ function runFile(file, runtime, variables) {
 function report() {
   const lines = rows.map(({ title }) => [
     title,
-    ...wanted.map((runtime) => results.get(`${runtime} ${title}`)?.cell ?? 'SKIPPED'),
+    ...wanted.map((runtime) => results.get(`${runtime} ${title}`)?.cell ?? '-'),
   ]);
   const total = (runtime) => {
     const cells = rows.map(({ title }) => results.get(`${runtime} ${title}`)?.cell ?? '0');
@@ -139,7 +155,7 @@ function report() {
     const cells = row.map((cell, i) => (i === 0 ? cell.padEnd(widths[i]) : cell.padStart(widths[i])));
     console.log(cells.join('  ').trimEnd());
   }
-  for (const name of missing) console.log(`SKIPPED: ${name} is not installed (${runtimes[name][0]})`);
+  for (const name of missing) console.log(`SKIPPED: not installed: ${name}`);
   for (const name of unstable) console.log(`UNSTABLE: ${name} failed, and passed the second time`);
   if (failures > 0) console.log(`FAILED: ${failures} of ${results.size} runs`);
 }

@@ -8,7 +8,7 @@ import { newManager } from '../dist/manager.js';
 import { unpack, pack } from '../dist/pack.js';
 import { WebSocketSession } from '../dist/session.js';
 import { fromName } from '../dist/wire.js';
-import { assert, test, turn } from './harness.js';
+import { assert, test, turn, until } from './harness.js';
 
 const SECRET = new Uint8Array(16).fill(7);
 const RECEIPT = new Uint8Array(16).fill(9);
@@ -200,9 +200,9 @@ test('a connection that drops: the session goes on, and all is said again, in it
       ['request', 3, null],
       ['release', 4, undefined],
       ['abort', 5, undefined],
+      ['ready', undefined, undefined],
       ['request', 6, null],
       ['query', 7, false],
-      ['ready', undefined, undefined],
     ],
   );
   world.socket.hear(1, 1, 41, RECEIPT);
@@ -579,4 +579,29 @@ test('refusals are the errors of the draft where it has some', async () => {
   const shown = manager.inspect();
   world.socket.hear(7, rid + 1, 6, 'not with this token');
   await assert.rejects(shown, { name: 'NotAllowedError' });
+});
+
+test('no more than a thousand requests are unanswered at a time, and all are made in their order', async () => {
+  const { world, manager } = await connected();
+  const count = 2500;
+  const all = Array.from({ length: count }, (_, i) => ask(manager, `${i}`));
+  const rids = () => world.socket.take().filter(([kind]) => kind === 'request').map(([, rid]) => rid);
+  const from = (first, last) => Array.from({ length: last - first + 1 }, (_, i) => first + i);
+  assert.deepEqual(rids(), from(1, 1000));
+  world.pass(TTL / 5);
+  assert.deepEqual(world.socket.take(), [['ping']], 'it does not wait behind all of them');
+  world.socket.hear(9);
+  for (const rid of from(1, 10)) world.socket.hear(2, rid, rid);
+  for (const rid of from(1, 10)) world.socket.hear(1, rid, rid, RECEIPT);
+  assert.deepEqual(rids(), from(1001, 1010), 'an answer makes room for one more');
+  world.socket.cut();
+  world.pass(50);
+  world.socket.welcome(true);
+  const said = world.socket.take().map(([kind, rid]) => [kind, rid]);
+  assert.deepEqual(said.slice(1, 12), [...from(1, 10).map((rid) => ['reclaim', rid]), ['request', 11]]);
+  assert.deepEqual(said.slice(-1), [['ready', undefined]], 'nothing new while a thousand are unanswered');
+  assert.equal(said.length, 1 + 1010 + 1);
+  for (let rid = 1; rid <= count; rid++) world.socket.hear(1, rid, rid, RECEIPT);
+  assert.deepEqual(rids(), from(1011, count));
+  await until(() => all.every(({ state }) => state === 'held'));
 });

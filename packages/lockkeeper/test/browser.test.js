@@ -1,0 +1,190 @@
+/**
+ * The package in a browser: two pages of one origin, over WebSocket, in a Chromium without a window. It is driven by its own
+ * DevTools protocol.
+ */
+
+import { spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { assert, cleanUp, test, until } from './harness.js';
+import { connected, hold, machine } from './machine.js';
+
+const dist = new URL('../dist/', import.meta.url);
+
+/** Serves an empty page, another one, and the built package. */
+async function website() {
+  const server = createServer(({ url }, response) => {
+    const script = /^\/dist\/([\w-]+\.js)$/.exec(url)?.[1];
+    const type = script ? 'text/javascript' : 'text/html';
+    response.writeHead(200, { 'content-type': type, 'cache-control': 'max-age=60' });
+    response.end(script ? readFileSync(new URL(script, dist)) : '<!doctype html><title>page</title>');
+  });
+  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+  cleanUp(() => {
+    server.closeAllConnections();
+    return new Promise((resolve) => server.close(resolve));
+  });
+  return `http://127.0.0.1:${server.address().port}`;
+}
+
+/** Starts Chromium. `open(url)` gives a page of its own. */
+async function browser() {
+  const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-browser-'));
+  const args = ['--headless', '--no-sandbox', '--disable-gpu', '--remote-debugging-port=0', `--user-data-dir=${dir}`];
+  const child = spawn('chromium', [...args, 'about:blank'], { stdio: ['ignore', 'ignore', 'pipe'] });
+  const exited = new Promise((resolve) => child.on('exit', resolve));
+  cleanUp(async () => {
+    child.kill('SIGKILL');
+    await exited;
+    rmSync(dir, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
+  });
+  let said = '';
+  const address = await new Promise((resolve, reject) => {
+    child.on('error', reject);
+    void exited.then(() => reject(new Error(`chromium has ended: ${said}`)));
+    child.stderr.on('data', (data) => {
+      said += data;
+      const [, found] = /DevTools listening on (\S+)/.exec(said) ?? [];
+      if (found) resolve(found);
+    });
+  });
+  const socket = new WebSocket(address);
+  await new Promise((resolve, reject) => Object.assign(socket, { onopen: resolve, onerror: reject }));
+  cleanUp(() => socket.close());
+  const answers = new Map();
+  let asked = 0;
+  socket.onmessage = ({ data }) => {
+    const { id, result, error } = JSON.parse(data);
+    answers.get(id)?.(error ? Promise.reject(new Error(error.message)) : result);
+    answers.delete(id);
+  };
+  const send = (method, params = {}, sessionId = undefined) =>
+    new Promise((resolve) => {
+      answers.set((asked += 1), resolve);
+      socket.send(JSON.stringify({ id: asked, method, params, sessionId }));
+    });
+  return {
+    async open(url) {
+      const { targetId } = await send('Target.createTarget', { url });
+      const { sessionId } = await send('Target.attachToTarget', { targetId, flatten: true });
+      /** Runs a function in the page, to its end. */
+      const evaluate = async (run, ...given) => {
+        const expression = `(${run})(...${JSON.stringify(given)})`;
+        const params = { expression, awaitPromise: true, returnByValue: true };
+        const { result, exceptionDetails } = await send('Runtime.evaluate', params, sessionId);
+        if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+        return result.value;
+      };
+      const at = (path) => until(() => evaluate(() => location.href).then((href) => href === path, () => false));
+      await at(url);
+      return {
+        evaluate,
+        async go(url) {
+          await send('Page.navigate', { url }, sessionId);
+          await at(url);
+        },
+        async back(url) {
+          const { currentIndex, entries } = await send('Page.getNavigationHistory', {}, sessionId);
+          await send('Page.navigateToHistoryEntry', { entryId: entries[currentIndex - 1].id }, sessionId);
+          await at(url);
+        },
+        close: () => send('Target.closeTarget', { targetId }),
+      };
+    },
+  };
+}
+
+/** In a page: connects, and leaves the manager and what happens where the next call finds it. */
+async function begin(url) {
+  const { connect, LockManager } = await import('/dist/connect.js');
+  globalThis.log = [];
+  globalThis.manager = await connect(url);
+  addEventListener('pageshow', ({ persisted }) => log.push(persisted ? 'restored' : 'shown'));
+  return manager instanceof LockManager;
+}
+
+/** In a page: asks for a lock, which it holds until told otherwise. */
+function ask(name) {
+  const held = new Promise((resolve) => (globalThis.release = resolve));
+  manager
+    .request(name, (lock) => {
+      log.push('held');
+      lock.signal.addEventListener('abort', () => log.push(lock.signal.reason.cause));
+      return held;
+    })
+    .then(
+      (value) => log.push(value),
+      (error) => log.push(error.name),
+    );
+}
+
+const log = (page) => page.evaluate(() => globalThis.log);
+const logs = (page, entry) => until(async () => (await log(page))?.includes(entry));
+
+test('two pages exclude each other, in order, and so do they and this process', async () => {
+  const [origin, chromium] = [await website(), await browser()];
+  const there = machine({ network: true });
+  await there.start('--allow-origin', origin);
+  const [one, two] = [await chromium.open(`${origin}/`), await chromium.open(`${origin}/`)];
+  assert.deepEqual([await one.evaluate(begin, there.url), await two.evaluate(begin, there.url)], [true, true]);
+  const locks = await connected(there.url);
+  await one.evaluate(ask, 'a\uD83D');
+  await logs(one, 'held');
+  await two.evaluate(ask, 'a\uD83D');
+  await until(async () => (await locks.query()).pending.length === 1);
+  const here = locks.request('a\uD83D', () => 'here');
+  await until(async () => (await locks.query()).pending.length === 2);
+  assert.deepEqual(await log(two), []);
+  const { held, pending } = await one.evaluate(() => manager.query());
+  assert.equal(new Set([...held, ...pending].map(({ clientId }) => clientId)).size, 3);
+  await one.evaluate(() => release('released'));
+  await logs(one, 'released');
+  await logs(two, 'held');
+  await two.evaluate(() => release('released'));
+  assert.equal(await here, 'here');
+});
+
+test('a page that is closed lets go of its locks at once', async () => {
+  const [origin, chromium] = [await website(), await browser()];
+  const there = machine({ network: true });
+  await there.start('--allow-origin', origin, '--ttl', '1h');
+  const page = await chromium.open(`${origin}/`);
+  await page.evaluate(begin, there.url);
+  await page.evaluate(ask, 'a');
+  await logs(page, 'held');
+  await page.close();
+  const locks = await connected(there.url);
+  assert.equal(await locks.request('a', () => 'mine'), 'mine');
+});
+
+test('a page in the back/forward cache holds nothing, and comes back with a new session', async () => {
+  const [origin, chromium] = [await website(), await browser()];
+  const there = machine({ network: true });
+  await there.start('--allow-origin', origin, '--ttl', '1h');
+  const page = await chromium.open(`${origin}/`);
+  await page.evaluate(begin, there.url);
+  await page.evaluate(ask, 'a');
+  await logs(page, 'held');
+  const locks = await connected(there.url);
+  const next = hold(locks, 'a');
+  await page.go(`${origin}/elsewhere`);
+  const { release } = await next;
+  await page.back(`${origin}/`);
+  await logs(page, 'restored');
+  await logs(page, 'AbortError');
+  assert.deepEqual((await log(page)).sort(), ['AbortError', 'held', 'lost', 'restored']);
+  await page.evaluate(ask, 'a');
+  await until(async () => (await locks.query()).pending.length === 1);
+  release();
+  await until(async () => (await log(page)).filter((entry) => entry === 'held').length === 2);
+});
+
+test('a page of another origin is not let in', async () => {
+  const [origin, chromium] = [await website(), await browser()];
+  const there = machine({ network: true });
+  await there.start('--allow-origin', 'https://example.com');
+  const page = await chromium.open(`${origin}/`);
+  await assert.rejects(page.evaluate(begin, there.url), /NetworkError/);
+});
