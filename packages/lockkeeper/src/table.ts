@@ -92,7 +92,6 @@ export class Table {
   connected(resumed: boolean): void {
     this.#awaited = 0;
     for (const [rid, entry] of this.#entries) {
-      entry.awaited = false;
       if ('request' in entry && entry.stage !== Stage.UNSAID) this.#say(rid, entry);
     }
     // All at once: in its grace, a daemon answers nobody before all are ready.

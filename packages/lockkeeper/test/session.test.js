@@ -3,6 +3,7 @@
  * daemon, the network and the time are the test's.
  */
 
+import { between } from '../dist/host.js';
 import { Remote } from '../dist/remote.js';
 import { newManager } from '../dist/manager.js';
 import { unpack, pack } from '../dist/pack.js';
@@ -72,9 +73,9 @@ function fakeWorld() {
       return socket;
     },
     now: () => [world.steady, world.wall],
-    between: (a, b) => Math.max(b[0] - a[0], b[1] - a[1]),
+    between,
     later(run, milliseconds) {
-      const timer = { run, at: world.steady + milliseconds };
+      const timer = { run, at: world.steady + Math.ceil(milliseconds) };
       timers.add(timer);
       return () => timers.delete(timer);
     },
@@ -390,6 +391,33 @@ test('after a loss: what is asked waits for the next session, and an idle manage
   assert.equal(after.state, 'held');
 });
 
+test('after a loss: what was asked while there was no connection is not lost, and is said in the next session', async () => {
+  const { world, manager } = await connected();
+  const one = await held(manager, world, 'a', 1);
+  world.socket.cut();
+  const two = ask(manager, 'b');
+  world.pass(7500);
+  await settle();
+  assert.deepEqual([one.state, two.state], ['lost', 'waiting']);
+  world.socket.welcome(false, 'another');
+  assert.deepEqual(world.socket.take().map(([kind, rid, , resume]) => [kind, rid, resume]), [
+    ['hello', 1, null],
+    ['request', 2, 0],
+  ]);
+});
+
+test('after a loss: when the last who waited gives up, nobody is called any more', async () => {
+  const { world, manager } = await connected();
+  world.socket.cut();
+  world.pass(8000);
+  const controller = new AbortController();
+  const asked = ask(manager, 'a', { signal: controller.signal });
+  controller.abort('enough');
+  assert.equal(await asked.done.catch((reason) => reason), 'enough');
+  world.socket.cut();
+  assert.equal(world.timers, 0);
+});
+
 test('a request that nobody has heard of can be given up', async () => {
   const { world, manager } = await connected();
   world.socket.cut();
@@ -505,6 +533,16 @@ test('close() says bye, ends all, and resolves when the connection is closed', a
   await assert.rejects(manager.query(), { name: 'InvalidStateError' });
   world.pass(100_000);
   assert.deepEqual([world.sockets.length, world.timers, world.page], [1, 0, {}]);
+});
+
+test('close() without a connection ends all, too', async () => {
+  const { world, manager } = await connected();
+  const one = await held(manager, world, 'a', 1);
+  world.socket.cut();
+  const two = ask(manager, 'b');
+  await manager.close();
+  await settle();
+  assert.deepEqual([one.state, two.state, world.timers], ['lost', 'lost', 0]);
 });
 
 test('close() does not wait for a network that is not there', async () => {
