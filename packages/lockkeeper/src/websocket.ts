@@ -34,7 +34,10 @@ export function overWebSocket(url: string, options: ConnectOptions = {}): Remote
   const world: World = {
     open(url, protocol) {
       unrefWebSockets(protocol);
-      return new WebSocket(url, protocol);
+      const socket: Socket & { _socket?: { unref?(): void } } = new WebSocket(url, protocol);
+      // That of `ws` shows its own.
+      socket.addEventListener('open', () => socket._socket?.unref?.());
+      return socket;
     },
     now,
     between,

@@ -4,6 +4,7 @@ import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { connect } from 'lockkeeper';
+import { WebSocket } from 'ws';
 import { assert, run, runtime, test as testAnywhere, until } from './harness.js';
 import { connected, hold, machine, network } from './machine.js';
 
@@ -112,17 +113,22 @@ testAnywhere('where there is no WebSocket, the error says what to do', async () 
   }
 });
 
-test('a WebSocket that is given is used', async () => {
+// Bun and Deno have no use for it.
+const testNode = runtime === 'node' ? testAnywhere : () => {};
+
+testNode('the WebSocket of the package ws will do, in Node 20 too', async () => {
   const { url } = await serve();
-  let used = 0;
-  const Given = class extends WebSocket {
-    constructor(...args) {
-      super(...args);
-      used += 1;
-    }
-  };
-  const manager = await connected(url, { WebSocket: Given });
-  assert.equal(await manager.request('a', () => used), 1);
+  const between = await network(url);
+  const manager = await connected(between.url, { WebSocket });
+  const held = await hold(manager, 'a\uD83D');
+  between.drop();
+  assert.equal(await manager.request('b', () => 'b'), 'b');
+  assert.equal(held.lock.signal.aborted, false);
+  held.release('value');
+  assert.equal(await held.released, 'value');
+  const ended = await run(new URL('fixtures/network.js', import.meta.url), ['held', url, 'ws']);
+  assert.deepEqual([ended.stdout.trim(), ended.code], ['held', 0], ended.stderr);
+  await assert.rejects(connect('ws://127.0.0.1:1/', { WebSocket }), { name: 'NetworkError', message: /ECONNREFUSED/ });
 });
 
 const programs = {
