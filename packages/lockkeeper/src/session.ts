@@ -42,7 +42,7 @@ export interface World {
 /** Who wants what. */
 export interface Visitor {
   bucket: string;
-  token: string | null;
+  token: string | (() => string | Promise<string>) | null;
 }
 
 const PROTOCOL = 'lockkeeper.v1';
@@ -167,7 +167,7 @@ export class WebSocketSession implements Session {
     let why = 'the connection was refused, or cut';
     const on = (type: string, hear: (event: SocketEvent) => void): void =>
       socket.addEventListener(type, (event) => this.#socket === socket && hear(event));
-    on('open', () => this.#greet(socket));
+    on('open', () => void this.#greet(socket));
     on('message', ({ data }) => this.#receive(data));
     on('error', ({ message }) => (why = message || why));
     on('close', () => this.#disconnected(why));
@@ -175,11 +175,19 @@ export class WebSocketSession implements Session {
     this.#cancelAttempt = this.world.later(() => this.#drop('it does not answer'), patience);
   }
 
-  #greet(socket: Socket): void {
+  async #greet(socket: Socket): Promise<void> {
     const { bucket, token } = this.visitor;
+    let shown: string | null = null;
+    try {
+      if (token !== null) shown = `${typeof token === 'function' ? await token() : token}`;
+    } catch (error) {
+      if (this.#socket === socket) this.#drop(`there is no token (${String(error)})`);
+      return;
+    }
+    if (this.#socket !== socket) return;
     const resume = this.#identity;
     this.#unanswered = [this.world.now()];
-    socket.send(encode([Say.HELLO, VERSION, bucket, resume ? [resume.id, resume.secret] : null, token]));
+    socket.send(encode([Say.HELLO, VERSION, bucket, resume ? [resume.id, resume.secret] : null, shown]));
   }
 
   #receive(data: unknown): void {
@@ -244,8 +252,9 @@ export class WebSocketSession implements Session {
   }
 
   #dismissed(code: number, words: string): void {
-    if (this.#wasOpen && PASSING.includes(code)) return this.#drop(words);
-    this.#refuse(noSession(words, code));
+    if (this.#wasOpen && PASSING.includes(code)) this.#drop(words);
+    else if (this.#welcome) this.#end(noSession(words, code));
+    else this.#refuse(noSession(words, code));
   }
 
   /** Has done with this connection, of which the other side may not know. */

@@ -8,8 +8,8 @@ import { WebSocketSession, type Socket, type World } from './session.js';
 export interface ConnectOptions {
   /** The bucket whose locks are wanted: managers of different buckets share nothing. */
   bucket?: string;
-  /** Credentials, for a daemon on a network. */
-  token?: string;
+  /** Credentials, for a daemon on a network: a token, or how to get one, each time that a connection is made. */
+  token?: string | (() => string | Promise<string>);
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
   WebSocket?: new (url: string, protocol: string) => Socket;
 }
@@ -30,7 +30,7 @@ export function overWebSocket(url: string, options: ConnectOptions = {}): Remote
       'NotSupportedError',
     );
   }
-  const visitor = { bucket: `${bucket}`, token: token === undefined ? null : `${token}` };
+  const visitor = { bucket: `${bucket}`, token: token ?? null };
   const world: World = {
     open(url, protocol) {
       unrefWebSockets(protocol);

@@ -479,6 +479,50 @@ test('a daemon that stops is waited for; one that refuses is not', async () => {
   assert.equal(world.sockets.length, 3, 'who asks again is told again');
 });
 
+test('a daemon that ends the session is asked for another by who comes next', async () => {
+  const { world, manager } = await connected();
+  const asked = await held(manager, world, 'a', 1);
+  world.socket.hear(10, 17, 'nothing was heard for the ttl: say ping');
+  await settle();
+  assert.equal(asked.state, 'lost');
+  ask(manager, 'b');
+  world.socket.welcome(false, 'another');
+  assert.deepEqual(world.socket.take().map(([kind, , , resume]) => [kind, resume]), [['hello', null], ['request', 0]]);
+});
+
+test('a token that has to be got is got for each connection', async () => {
+  const world = fakeWorld();
+  let count = 0;
+  const token = async () => {
+    if ((count += 1) === 3) throw new Error('no more');
+    return `token ${count}`;
+  };
+  const visitor = { bucket: 'b', token };
+  const remote = new Remote((listener) => new WebSocketSession(listener, 'ws://test/', visitor, world));
+  const greeted = async () => {
+    world.socket.open();
+    await settle();
+    return world.socket.take().map((said) => said.at(-1));
+  };
+  assert.deepEqual(await greeted(), ['token 1']);
+  world.socket.hear(0, 1, 'me', SECRET, TTL, false);
+  await remote.opened;
+  world.socket.cut();
+  world.pass(50);
+  assert.deepEqual(await greeted(), ['token 2']);
+  world.socket.cut();
+  world.pass(100);
+  const attempts = world.sockets.length;
+  assert.deepEqual(await greeted(), []);
+  assert.equal(world.socket.closed, true);
+  world.pass(200);
+  assert.equal(world.sockets.length, attempts + 1, 'it is tried again');
+  world.socket.open();
+  world.socket.cut();
+  await settle();
+  assert.deepEqual(world.socket.take(), [], 'a connection that is gone meanwhile hears nothing');
+});
+
 test('connecting: whoever does not answer, or refuses, is an error', async () => {
   const opening = (happens) => {
     const world = fakeWorld();
