@@ -1,4 +1,4 @@
-/** The session that the addon has: with a daemon of this machine, on a Unix socket. It finds the daemon again when it dies. */
+/** The addon's session: with a daemon of this machine, on a Unix socket. It finds the daemon again when it dies. */
 
 import { noSession, refusal } from './errors.js';
 import { newNumbers, readLetters } from './mail.js';

@@ -27,7 +27,15 @@ export function refused(error: unknown): unknown {
 }
 
 /** The codes of the protocol that are told apart here. */
-export const Code = { NOT_SUPPORTED: 1, LIMIT: 2, DEADLOCK: 3, STORAGE: 4, FORBIDDEN: 6, UNAUTHORIZED: 20, STOPPING: 32 } as const;
+export const Code = {
+  NOT_SUPPORTED: 1,
+  LIMIT: 2,
+  DEADLOCK: 3,
+  STORAGE: 4,
+  FORBIDDEN: 6,
+  UNAUTHORIZED: 20,
+  STOPPING: 32,
+} as const;
 
 /** What a daemon refuses, with a code for programs and words for people. */
 export function refusal(code: number, words: string): Error {

@@ -1,6 +1,6 @@
 /**
- * What Node, Bun and Deno have and browsers have not. Their modules are asked for rather than imported, so that a browser can load
- * all that imports this.
+ * What Node, Bun and Deno have and browsers have not. Their modules are asked for rather than imported, so that a
+ * browser can load all that imports this.
  */
 
 import type { Mark } from './session.js';
@@ -32,26 +32,26 @@ export function between(earlier: Mark, later: Mark): number {
   return Math.max(later[0] - earlier[0], later[1] - earlier[1]);
 }
 
-const protocols = new Set<string>();
+let unreferencing = false;
 
 /**
- * Has no process of Node's live for a WebSocket of this protocol alone. A WebSocket cannot be told so, but diagnostics show its socket.
+ * Has no process of Node's live for a WebSocket of this protocol alone. A WebSocket cannot be told so, but diagnostics
+ * show its socket.
  */
 export function unrefWebSockets(protocol: string): void {
-  if (protocols.size === 0) {
-    process?.getBuiltinModule?.('node:diagnostics_channel').subscribe('undici:client:sendHeaders', (message) => {
-      const { headers, socket } = message as { headers: string; socket: { unref(): void } };
-      const own = /^sec-websocket-protocol: (.*)$/im.exec(headers)?.[1];
-      if (own !== undefined && protocols.has(own)) socket.unref();
-    });
-  }
-  protocols.add(protocol);
+  if (unreferencing) return;
+  unreferencing = true;
+  const diagnostics = process?.getBuiltinModule?.('node:diagnostics_channel');
+  diagnostics?.subscribe('undici:client:sendHeaders', (message) => {
+    const { headers, socket } = message as { headers: string; socket: { unref(): void } };
+    if (headers.includes(`\r\nsec-websocket-protocol: ${protocol}\r\n`)) socket.unref();
+  });
 }
 
 const leaving = new Set<() => void>();
 
 /**
- * Tells when a page is left, or the process ends, and when a page is shown that was left: out of the back/forward cache.
+ * Tells when a page is left, or the process ends, and when a page is shown, perhaps out of the back/forward cache.
  * Returns how to stop that.
  */
 export function watchPage(left: () => void, shown: () => void): () => void {

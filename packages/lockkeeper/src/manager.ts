@@ -46,7 +46,7 @@ const key = Symbol('lockkeeper');
 export class LockManager {
   #transport: Transport;
 
-  /** Throws: managers are what there is, not made. */
+  /** Throws: managers are given, not made. */
   constructor(...illegal: never);
   // An interface object has a length of 0, so its parameters have defaults.
   constructor(given: unknown = undefined, transport: Transport = undefined!) {

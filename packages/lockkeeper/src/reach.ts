@@ -6,8 +6,8 @@ import { Remote } from './remote.js';
 import { overWebSocket, type ConnectOptions } from './websocket.js';
 
 /**
- * The lock manager of the daemon at `url`: `unix:/path/to/daemon.sock`, `ws://host:port/` or `wss://…`. Without one, that which
- * `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs.
+ * The lock manager of the daemon at `url`: `unix:/path/to/daemon.sock`, `ws://host:port/` or `wss://…`. Without one, that
+ * which `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs.
  */
 export async function connect(url?: string, options?: ConnectOptions): Promise<LockManager> {
   const remote = reach(url, options);

@@ -1,6 +1,6 @@
 /**
- * The transport to a daemon, whatever carries its session: the addon (`daemon.ts`) or a WebSocket (`session.ts`). A session
- * has the table of what was asked, and finds the daemon again; this is what is the same for all.
+ * The transport to a daemon, whatever carries its session: the addon (`daemon.ts`) or a WebSocket (`session.ts`). A
+ * session has the table of what was asked, and finds the daemon again; this is what is the same for all.
  */
 
 import type { BrokenBy } from './errors.js';
@@ -161,7 +161,7 @@ function checkLength(names: readonly string[], info = ''): void {
     names.reduce((sum, name) => sum + length(name) + EACH, length(info));
   // A code unit has three bytes at most.
   if (total((text) => 3 * text.length) <= LONGEST || total((text) => encoder.encode(text).length) <= LONGEST) return;
-  throw new DOMException('limit reached: the names and the label of a request have 1 MiB at most', 'QuotaExceededError');
+  throw new DOMException('limit reached: a request has names and a label of 1 MiB at most', 'QuotaExceededError');
 }
 
 /** By request rather than by name. */

@@ -1,9 +1,9 @@
 /**
  * A session over WebSocket, which needs nothing but the language and a `WebSocket`: for browsers, Node, Bun and Deno.
  *
- * If the connection drops, it comes back, goes on with the session, and says again what it has. It takes its locks for lost
- * before the daemon does, and without hearing from it: three quarters of the ttl after it said the last thing that was answered. What
- * is asked after that waits for the next session.
+ * If the connection drops, it comes back, goes on with the session, and says again what it has. It takes its locks for
+ * lost before the daemon does, and without hearing from it: three quarters of the ttl after it said the last thing that
+ * was answered. What is asked after that waits for the next session.
  */
 
 import { Code, noSession } from './errors.js';
@@ -50,8 +50,9 @@ const PROTOCOL = 'lockkeeper.v1';
 const BEATS = 5;
 /** For which part of the ttl a session is believed in. */
 const BELIEF = 3 / 4;
-/** Milliseconds: how long a connection may take while there is no session to be lost; how long one may take to close. */
+/** How many milliseconds a connection may take while there is no session to be lost. */
 const PATIENCE = 10_000;
+/** How many it may take to close. */
 const LEAVING = 1000;
 /** Milliseconds between attempts, at first and at most. */
 const PAUSE = 50;

@@ -9,9 +9,7 @@ import type { WireEntry, WireScope, WireStep } from './wire.js';
 /** How far a request is. What comes after HELD is being given up. */
 const Stage = { UNSAID: 0, ASKED: 1, WAITING: 2, HELD: 3, RELEASING: 4, ABORTING: 5 } as const;
 
-/**
- * How much may be said that was not answered yet. What is said waits behind it, and that the daemon is there must be known in time.
- */
+/** How much may be said and not be answered yet. A ping waits behind it, and its answer must come in time. */
 const WINDOW = 1000;
 
 /** A request of which the daemon has not said the last word. */
@@ -219,7 +217,8 @@ function wordsFor(rid: number, { stage, scope, flags, nestedIn, info, claim }: L
   return [Say.REQUEST, rid, scope, flags, nestedIn, info];
 }
 
-function entryOf([name, shared, clientId, ticket, token, info, since, nestedIn, stole]: WireEntry): Snapshot['entries'][0] {
+function entryOf(entry: WireEntry): Snapshot['entries'][0] {
+  const [name, shared, clientId, ticket, token, info, since, nestedIn, stole] = entry;
   return {
     place: { name: fromName(name), mode: shared ? 'shared' : 'exclusive' },
     clientId,

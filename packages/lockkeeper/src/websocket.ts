@@ -22,7 +22,7 @@ export async function connect(url: string, options?: ConnectOptions): Promise<Lo
 }
 
 export function overWebSocket(url: string, options: ConnectOptions = {}): Remote {
-  const { bucket = 'default', token, WebSocket = (globalThis as { WebSocket?: ConnectOptions['WebSocket'] }).WebSocket } = options;
+  const { bucket = 'default', token, WebSocket = (globalThis as ConnectOptions).WebSocket } = options;
   if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" is no address of a daemon: it starts with ws: or wss:`);
   if (WebSocket === undefined) {
     throw new DOMException(

@@ -1,6 +1,6 @@
 /**
- * The messages of the protocol (`docs/protocol.md`), as arrays: just what is in MessagePack. The first element says which
- * message it is.
+ * The messages of the protocol (`docs/protocol.md`), as arrays: just what is in MessagePack. The first element says
+ * which message it is.
  */
 
 import { Malformed, pack, unpack, type Uint, type Value } from './pack.js';
@@ -27,7 +27,7 @@ export type WireScope = (readonly [name: Bytes, shared: boolean])[];
 export type Claim = [token: Uint, receipt: Bytes] | [ticket: Uint] | [null];
 
 export type ToServer =
-  | [typeof Say.HELLO, version: number, bucket: string, resume: [id: string, secret: Bytes] | null, token: string | null]
+  | [typeof Say.HELLO, version: number, bucket: string, [id: string, secret: Bytes] | null, token: string | null]
   | [typeof Say.REQUEST, Rid, WireScope, flags: number, nestedIn: Rid | null, info: string | null]
   | [typeof Say.RELEASE | typeof Say.ABORT, Rid]
   | [typeof Say.FORCE_RELEASE, Rid, name: Bytes]

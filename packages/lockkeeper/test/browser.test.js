@@ -1,6 +1,6 @@
 /**
- * The package in a browser: two pages of one origin, over WebSocket, in a Chromium without a window. It is driven by its own
- * DevTools protocol.
+ * The package in a browser: two pages of one origin, over WebSocket, in a Chromium without a window. It is driven by its
+ * own DevTools protocol.
  */
 
 import { spawn } from 'node:child_process';

@@ -1,4 +1,4 @@
-/** connect(): locks that reach every process of the machine, or whoever reaches its port, and outlive the daemon's death. */
+/** connect(): locks that reach every process of a machine, or all who reach its port, and outlive the daemon's death. */
 
 import { connect, LockManager, locks } from 'lockkeeper';
 import { assert, run, test, until } from './harness.js';

@@ -1,6 +1,6 @@
 /**
- * Runs every test file in every runtime that is installed, and those about what a lock manager does twice more: against a
- * daemon on its socket, and over WebSocket. Prints a table of them.
+ * Runs every test file in every runtime that is installed, and those about what a lock manager does twice more: against
+ * a daemon on its socket, and over WebSocket. Prints a table of them.
  *
  *     node test/run.js [--runtime node24]... [part of a file's name]...
  */
@@ -23,7 +23,18 @@ const runtimes = {
 };
 
 /** The files that hold for a daemon as for the manager of a process. */
-const EVERYWHERE = ['acquire', 'deadlock', 'idl', 'if-available', 'modes', 'names', 'query', 'request', 'signal', 'steal'];
+const EVERYWHERE = [
+  'acquire',
+  'deadlock',
+  'idl',
+  'if-available',
+  'modes',
+  'names',
+  'query',
+  'request',
+  'signal',
+  'steal',
+];
 
 /** The file that drives a browser, and whence. */
 const BROWSER = { file: 'browser.test.js', runtime: 'node24' };

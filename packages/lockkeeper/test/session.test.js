@@ -1,6 +1,6 @@
 /**
- * The session over WebSocket: what it says when a connection drops, when it stops believing, and what it tells of it. The
- * daemon, the network and the time are the test's.
+ * The session over WebSocket: what it says when a connection drops, when it stops believing, and what it tells of it.
+ * The daemon, the network and the time are the test's.
  */
 
 import { between } from '../dist/host.js';
@@ -391,7 +391,7 @@ test('after a loss: what is asked waits for the next session, and an idle manage
   assert.equal(after.state, 'held');
 });
 
-test('after a loss: what was asked while there was no connection is not lost, and is said in the next session', async () => {
+test('after a loss: what was asked without a connection is not lost, and is said in the next session', async () => {
   const { world, manager } = await connected();
   const one = await held(manager, world, 'a', 1);
   world.socket.cut();
@@ -651,7 +651,14 @@ test('words about what nobody asked for are ignored', async () => {
 
 test('refusals are the errors of the draft where it has some', async () => {
   const { world, manager } = await connected();
-  const names = { 1: 'NotSupportedError', 2: 'QuotaExceededError', 3: 'DeadlockError', 4: 'OperationError', 6: 'NotAllowedError', 99: 'OperationError' };
+  const names = {
+    1: 'NotSupportedError',
+    2: 'QuotaExceededError',
+    3: 'DeadlockError',
+    4: 'OperationError',
+    6: 'NotAllowedError',
+    99: 'OperationError',
+  };
   let rid = 0;
   for (const [code, name] of Object.entries(names)) {
     const asked = ask(manager, 'a');

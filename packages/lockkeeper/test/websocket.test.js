@@ -1,4 +1,4 @@
-/** connect('ws://…'): networks that drop, tokens, and what keeps a process alive. What time does is in session.test.js. */
+/** connect('ws://…'): networks that drop, tokens, what keeps a process alive. What time does is in session.test.js. */
 
 import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
@@ -106,7 +106,8 @@ testAnywhere('where there is no WebSocket, the error says what to do', async () 
   const own = Object.getOwnPropertyDescriptor(globalThis, 'WebSocket');
   Object.defineProperty(globalThis, 'WebSocket', { value: undefined, configurable: true });
   try {
-    await assert.rejects(connect('ws://127.0.0.1:1/'), { name: 'NotSupportedError', message: /Node 22.*\{ WebSocket \}/ });
+    const told = { name: 'NotSupportedError', message: /Node 22.*\{ WebSocket \}/ };
+    await assert.rejects(connect('ws://127.0.0.1:1/'), told);
   } finally {
     delete globalThis.WebSocket;
     if (own) Object.defineProperty(globalThis, 'WebSocket', own);

@@ -50,7 +50,10 @@ function parse(text) {
 
 function unescape(text) {
   const named = { t: 9, n: 10, r: 13, '\\': 92, '"': 34, 0: 0 };
-  const one = (part) => (part[1] === 'x' ? Number.parseInt(part.slice(2), 16) : part[1] ? named[part[1]] : part.charCodeAt(0));
+  const one = (part) => {
+    if (part[1] === 'x') return Number.parseInt(part.slice(2), 16);
+    return part[1] ? named[part[1]] : part.charCodeAt(0);
+  };
   return (text.match(/\\x..|\\.|[^\\]/g) ?? []).map(one);
 }
 
