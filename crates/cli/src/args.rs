@@ -19,7 +19,9 @@ Try it:
   lockkeeper run hello -- sleep 60 &                 …and see who has it
   lockkeeper query
 
-The daemon is started when it is needed. With LOCKKEEPER_URL (unix:/path/to/daemon.sock) it is one that you start."
+The daemon is started when it is needed. With LOCKKEEPER_URL (unix:/path/to/daemon.sock, ws://host:port or
+wss://host:port) it is one that you start. LOCKKEEPER_TOKEN_FILE has the token for one on the network, LOCKKEEPER_CA
+the certificates (PEM) of who vouches for it, if that is none that the system trusts."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]

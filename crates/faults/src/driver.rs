@@ -363,7 +363,8 @@ impl<'a> Driver<'a> {
             // Whoever asked has just ended its session: of that the daemon may not have heard.
             let own = format!(" {} ", std::process::id());
             let sessions = fs::read_to_string(self.stage.state().join("sessions"))?;
-            for session in sessions.lines().filter(|line| !line.contains(&own)) {
+            let others = |line: &&str| line.starts_with("open ") && !line.contains(&own);
+            for session in sessions.lines().filter(others) {
                 self.violate(Rule::Leftover, format!("a session is left: {session}"));
             }
             if life == "last" {

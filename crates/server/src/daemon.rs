@@ -178,9 +178,15 @@ impl Daemon {
         if self.stopping {
             return Some(STOPPING.into());
         }
-        let absent = self.awaited.len();
-        let words = format!("the daemon was killed and has started again: it waits for {absent} sessions");
-        self.grace.is_some().then_some(words)
+        self.grace.as_ref()?;
+        Some(match (self.awaited.len(), self.blind_until) {
+            (0, Some(_)) => {
+                "the machine has crashed: clients of before may still believe in their locks".into()
+            }
+            (absent, _) => {
+                format!("the daemon was killed and has started again: it waits for {absent} sessions")
+            }
+        })
     }
 
     /// The counts, as text.

@@ -179,25 +179,23 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         tokio::task::spawn_local(absent::watch_for_absent(Rc::clone(&daemon))),
         tokio::task::spawn_local(absent::watch_for_silent(Rc::clone(&daemon))),
     ];
-    let accept = async {
-        let network = async {
-            let Some((network, listen)) = &network else { return pending().await };
-            let reload = async {
-                loop {
-                    listen.reload.notified().await;
-                    network.reload(&daemon);
-                }
-            };
-            tokio::join!(network.accept(&daemon), network.tire_of_strangers(), reload);
+    let web = async {
+        let Some((network, listen)) = &network else { return pending().await };
+        let reload = async {
+            loop {
+                listen.reload.notified().await;
+                network.reload(&daemon);
+            }
         };
-        tokio::join!(listener.accept(&daemon), network);
+        tokio::join!(network.accept(&daemon), network.tire_of_strangers(), reload);
     };
-    tokio::pin!(accept);
+    tokio::pin!(web);
     tokio::select! {
         biased;
         () = stop => tracing::info!("asked to stop"),
         () = idle(&daemon, config.idle) => tracing::info!("nobody needs it: leaving"),
-        () = &mut accept => {}
+        () = listener.accept(&daemon) => {}
+        () = &mut web => {}
     }
     watches.iter().for_each(tokio::task::JoinHandle::abort);
     daemon.borrow_mut().stop();
@@ -210,7 +208,8 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     tokio::select! {
         () = gone => {}
         () = tokio::time::sleep(Duration::from_secs(1)) => {}
-        () = accept => {}
+        // Whoever asks how it is hears that it stops.
+        () = web => {}
     }
     if daemon.borrow().is_empty() {
         listener.forget();

@@ -56,19 +56,7 @@ impl User {
 
     /// The same, without waiting for the lock.
     pub(crate) fn start(&self, args: &[&str]) -> Holder {
-        let mut command = self.command(&["run"]);
-        // It says its process id, then holds until its input ends.
-        let script = "echo held; echo $$; echo $LOCKKEEPER_TOKEN; cat";
-        let mut child = command
-            .args(args)
-            .args(["--", "sh", "-c", script])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("it starts");
-        let (input, output) =
-            (child.stdin.take(), BufReader::new(child.stdout.take().expect("it is a pipe")));
-        Holder { child, input, output }
+        Holder::start(self.command(&["run"]).args(args))
     }
 
     /// The daemon's process.
@@ -113,6 +101,17 @@ pub(crate) struct Holder {
 }
 
 impl Holder {
+    /// Starts what holds a lock while a command runs.
+    pub(crate) fn start(run: &mut Command) -> Self {
+        // It says its process id, then holds until its input ends.
+        let script = "echo held; echo $$; echo $LOCKKEEPER_TOKEN; cat";
+        let run = run.args(["--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = run.spawn().expect("it starts");
+        let (input, output) =
+            (child.stdin.take(), BufReader::new(child.stdout.take().expect("it is a pipe")));
+        Self { child, input, output }
+    }
+
     /// The next line that the command prints.
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();

@@ -1,0 +1,241 @@
+//! `run` and `query` with a daemon that is reached by WebSocket.
+
+mod common;
+
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use common::{Holder, User};
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
+    path::PathBuf,
+    process::{Child, Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+/// A daemon with a port, and where to find it.
+struct Server {
+    user: User,
+    args: Vec<String>,
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start(args: &[&str]) -> Self {
+        Self::start_as(User::new(), args)
+    }
+
+    fn start_as(user: User, args: &[&str]) -> Self {
+        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
+        let (child, address) = launch(&user, &args, "127.0.0.1:0");
+        Self { user, args, child, address }
+    }
+
+    /// Kills it, and starts it again where it was.
+    fn restart(&mut self) {
+        self.child.kill().expect("it runs");
+        self.child.wait().expect("it is dead");
+        (self.child, _) = launch(&self.user, &self.args, &self.address);
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.user.command(args);
+        command.env("LOCKKEEPER_URL", format!("ws://{}", self.address));
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).stdin(Stdio::null()).output().expect("it starts")
+    }
+
+    /// Starts `run` with a command that says when it holds the lock, and holds it until it is let go.
+    fn start_holder(&self, args: &[&str]) -> Holder {
+        Holder::start(self.command(&["run"]).args(args))
+    }
+
+    fn hold(&self, args: &[&str]) -> Holder {
+        let mut holder = self.start_holder(args);
+        assert_eq!(holder.line(), "held");
+        holder
+    }
+
+    fn pending(&self, name: &str) -> usize {
+        let json = String::from_utf8(self.run(&["query", "--json", name]).stdout).expect("it is text");
+        json.split_once("\"pending\"").map_or(0, |(_, pending)| pending.matches("\"clientId\"").count())
+    }
+
+    fn wait_for_pending(&self, name: &str, count: usize) {
+        common::wait_until(|| self.pending(name) == count);
+    }
+}
+
+fn launch(user: &User, args: &[String], address: &str) -> (Child, String) {
+    let mut command = user.command(&["serve", "--log-format", "json", "--listen", address]);
+    let mut child = command.args(args).stderr(Stdio::piped()).spawn().expect("it starts");
+    let log = BufReader::new(child.stderr.take().expect("it is a pipe"));
+    let mut lines = log.lines().map(|line| line.expect("it is text"));
+    let line = lines.find(|line| line.contains("listening")).expect("it listens");
+    let address =
+        line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one");
+    let address = address.to_owned();
+    // It must not wait for somebody to read its log.
+    thread::spawn(move || lines.for_each(drop));
+    (child, address)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn locks_reach_across_the_network() {
+    let server = Server::start(&[]);
+    let mut holder = server.hold(&["a"]);
+    assert_eq!(server.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
+    assert_eq!(server.run(&["run", "--timeout", "10ms", "a", "--", "true"]).status.code(), Some(75));
+    // The processes of the daemon's machine have the same locks.
+    assert_eq!(server.user.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
+    let mut next = server.start_holder(&["a"]);
+    server.wait_for_pending("a", 1);
+    assert_eq!(holder.let_go(), 0);
+    assert_eq!(next.line(), "held");
+    let mut thief = server.hold(&["--steal", "a"]);
+    assert_eq!(next.code(), 76);
+    assert_eq!(thief.let_go(), 0);
+    // It went at once, not with the ttl: it has said bye.
+    assert!(server.run(&["run", "--if-available", "a", "--", "true"]).status.success());
+}
+
+#[test]
+fn holders_and_waiters_outlive_a_daemon_that_is_killed() {
+    let mut server = Server::start(&["--ttl", "60s"]);
+    let mut holder = server.hold(&["a"]);
+    let mut first = server.start_holder(&["a"]);
+    server.wait_for_pending("a", 1);
+    let mut second = server.start_holder(&["a"]);
+    server.wait_for_pending("a", 2);
+    for _ in 0..3 {
+        server.restart();
+        server.wait_for_pending("a", 2);
+    }
+    assert_eq!(holder.let_go(), 0);
+    assert_eq!(first.line(), "held");
+    assert_eq!(first.let_go(), 0);
+    assert_eq!(second.line(), "held");
+}
+
+/// A cable between a client and the daemon.
+struct Cable {
+    address: String,
+    cut: Arc<AtomicBool>,
+}
+
+impl Cable {
+    fn to(server: &Server) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = listener.local_addr().expect("it has one").to_string();
+        let (cut, far) = (Arc::new(AtomicBool::new(false)), server.address.clone());
+        let is_cut = Arc::clone(&cut);
+        thread::spawn(move || {
+            for near in listener.incoming().flatten() {
+                let Ok(far) = TcpStream::connect(&far) else { continue };
+                let clone = |stream: &TcpStream| stream.try_clone().expect("there are file descriptors");
+                for (from, to) in [(clone(&near), clone(&far)), (far, near)] {
+                    let cut = Arc::clone(&is_cut);
+                    thread::spawn(move || carry(from, to, &cut));
+                }
+            }
+        });
+        Self { address, cut }
+    }
+}
+
+/// Carries bytes; once it is cut, it swallows them, and nobody is told.
+fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
+    let mut bytes = [0; 4096];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !cut.load(Ordering::Relaxed) && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    if !cut.load(Ordering::Relaxed) {
+        let _ = to.shutdown(std::net::Shutdown::Both);
+    }
+}
+
+#[test]
+fn who_is_cut_off_for_longer_than_the_ttl_has_stopped_before_the_next_begins() {
+    let server = Server::start(&["--ttl", "12s"]);
+    let cable = Cable::to(&server);
+    let inside = server.user.socket().with_file_name("inside");
+    let inside = inside.to_str().expect("it is text");
+    let mut command = server.user.command(&["run", "a", "--", "sh", "-c"]);
+    command.arg("echo > $0; trap 'rm $0; exit' TERM; echo held; while :; do sleep 0.1; done").arg(inside);
+    command.env("LOCKKEEPER_URL", format!("ws://{}", cable.address)).stdout(Stdio::piped());
+    let mut holder = command.spawn().expect("it starts");
+    let mut line = String::new();
+    let mut output = BufReader::new(holder.stdout.take().expect("it is a pipe"));
+    output.read_line(&mut line).expect("it is text");
+    assert_eq!(line, "held\n");
+    cable.cut.store(true, Ordering::Relaxed);
+    let next = server.run(&["run", "a", "--", "sh", "-c", "test ! -e $0", inside]);
+    assert_eq!(next.status.code(), Some(0), "the holder was still inside");
+    assert_eq!(holder.wait().expect("it ends").code(), Some(76));
+}
+
+#[test]
+fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
+    let user = User::new();
+    let file = |name: &str, text: &str| -> PathBuf {
+        let path = user.state_dir().with_file_name(name);
+        fs::create_dir_all(path.parent().expect("it is in a directory")).expect("it is ours");
+        fs::write(&path, text).expect("it is ours");
+        path
+    };
+    let names = vec!["localhost".to_string()];
+    let rcgen::CertifiedKey { cert, signing_key } =
+        rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let (cert, key) = (file("cert.pem", &cert.pem()), file("key.pem", &signing_key.serialize_pem()));
+    let secret = [7; 32];
+    let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
+    let keys = file("keys.json", &format!(r#"{{"keys":[{{"kty":"oct","k":"{}"}}]}}"#, encode(&secret)));
+    let exp = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs() + 3600;
+    let claims = format!(r#"{{"exp":{exp},"buckets":["default"]}}"#);
+    let signed = format!("{}.{}", encode(br#"{"alg":"HS256"}"#), encode(claims.as_bytes()));
+    let seal = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret), signed.as_bytes());
+    let token = file("token", &format!("{signed}.{}\n", encode(seal.as_ref())));
+
+    let text = |path: &PathBuf| path.to_str().expect("it is text").to_owned();
+    let args = ["--tls-cert", &text(&cert), "--tls-key", &text(&key), "--keys", &text(&keys)];
+    let server = Server::start_as(user, &args);
+    let port = server.address.rsplit(':').next().expect("it has one");
+    let run = |env: &[(&str, &PathBuf)]| {
+        let mut command = server.user.command(&["run", "a", "--", "echo", "mine"]);
+        command.env("LOCKKEEPER_URL", format!("wss://localhost:{port}"));
+        command.envs(env.iter().copied()).output().expect("it starts")
+    };
+    let served = run(&[("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", &token)]);
+    assert_eq!((served.status.code(), &served.stdout[..]), (Some(0), &b"mine\n"[..]));
+    for (env, words) in [
+        (&[("LOCKKEEPER_CA", &cert)][..], "a token is needed"),
+        (&[("LOCKKEEPER_TOKEN_FILE", &token)], "certificate"),
+        (&[("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", &keys)], "the token is not one"),
+        (&[("LOCKKEEPER_CA", &key), ("LOCKKEEPER_TOKEN_FILE", &token)], "LOCKKEEPER_CA"),
+        (&[("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", &"/nowhere/token".into())], "/nowhere/token"),
+    ] {
+        let refused = run(env);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(69) && said.contains(words), "{words}: {said}");
+    }
+    // Without TLS, nobody understands it.
+    assert_eq!(server.run(&["run", "a", "--", "true"]).status.code(), Some(69));
+}
