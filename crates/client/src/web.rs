@@ -26,7 +26,7 @@ const HEAD: usize = 16 << 10;
 
 pub(crate) struct Web {
     stream: TcpStream,
-    tls: Option<Mutex<ClientConnection>>,
+    tls: Option<Box<Mutex<ClientConnection>>>,
 }
 
 impl Web {
@@ -37,7 +37,7 @@ impl Web {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(STEP))?;
         let tls = address.tls.then(|| handshake(address, &stream)).transpose()?;
-        let web = Self { stream, tls: tls.map(Mutex::new) };
+        let web = Self { stream, tls: tls.map(|tls| Box::new(Mutex::new(tls))) };
         web.upgrade(address)?;
         web.stream.set_read_timeout(None)?;
         Ok(web)

@@ -159,11 +159,10 @@ impl Place {
                         "{error}. To have one started, install the program `{PROGRAM}` (`cargo install \
                          lockkeeper-cli`): it is not on the PATH"
                     )
-                } else if own {
-                    error.to_string()
+                } else if let Some(socket) = self.endpoint.socket().filter(|_| !own) {
+                    format!("{error}. Start one: `{PROGRAM} serve --socket {}`", socket.display())
                 } else {
-                    let socket = self.endpoint.socket().display();
-                    format!("{error}. Start one: `{PROGRAM} serve --socket {socket}`")
+                    error.to_string()
                 }
             }
             _ => error.to_string(),
