@@ -27,7 +27,7 @@ pub(crate) struct Client {
 
 enum Line {
     Local(UnixStream),
-    Network(Web),
+    Network(Box<Web>),
 }
 
 /// What a client knows of a lock or request, to reclaim it.
@@ -56,7 +56,7 @@ impl Client {
     }
 
     pub(crate) fn on_line(web: Web) -> Self {
-        Self::with(Line::Network(web))
+        Self::with(Line::Network(Box::new(web)))
     }
 
     /// Opens a session on the network.
