@@ -29,10 +29,11 @@ impl Locks {
     /// # Ok(()) }
     /// ```
     pub fn connect_default() -> Connect {
-        Connect { url: None, bucket: "default".into() }
+        Connect { url: None, bucket: "default".into(), token: None }
     }
 
-    /// The locks of the daemon at `url`: `unix:/path/to/daemon.sock`. None is started there. Needs the feature `connect`.
+    /// The locks of the daemon at `url`: `unix:/path/to/daemon.sock`, or, with the feature `network`, `ws://…` and `wss://…` on any
+    /// machine. None is started there. Needs the feature `connect`.
     ///
     /// What is asked of such locks is asked as of any others, with the same types. What differs:
     ///
@@ -52,7 +53,7 @@ impl Locks {
     /// # Ok(()) }
     /// ```
     pub fn connect(url: impl Into<String>) -> Connect {
-        Connect { url: Some(url.into()), bucket: "default".into() }
+        Connect { url: Some(url.into()), bucket: "default".into(), token: None }
     }
 }
 
@@ -65,7 +66,7 @@ impl Locks {
 /// # Errors
 ///
 /// [`Error::Unreachable`] if nobody listens there, or the daemon cannot be started. [`Error::Refused`] if the daemon does not
-/// want us: another version, a bucket that cannot be called so.
+/// want us: another version, a bucket that cannot be called so, no credentials.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};
@@ -74,11 +75,12 @@ impl Locks {
 /// assert!(matches!(nobody, Err(Error::Unreachable(_))));
 /// # }) }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is connected before it is awaited, or told to block"]
 pub struct Connect {
     url: Option<String>,
     bucket: String,
+    token: Option<String>,
 }
 
 impl Connect {
@@ -95,6 +97,21 @@ impl Connect {
     /// ```
     pub fn bucket(mut self, name: impl Into<String>) -> Self {
         self.bucket = name.into();
+        self
+    }
+
+    /// The credentials for a daemon on the network. Without, those in the file that `LOCKKEEPER_TOKEN_FILE` names, by
+    /// [`Locks::connect_default`].
+    ///
+    /// ```no_run
+    /// # use lockkeeper::{Error, Locks};
+    /// # async fn publish(token: String) -> Result<(), Error> {
+    /// let locks = Locks::connect("wss://locks.example.com").token(token).await?;
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "network")]
+    pub fn token(mut self, token: impl Into<String>) -> Self {
+        self.token = Some(token.into());
         self
     }
 
@@ -117,7 +134,11 @@ impl Connect {
 
     fn place(self) -> Result<Place, Error> {
         let endpoint = self.url.map_or_else(Endpoint::from_env, |url| url.parse());
-        Ok(Place { endpoint: endpoint.map_err(Error::Unreachable)?, program: on_path(), bucket: self.bucket })
+        let mut endpoint: Endpoint = endpoint.map_err(Error::Unreachable)?;
+        if let Some(token) = self.token {
+            endpoint = endpoint.with_token(token);
+        }
+        Ok(Place { endpoint, program: on_path(), bucket: self.bucket })
     }
 }
 
@@ -151,19 +172,15 @@ impl Place {
 
     fn advise(&self, error: &client::Error) -> String {
         use io::ErrorKind::{ConnectionRefused, NotFound};
-        let own = self.endpoint == Endpoint::default();
-        match error {
-            client::Error::Unreachable(_, why) if matches!(why.kind(), ConnectionRefused | NotFound) => {
-                if own && self.program.is_none() {
-                    format!(
-                        "{error}. To have one started, install the program `{PROGRAM}` (`cargo install \
-                         lockkeeper-cli`): it is not on the PATH"
-                    )
-                } else if let Some(socket) = self.endpoint.socket().filter(|_| !own) {
-                    format!("{error}. Start one: `{PROGRAM} serve --socket {}`", socket.display())
-                } else {
-                    error.to_string()
-                }
+        let client::Error::Unreachable(_, why) = error else { return error.to_string() };
+        let absent = matches!(why.kind(), ConnectionRefused | NotFound);
+        match self.endpoint.socket().filter(|_| absent) {
+            Some(own) if Endpoint::default().socket() == Some(own) && self.program.is_none() => format!(
+                "{error}. To have one started, install the program `{PROGRAM}` (`cargo install lockkeeper-cli`): it is not \
+                 on the PATH"
+            ),
+            Some(other) if Endpoint::default().socket() != Some(other) => {
+                format!("{error}. Start one: `{PROGRAM} serve --socket {}`", other.display())
             }
             _ => error.to_string(),
         }

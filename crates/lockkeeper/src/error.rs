@@ -67,6 +67,7 @@ impl Error {
             Self::Aborted(_) | Self::Stolen | Self::Lost => "AbortError",
             Self::TimedOut => "TimeoutError",
             Self::Deadlock { .. } => "DeadlockError",
+            // Code 2 is a limit of the daemon's.
             Self::Limit(_) | Self::Refused { code: 2, .. } => "QuotaExceededError",
             Self::Unreachable(_) => "NetworkError",
             Self::Refused { .. } => "OperationError",

@@ -74,6 +74,22 @@ mod connecting {
         assert!(matches!(refused, Err(Error::Refused { code: 1, .. })), "{refused:?}");
     }
 
+    #[cfg(feature = "network")]
+    #[test]
+    fn a_session_over_the_network_has_the_same_locks() {
+        let daemon = Daemon::on_network();
+        let near = connect(&daemon);
+        let far = Locks::connect(format!("ws://{}", daemon.address())).blocking().unwrap();
+        future::block_on(async {
+            let lock = near.acquire("a").await.unwrap();
+            assert!(far.request("a").if_available().acquire().await.unwrap().is_none());
+            let mut waiting = pin!(far.acquire("a"));
+            assert!(step(&far, waiting.as_mut()).await.is_none());
+            lock.release().unwrap();
+            assert_eq!(waiting.await.unwrap().client_id(), far.client_id());
+        });
+    }
+
     #[test]
     fn a_limit_of_the_daemons_refuses_and_changes_nothing() {
         let daemon = Daemon::start_with(|config| config.limits.requests_per_client = 1);
@@ -308,6 +324,8 @@ mod parts {
         let config = lockkeeper_server::Config {
             state_dir: socket.with_file_name("state"),
             socket,
+            given: None,
+            listen: None,
             ttl: Duration::from_secs(10),
             idle: Some(Duration::from_millis(100)),
             limits: Default::default(),
