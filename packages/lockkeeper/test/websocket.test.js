@@ -5,7 +5,7 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { connect } from 'lockkeeper';
 import { WebSocket } from 'ws';
-import { assert, run, runtime, test as testAnywhere, until } from './harness.js';
+import { assert, run, runtime, test as testAnywhere, turn, until } from './harness.js';
 import { connected, hold, machine, network } from './machine.js';
 
 // Node 20 has no WebSocket.
@@ -40,6 +40,34 @@ test('a connection that drops: locks, places in queues and what was asked meanwh
   assert.equal(await held.released, 'value');
   await Promise.all(waiting);
   assert.deepEqual(order, ['far', 'near', 0, 1, 2, 3, 4]);
+});
+
+test('networks that drop again and again: everybody has his turns, one at a time, in the order of the tokens', async () => {
+  const { url } = await serve();
+  const networks = await Promise.all([1, 2, 3, 4].map(() => network(url)));
+  const managers = await Promise.all(networks.map((between) => connected(between.url)));
+  const tokens = [];
+  let inside = 0;
+  const turns = managers.map(async (manager, who) => {
+    for (let n = 0; n < 8; n++) {
+      const value = await manager.request('a', async ({ token }) => {
+        assert.equal((inside += 1), 1);
+        tokens.push(token);
+        // The holder's own, or that of one who waits: before, in and after the callback's last task.
+        const [before, during, after] = [0, 1, 2].map((i) => networks[(who + n + i) % (networks.length + i)]);
+        before?.drop();
+        await turn();
+        during?.drop();
+        inside -= 1;
+        setImmediate(() => after?.drop());
+        return n;
+      });
+      assert.equal(value, n);
+    }
+  });
+  await Promise.all(turns);
+  assert.equal(tokens.length, 32);
+  assert.ok(tokens.every((token, i) => i === 0 || token > tokens[i - 1]), String(tokens));
 });
 
 test('a release that falls into the gap is done, and told', async () => {
