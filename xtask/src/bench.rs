@@ -28,7 +28,7 @@ pub(crate) fn write_results() -> Result {
 }
 
 /// Cores and model of the processor.
-fn machine() -> String {
+pub(crate) fn machine() -> String {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let model =
@@ -36,7 +36,7 @@ fn machine() -> String {
     format!("{cores} cores of {}", model.unwrap_or("an unknown processor"))
 }
 
-fn said(command: &str, args: &[&str]) -> String {
+pub(crate) fn said(command: &str, args: &[&str]) -> String {
     let output = Command::new(command).args(args).output();
     output.map_or_else(
         |_| "unknown".into(),

@@ -1,6 +1,7 @@
 //! The task runner. `cargo xtask` lists the jobs; CI runs `cargo xtask test` and nothing else.
 
 mod bench;
+mod bench_command;
 mod guides;
 mod setup;
 
@@ -25,6 +26,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask guides      * every command of the guides in docs/, compared with what they show
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
+  cargo xtask bench command `lockkeeper run` beside flock and etcdctl; writes bench/RESULTS-command.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
@@ -46,6 +48,7 @@ fn main() -> ExitCode {
         ["guides"] => guides::run_all(),
         ["gate"] => gate(),
         ["bench"] => bench::write_results(),
+        ["bench", "command"] => bench_command::write_results(),
         ["fuzz"] => fuzz(None),
         ["fuzz", seconds] => fuzz(Some(seconds)),
         ["faults"] => faults("200"),

@@ -27,7 +27,12 @@ pub(crate) fn node_modules() -> Result {
 
 /// A command of a Debian package.
 pub(crate) fn command(name: &str, package: &str) -> Result {
-    if answers(Command::new(name).arg("--version")) {
+    package_for(Command::new(name).arg("--version"), package)
+}
+
+/// A Debian package, unless what it is for works already.
+pub(crate) fn package_for(probe: &mut Command, package: &str) -> Result {
+    if answers(probe) {
         return Ok(());
     }
     eprintln!("xtask: installing {package} (apt-get)");
