@@ -1,52 +1,76 @@
 //! The command line.
 
-use crate::settings::{Settings, Span};
+use crate::{
+    Failure, exit,
+    settings::{Settings, Span},
+};
 use clap::{Parser, Subcommand};
-use lockkeeper_client::{Endpoint, Session};
+use lockkeeper_client::{Endpoint, Error, Session, code};
 use lockkeeper_core::Name;
-use std::{env, ffi::OsString, os::unix::ffi::OsStrExt, path::PathBuf, time::Duration};
+use std::{
+    env,
+    ffi::{OsStr, OsString},
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    time::Duration,
+};
 
 /// Named locks for every process of this machine, served in order.
 #[derive(Parser)]
 #[command(
+    name = "lockkeeper",
     version,
     max_term_width = 100,
-    subcommand_required = true,
-    arg_required_else_help = true,
     after_help = "\
-Try it:
-  lockkeeper run hello -- echo mine                  run a command while holding a lock
-  lockkeeper run hello -- sleep 60 &                 …and see who has it
-  lockkeeper query
+Examples:
+  lockkeeper run backup -- ./backup.sh                 one at a time; others wait their turn
+  lockkeeper run --if-available backup -- ./backup.sh  not twice at once: exit status 75
+  lockkeeper query                                     who holds, who waits
+  lockkeeper inspect backup                            all there is to know about one lock
+  lockkeeper release backup                            take it from whoever holds it
 
-The daemon is started when it is needed. With LOCKKEEPER_URL (unix:/path/to/daemon.sock, ws://host:port or
-wss://host:port) it is one that you start. LOCKKEEPER_TOKEN_FILE has the token for one on the network, LOCKKEEPER_CA
-the certificates (PEM) of who vouches for it, if that is none that the system trusts."
+The daemon is started when it is needed. In the environment, LOCKKEEPER_URL says where else it is
+(unix:/path/to/daemon.sock, ws://host:port, wss://host:port), and LOCKKEEPER_BUCKET which of its buckets is
+meant (default). For one on the network, LOCKKEEPER_TOKEN_FILE has the token, and LOCKKEEPER_CA the
+certificates (PEM) of who vouches for it, if that is none that the system trusts."
 )]
 pub(crate) struct Args {
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: Option<Command>,
 }
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Run(Run),
     Query(Query),
+    Inspect(Inspect),
+    Release(Release),
     Serve(Serve),
+    Completions(Completions),
+    Man(Man),
 }
 
 /// Run a command while holding a lock.
 #[derive(Parser)]
 #[command(after_help = "\
 Examples:
-  lockkeeper run backup -- ./backup.sh               one backup at a time; others wait their turn
-  lockkeeper run --if-available backup -- ./backup.sh
-  lockkeeper run --timeout 5s orders report.pdf -- ./report.sh
-  lockkeeper run --shared orders -- ./read-only.sh
+  lockkeeper run backup -- ./backup.sh                 one at a time; others wait their turn
+  lockkeeper run --if-available backup -- ./backup.sh  not twice at once: exit status 75
+  lockkeeper run --timeout 5s orders pdf -- ./report   two locks at once, or exit status 75
+  lockkeeper run --shared orders -- ./read-only.sh     together with others that only read
+  lockkeeper run build -- sh -c 'make && make check'   a line of shell
 
-Exit status: that of the command; 75 if the lock was not to be had (--if-available, --timeout); 76 if it was
-lost while the command ran; 64 if the call is wrong; 69 if no daemon can be reached; 126 or 127 if the command
-cannot be started. The command sees its fencing token in LOCKKEEPER_TOKEN.")]
+Exit status:
+  that of the command, or 128+N if signal N ended it
+  64   the call is wrong
+  69   no daemon can be reached
+  75   the lock was not to be had (--if-available, --timeout)
+  76   the lock was lost while the command ran: stolen, released by force, or the daemon was gone too long
+  77   the credentials do not allow it
+  126  the command cannot be started; 127: there is no such command
+
+The command sees its fencing token in LOCKKEEPER_TOKEN: it grows with every grant. Signals that are sent to
+lockkeeper run are passed on. The lock lasts as long as the command, even if lockkeeper run is killed.")]
 pub(crate) struct Run {
     /// Hold the lock together with others who do too
     #[arg(long)]
@@ -57,31 +81,117 @@ pub(crate) struct Run {
     /// Wait no longer than that (500ms, 5s, 2m), then exit with 75
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
-    /// Take the lock from whoever holds it
+    /// Take the lock from whoever holds it, who is told
     #[arg(long, conflicts_with = "shared")]
     pub(crate) steal: bool,
-    /// A label that others see
+    /// A label that others see [default: user@host: COMMAND]
     #[arg(long, value_name = "TEXT")]
     pub(crate) info: Option<String>,
     /// Time between SIGTERM and SIGKILL for a command whose lock is lost
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     pub(crate) grace: Duration,
+    /// Say nothing while waiting, nor when the lock is not to be had
+    #[arg(short, long)]
+    pub(crate) quiet: bool,
     /// The locks to hold, all at once
     #[arg(required = true, value_name = "NAME")]
     pub(crate) names: Vec<OsString>,
     /// The command, after --
-    #[arg(last = true, required = true, value_name = "COMMAND")]
+    #[arg(last = true, required = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
 }
 
-/// Show who holds and who waits.
+/// Show who holds and who waits, a line for each name.
+///
+/// A table on a terminal, JSON elsewhere.
 #[derive(Parser)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  lockkeeper query                                     all locks
+  lockkeeper query backup                              one of them, and the queue for it in order
+  lockkeeper query --json | jq '.held[].name'          the names that are held
+
+JSON: {\"held\":[{\"name\",\"mode\",\"clientId\",\"token\",\"info\",\"pid\",\"since\"}],\"pending\":[…]}, where since is the
+time in milliseconds for which it has been held or has waited. token is missing where it waits, info and
+pid where they are not known. A name that no JavaScript string spells has its bytes in nameBytes, in hex."
+)]
 pub(crate) struct Query {
-    /// JSON rather than a table
+    /// JSON, even on a terminal
     #[arg(long)]
     pub(crate) json: bool,
+    /// A table, even if it does not go to a terminal
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) table: bool,
     /// Of this lock only
     pub(crate) name: Option<OsString>,
+}
+
+/// Show all there is to know: scopes, labels, tokens, processes, deadlocks.
+///
+/// A line for each request, which may have several names. A table on a terminal, JSON elsewhere.
+#[derive(Parser)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  lockkeeper inspect                                   all requests
+  lockkeeper inspect backup                            those that ask for this lock
+  lockkeeper inspect --json | jq '.deadlocks[].cycle'  who waits for whom in a circle
+
+JSON: {\"held\":[{\"request\",\"scope\":[{\"name\",\"mode\"}],\"clientId\",\"token\",\"info\",\"pid\",\"since\",\"nestedIn\",
+\"stole\"}],\"pending\":[…],\"deadlocks\":[{\"cycle\":[{\"request\",\"waitsFor\":{\"name\"}}]}]}. Each request of a cycle
+waits for the next: for the name in waitsFor, or because the next is nested in it. See also query --help."
+)]
+pub(crate) struct Inspect {
+    #[command(flatten)]
+    pub(crate) query: Query,
+}
+
+/// Break every lock of a name, whoever holds it.
+///
+/// The holders are told: lockkeeper run ends its command and exits with 76. Whoever waits is next. On a
+/// terminal, it asks before it does so.
+#[derive(Parser)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  lockkeeper release backup                            shows who holds it, and asks
+  lockkeeper release --yes backup                      does not ask
+
+Exit status: 0, also if nobody held it; 1 if you said no."
+)]
+pub(crate) struct Release {
+    /// Do not ask
+    #[arg(short, long)]
+    pub(crate) yes: bool,
+    /// The lock
+    pub(crate) name: OsString,
+}
+
+/// Print a script that completes commands and options in a shell.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  lockkeeper completions bash > ~/.local/share/bash-completion/completions/lockkeeper
+  lockkeeper completions zsh > ~/.zfunc/_lockkeeper    with ~/.zfunc in fpath
+  lockkeeper completions fish > ~/.config/fish/completions/lockkeeper.fish")]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Write the manual pages, one for each command.
+#[derive(Parser)]
+#[command(after_help = "\
+Example:
+  lockkeeper man ~/.local/share/man/man1 && man lockkeeper-run")]
+pub(crate) struct Man {
+    /// Where to, a directory that exists
+    #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub(crate) directory: PathBuf,
 }
 
 /// Be the daemon. It is started when it is needed; this is for those who want it under their own care.
@@ -105,15 +215,52 @@ pub(crate) struct Serve {
 }
 
 /// A session with the daemon, which this program can be.
-pub(crate) fn session() -> Result<Session, (u8, String)> {
-    let endpoint = Endpoint::from_env().map_err(|why| (crate::exit::USAGE, why))?;
-    let program = env::current_exe().map_err(|error| (crate::exit::SOFTWARE, error.to_string()))?;
-    Session::open(&endpoint, Some(program), "default")
-        .map_err(|error| (crate::exit::UNAVAILABLE, error.to_string()))
+pub(crate) fn session() -> Result<Session, Failure> {
+    let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
+    let program = env::current_exe().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
+    Session::open(&endpoint, Some(program), &bucket()).map_err(failed)
+}
+
+/// The bucket whose locks are meant.
+pub(crate) fn bucket() -> String {
+    env::var("LOCKKEEPER_BUCKET").ok().filter(|bucket| !bucket.is_empty()).unwrap_or_else(|| "default".into())
+}
+
+/// Whether it is this user's own daemon, which is started when it is needed.
+pub(crate) fn is_own(endpoint: &Endpoint) -> bool {
+    endpoint.socket() == Endpoint::default().socket()
+}
+
+/// What to say of a daemon that cannot be reached, or refuses.
+pub(crate) fn failed(error: Error) -> Failure {
+    match &error {
+        Error::Refused { code, .. } => refused(*code, explained(&error)),
+        _ => (exit::UNAVAILABLE, explained(&error)),
+    }
+}
+
+pub(crate) fn refused(why: u32, message: String) -> Failure {
+    let exit = match why {
+        code::NOT_SUPPORTED => exit::USAGE,
+        code::FORBIDDEN | code::UNAUTHORIZED => exit::NO_PERMISSION,
+        _ => exit::UNAVAILABLE,
+    };
+    (exit, message)
+}
+
+/// The error, and what to do next.
+pub(crate) fn explained(error: &Error) -> String {
+    match error {
+        Error::Unreachable(endpoint, _) if !is_own(endpoint) => format!(
+            "{error}. LOCKKEEPER_URL says that it is there: start it with `lockkeeper serve`, or unset the variable to \
+             use this user's own"
+        ),
+        _ => error.to_string(),
+    }
 }
 
 /// A name of any bytes that the shell can pass.
-pub(crate) fn name(given: &OsString) -> Name {
+pub(crate) fn name(given: &OsStr) -> Name {
     Name::from(given.as_bytes())
 }
 

@@ -2,19 +2,23 @@
 
 mod args;
 mod query;
+mod release;
 mod run;
 mod serve;
 mod settings;
+mod show;
+mod status;
+mod table;
 
 use args::{Args, Command};
-use clap::Parser;
-use std::process::ExitCode;
+use clap::{CommandFactory, Parser};
+use std::{io, path::Path, process::ExitCode};
 
 /// Exit codes, as `sysexits.h` has them where it does.
 mod exit {
     /// The call is wrong.
     pub(crate) const USAGE: u8 = 64;
-    /// No daemon can be reached.
+    /// No daemon can be reached, or it cannot do what is asked.
     pub(crate) const UNAVAILABLE: u8 = 69;
     /// Something of the system's does not work.
     pub(crate) const SOFTWARE: u8 = 70;
@@ -22,9 +26,17 @@ mod exit {
     pub(crate) const NO_LOCK: u8 = 75;
     /// The lock was lost while the command ran.
     pub(crate) const LOST: u8 = 76;
+    /// The credentials do not allow it.
+    pub(crate) const NO_PERMISSION: u8 = 77;
     /// The command cannot be started; not found is one more. As shells have it.
     pub(crate) const CANNOT_RUN: u8 = 126;
 }
+
+/// What a command comes to: an exit code, or a failure.
+type Done = Result<ExitCode, Failure>;
+
+/// An exit code, and words for standard error if there are any.
+type Failure = (u8, String);
 
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
@@ -35,15 +47,29 @@ fn main() -> ExitCode {
         }
     };
     let done = match args.command {
-        Command::Serve(args) => serve::serve(args),
-        Command::Run(args) => run::run(args),
-        Command::Query(args) => query::query(args),
+        None => status::status(),
+        Some(Command::Run(args)) => run::run(args),
+        Some(Command::Query(args)) => query::query(args),
+        Some(Command::Inspect(args)) => query::inspect(args.query),
+        Some(Command::Release(args)) => release::release(args),
+        Some(Command::Serve(args)) => serve::serve(args),
+        Some(Command::Completions(args)) => {
+            clap_complete::generate(args.shell, &mut Args::command(), "lockkeeper", &mut io::stdout());
+            Ok(ExitCode::SUCCESS)
+        }
+        Some(Command::Man(args)) => man(&args.directory),
     };
     done.unwrap_or_else(|(code, message)| {
-        eprintln!("lockkeeper: {message}");
+        if !message.is_empty() {
+            eprintln!("lockkeeper: {message}");
+        }
         code.into()
     })
 }
 
-/// What a command comes to: an exit code, or one with words.
-type Done = Result<ExitCode, (u8, String)>;
+/// Writes a manual page for each command.
+fn man(directory: &Path) -> Done {
+    let written = clap_mangen::generate_to(Args::command(), directory);
+    let failed = |error| (exit::SOFTWARE, format!("{}: {error}", directory.display()));
+    written.map(|()| ExitCode::SUCCESS).map_err(failed)
+}

@@ -1,99 +1,209 @@
-//! `lockkeeper query`.
+//! `lockkeeper query` and `lockkeeper inspect`: who holds and who waits.
 
-use crate::{Done, args, args::Query, exit};
-use lockkeeper_client::Entry;
-use std::{fmt::Write as _, process::ExitCode};
+use crate::{
+    Done, args,
+    args::Query,
+    show::{self, Object},
+    table::{Paint, Table, painted_if},
+};
+use lockkeeper_client::{Entry, Snapshot, Step};
+use lockkeeper_core::{Mode, Name};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    io::{IsTerminal, Write, stdout},
+    process::ExitCode,
+};
 
 pub(crate) fn query(args: Query) -> Done {
     let session = args::session()?;
-    let name = args.name.as_ref().map(args::name);
-    let entries = session.query(name.as_ref()).map_err(|error| (exit::UNAVAILABLE, error.to_string()))?;
-    print!("{}", if args.json { json(&entries) } else { table(&entries) });
+    let name = args.name.as_deref().map(args::name);
+    let entries = session.query(name.as_ref()).map_err(args::failed)?;
+    print(&args, || query_json(&entries), || query_table(&entries, name.as_ref()))
+}
+
+pub(crate) fn inspect(args: Query) -> Done {
+    let session = args::session()?;
+    let mut snapshot = session.inspect(None).map_err(args::failed)?;
+    let name = args.name.as_deref().map(args::name);
+    if let Some(name) = &name {
+        only(&mut snapshot, name);
+    }
+    print(&args, || inspect_json(&snapshot), || inspect_table(&snapshot, name.as_ref()))
+}
+
+/// Leaves the requests that ask for the name, with all their names, and the cycles that they are in.
+fn only(snapshot: &mut Snapshot, name: &Name) {
+    let asking = snapshot.entries.iter().filter(|entry| entry.name == *name);
+    let asking: HashSet<u64> = asking.map(|entry| entry.ticket).collect();
+    snapshot.entries.retain(|entry| asking.contains(&entry.ticket));
+    snapshot.deadlocks.retain(|cycle| cycle.iter().any(|step| asking.contains(&step.ticket)));
+}
+
+/// A table for people, JSON for programs.
+fn print(args: &Query, json: impl FnOnce() -> String, table: impl FnOnce() -> String) -> Done {
+    let people = args.table || (!args.json && stdout().is_terminal());
+    let text = if people { table() } else { json() };
+    // Who has seen enough closes the pipe.
+    let _ = stdout().write_all(text.as_bytes());
     Ok(ExitCode::SUCCESS)
 }
 
-/// `{"held":[…],"pending":[…]}`. Tokens are strings: they may be beyond what a JSON reader takes for a number.
-fn json(entries: &[Entry]) -> String {
-    let list = |held: bool| {
-        let entries = entries.iter().filter(|entry| entry.token.is_some() == held);
-        let objects = entries.map(|entry| {
-            let mut object = format!(
-                r#"{{"name":{},"mode":"{}","clientId":{}"#,
-                quote(&entry.name.to_string_lossy()),
-                entry.mode,
-                quote(&entry.client_id)
-            );
-            if let Some(token) = entry.token {
-                let _ = write!(object, r#","token":"{token}""#);
-            }
-            if let Some(info) = &entry.info {
-                let _ = write!(object, r#","info":{}"#, quote(info));
-            }
-            let _ = write!(object, r#","since":{}}}"#, entry.since);
-            object
-        });
-        objects.collect::<Vec<_>>().join(",")
-    };
-    format!("{{\"held\":[{}],\"pending\":[{}]}}\n", list(true), list(false))
+fn query_json(entries: &[Entry]) -> String {
+    let json = |entry: &&Entry| about(place(entry), entry).end();
+    lists(entries.iter().collect(), |entry| entry.token.is_some(), json).end() + "\n"
 }
 
-/// A JSON string.
-fn quote(text: &str) -> String {
-    let mut quoted = String::from('"');
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => quoted.extend(['\\', c]),
-            '\u{0}'..='\u{1f}' => _ = write!(quoted, "\\u{:04x}", u32::from(c)),
-            _ => quoted.push(c),
+fn inspect_json(snapshot: &Snapshot) -> String {
+    let json = |request: &&[Entry]| {
+        let first = &request[0];
+        let scope = show::array(request.iter().map(|entry| place(entry).end()));
+        let object = Object::new().text("request", &first.ticket.to_string()).raw("scope", scope);
+        let mut object = about(object, first);
+        if let Some(outer) = first.nested_in {
+            object = object.text("nestedIn", &outer.to_string());
         }
-    }
-    quoted.push('"');
-    quoted
+        object.raw("stole", first.stole).end()
+    };
+    let step = |step: &Step| {
+        let object = Object::new().text("request", &step.ticket.to_string());
+        match &step.waits_for {
+            Some(name) => object.raw("waitsFor", Object::new().name(name).end()).end(),
+            None => object.end(),
+        }
+    };
+    let cycle = |cycle: &Vec<Step>| Object::new().raw("cycle", show::array(cycle.iter().map(step))).end();
+    let deadlocks = show::array(snapshot.deadlocks.iter().map(cycle));
+    let object = lists(requests(&snapshot.entries).collect(), |request| request[0].token.is_some(), json);
+    object.raw("deadlocks", deadlocks).end() + "\n"
 }
 
-fn table(entries: &[Entry]) -> String {
+/// `{"held":[…],"pending":[…]`.
+fn lists<T>(all: Vec<T>, held: impl Fn(&T) -> bool, json: impl Fn(&T) -> String) -> Object {
+    let list = |wanted| show::array(all.iter().filter(|item| held(item) == wanted).map(&json));
+    Object::new().raw("held", list(true)).raw("pending", list(false))
+}
+
+fn place(entry: &Entry) -> Object {
+    Object::new().name(&entry.name).text("mode", &entry.mode.to_string())
+}
+
+/// What there is to say of a request. Tokens are strings: they may be beyond what a JSON reader takes for a number.
+fn about(object: Object, entry: &Entry) -> Object {
+    let mut object = object.text("clientId", &entry.client_id);
+    if let Some(token) = entry.token {
+        object = object.text("token", &token.to_string());
+    }
+    if let Some(info) = &entry.info {
+        object = object.text("info", info);
+    }
+    if let Some(pid) = entry.pid {
+        object = object.raw("pid", pid);
+    }
+    object.raw("since", entry.since)
+}
+
+fn query_table(entries: &[Entry], name: Option<&Name>) -> String {
     if entries.is_empty() {
-        return "Nobody holds a lock, and nobody waits.\n".into();
+        return nobody(name);
     }
-    let heads = ["STATE", "NAME", "MODE", "FOR", "CLIENT", "TOKEN", "INFO"].map(String::from);
-    let rows: Vec<[String; 7]> = entries.iter().map(row).collect();
-    let width = |column: usize| {
-        let cells = rows.iter().chain([&heads]).map(|row| row[column].chars().count());
-        cells.max().unwrap_or(0)
-    };
-    let widths: [usize; 7] = std::array::from_fn(width);
-    let mut text = String::new();
-    for row in [&heads].into_iter().chain(&rows) {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:width$}"));
-        text.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        text.push('\n');
+    let mut table = Table::new(["STATE", "NAME", "MODE", "FOR", "PID", "WHO"]);
+    for entry in entries {
+        let (paint, state) = state(entry);
+        let cells = [state, &show::name(&entry.name), &entry.mode.to_string(), &show::age(entry.since)];
+        let [state, name, mode, since] = cells.map(String::from);
+        table.row(paint, [state, name, mode, since, pid(entry), show::who(entry)]);
     }
+    table.text()
+}
+
+fn nobody(name: Option<&Name>) -> String {
+    match name {
+        Some(name) => format!("Nobody holds {}, and nobody waits for it.\n", show::name(name)),
+        None => "Nobody holds a lock, and nobody waits.\n".into(),
+    }
+}
+
+fn inspect_table(snapshot: &Snapshot, name: Option<&Name>) -> String {
+    if snapshot.entries.is_empty() {
+        return nobody(name);
+    }
+    let mut table = Table::new(["STATE", "FOR", "PID", "TOKEN", "REQUEST", "CLIENT", "NAMES", "WHO"]);
+    let in_cycles: HashSet<u64> = snapshot.deadlocks.iter().flatten().map(|step| step.ticket).collect();
+    for request in requests(&snapshot.entries) {
+        let first = &request[0];
+        let (paint, state) = match state(first) {
+            (_, "waiting") if in_cycles.contains(&first.ticket) => (Paint::Red, "deadlock"),
+            state => state,
+        };
+        let names: Vec<String> = request.iter().map(name_and_mode).collect();
+        let mut number = first.ticket.to_string();
+        if let Some(outer) = first.nested_in {
+            let _ = write!(number, " in {outer}");
+        }
+        if first.stole {
+            number.push_str(" (stole)");
+        }
+        let token = first.token.map(|token| token.to_string()).unwrap_or_default();
+        let client = show::label(&first.client_id);
+        let since = show::age(first.since);
+        let info = show::label(first.info.as_deref().unwrap_or_default());
+        table.row(paint, [state.into(), since, pid(first), token, number, client, names.join(", "), info]);
+    }
+    let mut text = table.text();
+    deadlocks(snapshot, &mut text);
     text
 }
 
-fn row(entry: &Entry) -> [String; 7] {
-    let state = if entry.token.is_some() { "held" } else { "waits" };
-    // What a name may hold is not for a terminal to act upon.
-    let plain =
-        |text: &str| text.chars().map(|c| if c.is_control() { '\u{FFFD}' } else { c }).collect::<String>();
-    [
-        state.into(),
-        plain(&entry.name.to_string_lossy()),
-        entry.mode.to_string(),
-        format!("{:.1} s", std::time::Duration::from_millis(entry.since).as_secs_f64()),
-        entry.client_id.clone(),
-        entry.token.map(|token| token.to_string()).unwrap_or_default(),
-        plain(entry.info.as_deref().unwrap_or_default()),
-    ]
+/// The cycles, and what to do about them.
+fn deadlocks(snapshot: &Snapshot, text: &mut String) {
+    let first = |entry: &'_ Entry| (entry.ticket, show::who(entry));
+    let who: HashMap<u64, String> = match snapshot.deadlocks.is_empty() {
+        true => HashMap::new(),
+        false => snapshot.entries.iter().map(first).collect(),
+    };
+    for cycle in &snapshot.deadlocks {
+        let head = painted_if(show::colour(), Paint::Red, "Deadlock");
+        let _ = write!(text, "\n{head}: each of these waits for the next, the last for the first.\n");
+        for step in cycle {
+            let who = who.get(&step.ticket).map(|who| format!(" ({who})")).unwrap_or_default();
+            let _ = match &step.waits_for {
+                Some(name) => writeln!(text, "  request {}{who} waits for {}", step.ticket, show::name(name)),
+                None => writeln!(text, "  request {}{who} waits for what it asked for next", step.ticket),
+            };
+        }
+        if let Some(name) = cycle.iter().find_map(|step| step.waits_for.as_ref()) {
+            let _ =
+                writeln!(text, "End one of them, or break a lock: lockkeeper release {}", show::name(name));
+        }
+    }
+}
+
+/// The entries of each request.
+fn requests(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
+    entries.chunk_by(|one, other| one.ticket == other.ticket)
+}
+
+fn state(entry: &Entry) -> (Paint, &'static str) {
+    if entry.token.is_some() { (Paint::Green, "held") } else { (Paint::Yellow, "waiting") }
+}
+
+fn pid(entry: &Entry) -> String {
+    entry.pid.map(|pid| pid.to_string()).unwrap_or_default()
+}
+
+fn name_and_mode(entry: &Entry) -> String {
+    let shared = if entry.mode == Mode::Shared { " (shared)" } else { "" };
+    show::name(&entry.name) + shared
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{json, quote, table};
-    use lockkeeper_client::Entry;
+    use super::{inspect_json, inspect_table, only, query_json, query_table};
+    use lockkeeper_client::{Entry, Snapshot, Step};
     use lockkeeper_core::{Mode, Name};
 
-    fn entries() -> [Entry; 2] {
+    fn entries() -> Vec<Entry> {
         let held = Entry {
             name: Name::from("a \"b\"\u{1b}"),
             mode: Mode::Exclusive,
@@ -103,32 +213,73 @@ mod tests {
             info: Some("nightly".into()),
             since: 1500,
             nested_in: None,
-            stole: false,
-            pid: None,
+            stole: true,
+            pid: Some(71),
         };
+        let too = Entry { name: Name::from("z"), mode: Mode::Shared, ..held.clone() };
+        let (token, info, pid) = (None, None, None);
         let waits =
-            Entry { mode: Mode::Shared, token: None, info: None, client_id: "c1".into(), ..held.clone() };
-        [held, waits]
+            Entry { token, info, pid, client_id: "c1".into(), ticket: 2, stole: false, ..too.clone() };
+        vec![held, too, Entry { nested_in: Some(1), ..waits }]
     }
 
     #[test]
-    fn json_is_one_line_of_held_and_pending() {
+    fn json_of_a_query_is_one_line_of_held_and_pending() {
+        let common =
+            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"since":1500}"#;
+        let expected = format!(
+            "{}{common},{}{common}{}\n",
+            r#"{"held":[{"name":"a \"b\"\u001b","mode":"exclusive","#,
+            r#"{"name":"z","mode":"shared","#,
+            r#"],"pending":[{"name":"z","mode":"shared","clientId":"c1","since":1500}]}"#
+        );
+        assert_eq!(query_json(&entries()), expected);
+        assert_eq!(query_json(&[]), "{\"held\":[],\"pending\":[]}\n");
+    }
+
+    fn snapshot() -> Snapshot {
+        let cycle =
+            vec![Step { ticket: 1, waits_for: None }, Step { ticket: 2, waits_for: Some(Name::from("z")) }];
+        Snapshot { entries: entries(), deadlocks: vec![cycle] }
+    }
+
+    #[test]
+    fn json_of_an_inspection_has_requests_with_their_scopes_and_deadlocks() {
         let expected = concat!(
-            r#"{"held":[{"name":"a \"b\"\u001b","mode":"exclusive","clientId":"c0","token":"1152921504606846976","#,
-            r#""info":"nightly","since":1500}],"pending":[{"name":"a \"b\"\u001b","mode":"shared","clientId":"c1","#,
-            r#""since":1500}]}"#,
+            r#"{"held":[{"request":"1","scope":[{"name":"a \"b\"\u001b","mode":"exclusive"},{"name":"z","mode":"shared"}],"#,
+            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"since":1500,"stole":true}],"#,
+            r#""pending":[{"request":"2","scope":[{"name":"z","mode":"shared"}],"clientId":"c1","since":1500,"#,
+            r#""nestedIn":"1","stole":false}],"#,
+            r#""deadlocks":[{"cycle":[{"request":"1"},{"request":"2","waitsFor":{"name":"z"}}]}]}"#,
             "\n"
         );
-        assert_eq!(json(&entries()), expected);
-        assert_eq!(json(&[]), "{\"held\":[],\"pending\":[]}\n");
-        assert_eq!(quote("\\\n"), r#""\\\u000a""#);
+        assert_eq!(inspect_json(&snapshot()), expected);
     }
 
     #[test]
-    fn a_table_has_no_control_characters() {
-        let shown = table(&entries());
-        assert!(shown.starts_with("STATE  NAME"), "{shown}");
-        assert!(shown.contains("1.5 s") && !shown.contains('\u{1b}'), "{shown}");
-        assert!(table(&[]).starts_with("Nobody"));
+    fn tables_are_for_people() {
+        let shown = query_table(&entries(), None);
+        assert!(shown.starts_with("STATE    NAME"), "{shown}");
+        assert!(
+            shown.contains("1.5s") && shown.contains("client c1") && !shown.contains('\u{1b}'),
+            "{shown}"
+        );
+        assert!(query_table(&[], None).starts_with("Nobody holds a lock"));
+        assert!(query_table(&[], Some(&Name::from("a"))).starts_with("Nobody holds a,"));
+        let shown = inspect_table(&snapshot(), None);
+        for part in
+            ["\ndeadlock  1.5s", "2 in 1", "1 (stole)", "z (shared)", "Deadlock:", "lockkeeper release z"]
+        {
+            assert!(shown.contains(part), "{part}: {shown}");
+        }
+    }
+
+    #[test]
+    fn an_inspection_of_a_name_keeps_whole_requests() {
+        let mut snapshot = snapshot();
+        only(&mut snapshot, &Name::from("a \"b\"\u{1b}"));
+        assert_eq!((snapshot.entries.len(), snapshot.deadlocks.len()), (2, 1));
+        only(&mut snapshot, &Name::from("b"));
+        assert_eq!((snapshot.entries.len(), snapshot.deadlocks.len()), (0, 0));
     }
 }

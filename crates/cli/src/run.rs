@@ -1,75 +1,100 @@
 //! `lockkeeper run`: a command, while a lock is held.
 
-use crate::{Done, args, args::Run, exit};
-use lockkeeper_client::{Event, Flags, Request, Session};
-use lockkeeper_core::Mode;
-use rustix::process::{Pid, Signal, kill_process};
+mod child;
+mod wait;
+
+use crate::{Done, Failure, args, args::Run, exit};
+use lockkeeper_client::{Answer, Event, Flags, Request, Session};
+use lockkeeper_core::{Cause, Mode, Name};
+use rustix::{process::geteuid, system::uname};
 use signal_hook::{
-    consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM},
-    iterator::Signals,
+    consts::SIGINT,
+    low_level::{emulate_default_handler, siginfo::Origin},
 };
 use std::{
-    os::{
-        fd::{AsFd, OwnedFd},
-        unix::process::ExitStatusExt,
-    },
-    process::{Child, Command, ExitCode, ExitStatus},
+    env,
+    path::Path,
     sync::{
         Arc,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
-    thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
+use wait::Wait;
 
 /// What `run` waits for.
 enum News {
     Lock(Event),
-    Signal(i32),
-    Exit(std::io::Result<ExitStatus>),
+    /// Who is in the way, for who looks on.
+    Queue(Answer),
+    Signal(Origin),
 }
+
+/// The longest label that is made up here.
+const LABEL: usize = 200;
+
+/// How long a daemon is waited for that is to say that it has released the lock. It will, however that may be.
+const RELEASE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Run) -> Done {
     let session = args::session()?;
     let (sender, news) = mpsc::channel();
-    let token = match acquire(&session, &args, &sender, &news)? {
-        Ok(token) => token,
-        Err(code) => return Ok(code.into()),
-    };
-    let child = spawn(&session, &args, token)?;
-    watch(child, &args, &sender, &news)
+    let (rid, token) = acquire(&session, &args, &sender, &news)?;
+    let ended = child::run(&session, &args, token, &sender, &news)?;
+    // Whoever comes after this process has ended finds the lock free.
+    session.release(rid);
+    let deadline = Instant::now() + RELEASE;
+    while !matches!(next(&news, Some(deadline)), None | Some(News::Lock(Event::Ended | Event::Broken(_)))) {}
+    drop(session);
+    if ended.interrupted {
+        // So that a script that waits for this process ends, too. Shells show the same 130 for it.
+        let _ = emulate_default_handler(SIGINT);
+    }
+    Ok(ended.code)
 }
 
-/// Waits for the lock. The token, or the exit code of who does not get it.
+/// Waits for the lock. Returns the request's number and its token.
 fn acquire(
     session: &Session,
     args: &Run,
     sender: &Sender<News>,
     news: &Receiver<News>,
-) -> Result<Result<u64, u8>, (u8, String)> {
+) -> Result<(u64, u64), Failure> {
     let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
+    let names: Vec<Name> = args.names.iter().map(|name| args::name(name)).collect();
+    // Whoever has no time at all takes what is there.
+    let if_available = args.if_available || args.timeout == Some(Duration::ZERO);
+    let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
     let events = sender.clone();
-    session.request(Request {
-        scope: args.names.iter().map(|name| (args::name(name), mode)).collect(),
-        flags: Flags { if_available: args.if_available, steal: args.steal, refuse_deadlock: false },
+    let rid = session.request(Request {
+        scope: names.iter().map(|name| (name.clone(), mode)).collect(),
+        flags: Flags { if_available, steal: args.steal, refuse_deadlock: false },
         nested_in: None,
-        info: args.info.clone(),
+        info: Some(args.info.clone().unwrap_or_else(|| label(args))),
         listener: Arc::new(move |event| _ = events.send(News::Lock(event))),
     });
-    let deadline = args.timeout.map(|timeout| Instant::now() + timeout);
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let mut wait = Wait::new(names, mode, args.quiet, session, sender);
     loop {
-        match next(news, deadline) {
-            Some(News::Lock(Event::Granted { token })) => return Ok(Ok(token)),
-            Some(News::Lock(Event::Refused { message, .. })) => return Err((exit::USAGE, message)),
-            Some(News::Lock(Event::Broken(_))) => {
-                return Err((
-                    exit::UNAVAILABLE,
-                    "the daemon is gone, and the place in the queue with it".into(),
-                ));
+        match next(news, [deadline, wait.wakes_at()].into_iter().flatten().min()) {
+            Some(News::Lock(Event::Granted { token })) => return Ok((rid, token)),
+            Some(News::Lock(Event::Queued)) => wait.begin(),
+            Some(News::Lock(Event::Unavailable)) => return Err(wait.gave_up("it is not free")),
+            Some(News::Lock(Event::Refused { code, message })) => return Err(args::refused(code, message)),
+            Some(News::Lock(Event::Broken(Cause::Stolen))) => {
+                return Err((exit::LOST, "the lock was stolen before the command was started".into()));
             }
-            // The session ends with this process, and the request with the session.
-            None | Some(News::Lock(Event::Unavailable)) => return Ok(Err(exit::NO_LOCK)),
-            Some(_) => {}
+            Some(News::Lock(Event::Broken(Cause::Lost))) => {
+                let why = "the daemon is gone, and the place in the queue with it: try again";
+                return Err((exit::UNAVAILABLE, why.into()));
+            }
+            Some(News::Queue(answer)) => wait.show(answer),
+            Some(News::Lock(Event::Ended) | News::Signal(_)) => {}
+            None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                // The session ends with this process, and the request with the session.
+                return Err(wait.gave_up("it was not free in time"));
+            }
+            None => wait.look(),
         }
     }
 }
@@ -83,72 +108,15 @@ fn next(news: &Receiver<News>, deadline: Option<Instant>) -> Option<News> {
     received.ok()
 }
 
-/// Starts the command. It inherits the connection to a daemon of this machine, so that the lock lasts as long as the command
-/// does, even if `run` is killed.
-fn spawn(session: &Session, args: &Run, token: u64) -> Result<Child, (u8, String)> {
-    let system = |error: std::io::Error| (exit::SOFTWARE, error.to_string());
-    let connection = session.connection().map_err(system)?;
-    let inherit = |connection: OwnedFd| {
-        let inherited = rustix::io::fcntl_dupfd_cloexec(connection.as_fd(), 3)?;
-        rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty())?;
-        Ok(inherited)
-    };
-    let _inherited = connection.map(inherit).transpose().map_err(|e: rustix::io::Errno| system(e.into()))?;
+/// Who runs what and where. Of the arguments only the first that is a file, the script of an interpreter for example:
+/// others may be secrets, and others see the label.
+fn label(args: &Run) -> String {
+    let user = env::var("USER").or_else(|_| env::var("LOGNAME"));
+    let user = user.unwrap_or_else(|_| geteuid().as_raw().to_string());
     let (program, arguments) = args.command.split_first().expect("clap requires one");
-    let started = Command::new(program).args(arguments).env("LOCKKEEPER_TOKEN", token.to_string()).spawn();
-    started.map_err(|error| {
-        let code = exit::CANNOT_RUN + u8::from(error.kind() == std::io::ErrorKind::NotFound);
-        (code, format!("{}: {error}", program.to_string_lossy()))
-    })
-}
-
-/// Waits for the command, hands signals on to it, and ends it if its lock is lost.
-fn watch(mut child: Child, args: &Run, sender: &Sender<News>, news: &Receiver<News>) -> Done {
-    let system = |error: std::io::Error| (exit::SOFTWARE, error.to_string());
-    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).expect("a child has a process id");
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM]).map_err(system)?;
-    let received = sender.clone();
-    thread::spawn(move || signals.forever().try_for_each(|signal| received.send(News::Signal(signal))));
-    let exited = sender.clone();
-    thread::spawn(move || exited.send(News::Exit(child.wait())));
-
-    let mut lost = None;
-    let mut kill_at: Option<Instant> = None;
-    loop {
-        match next(news, kill_at) {
-            Some(News::Exit(status)) => {
-                let status = status.map_err(system)?;
-                return Ok(match lost {
-                    Some(cause) => {
-                        eprintln!("lockkeeper: {cause}; the command was ended");
-                        exit::LOST.into()
-                    }
-                    None => exit_code(status),
-                });
-            }
-            // The terminal sends these to the command itself.
-            Some(News::Signal(SIGINT | SIGQUIT)) => {}
-            Some(News::Signal(signal)) => {
-                if let Some(signal) = Signal::from_named_raw(signal) {
-                    let _ = kill_process(pid, signal);
-                }
-            }
-            Some(News::Lock(Event::Broken(cause))) => {
-                lost = Some(cause);
-                let _ = kill_process(pid, Signal::TERM);
-                kill_at = Some(Instant::now() + args.grace);
-            }
-            Some(News::Lock(_)) => {}
-            None => {
-                let _ = kill_process(pid, Signal::KILL);
-                kill_at = None;
-            }
-        }
-    }
-}
-
-/// The command's own status; of one that a signal ended, as shells have it.
-fn exit_code(status: ExitStatus) -> ExitCode {
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    u8::try_from(code).unwrap_or(1).into()
+    let script = arguments.iter().map(Path::new).find(|path| path.is_file());
+    let mut label = format!("{user}@{}: ", uname().nodename().to_string_lossy());
+    let words: Vec<_> = [Path::new(program)].into_iter().chain(script).map(Path::to_string_lossy).collect();
+    label.push_str(&words.join(" "));
+    label.chars().take(LABEL).collect()
 }

@@ -4,7 +4,13 @@ mod common;
 
 use common::{User, running, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{
+    ffi::OsStr,
+    fs,
+    io::{BufRead, BufReader},
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    process::{Child, ChildStdout, Command, Stdio},
+};
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
@@ -45,16 +51,6 @@ fn a_wrong_call_is_64_and_starts_nothing() {
     assert!(!user.socket().exists());
     // Only the daemon knows that the name is reserved.
     assert_eq!(user.run(&["run", "--info", "x", "--", "-a", "--", "true"]).status.code(), Some(64));
-}
-
-#[test]
-fn help_teaches() {
-    let user = User::new();
-    let help = user.run(&["run", "--help"]);
-    assert_eq!(help.status.code(), Some(0));
-    for taught in ["Examples:", "lockkeeper run backup -- ./backup.sh", "75", "LOCKKEEPER_TOKEN"] {
-        assert!(text(&help.stdout).contains(taught), "{taught}");
-    }
 }
 
 #[test]
@@ -156,40 +152,181 @@ fn killing_run_alone_does_not_free_the_lock_under_the_command() {
     assert_eq!(user.run(&["run", "a", "--", "true"]).status.code(), Some(0));
 }
 
+/// Starts a command and returns it with its output, once it has said that it is ready.
+fn ready(mut command: Command) -> (Child, BufReader<ChildStdout>) {
+    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
+    assert_eq!(line(&mut output), "ready");
+    (child, output)
+}
+
+fn line(output: &mut BufReader<ChildStdout>) -> String {
+    let mut line = String::new();
+    output.read_line(&mut line).expect("it is text");
+    line.trim_end().into()
+}
+
+/// `lockkeeper run`, with no terminal.
+fn run_alone(user: &User, args: &[&str]) -> Command {
+    let run = user.command(&["run"]);
+    let mut command = Command::new("setsid");
+    command.arg(run.get_program()).arg("run").args(args).env_clear();
+    command.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    command
+}
+
 #[test]
 fn signals_are_passed_on() {
     let user = User::new();
-    let script = "trap 'echo told; exit 3' TERM; echo held; while :; do sleep 0.01; done";
-    let mut command = user.command(&["run", "a", "--", "sh", "-c", script]);
-    let mut run = command.stdout(std::process::Stdio::piped()).spawn().expect("it starts");
-    let mut output = run.stdout.take().expect("it is a pipe");
-    let mut held = [0; 5];
-    std::io::Read::read_exact(&mut output, &mut held).expect("it says so");
-    // The handler is there a little after the command is: asked until it answers.
-    wait_until(|| {
-        let _ = kill_process(Pid::from_child(&run), Signal::TERM);
-        run.try_wait().expect("it is ours").is_some()
-    });
-    let code = run.wait().expect("it ends").code();
-    assert!(code == Some(3) || code.is_none(), "{code:?}");
+    for (signal, name) in
+        [(Signal::TERM, "TERM"), (Signal::HUP, "HUP"), (Signal::USR2, "USR2"), (Signal::INT, "INT")]
+    {
+        let script = format!("trap 'echo told; exit 3' {name}; echo ready; while :; do sleep 0.01; done");
+        let (mut run, mut output) = ready(run_alone(&user, &["a", "--", "sh", "-c", &script]));
+        kill_process(Pid::from_child(&run), signal).expect("it runs");
+        assert_eq!(line(&mut output), "told");
+        assert_eq!(run.wait().expect("it ends").code(), Some(3));
+    }
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_so() {
+    let user = User::new();
+    let run = user.command(&[]);
+    let mut shell = Command::new("sh");
+    let script = "trap '' HUP; exec \"$0\" run a -- sh -c 'echo ready; kill -HUP $PPID $$; echo still here'";
+    shell.args(["-c", script]).arg(run.get_program()).env_clear();
+    shell.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let (mut run, mut output) = ready(shell);
+    assert_eq!(line(&mut output), "still here");
+    assert_eq!(run.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
+fn without_a_terminal_all_of_the_command_is_ended_when_its_lock_is_lost() {
+    let user = User::new();
+    let script = "sh -c 'echo ready; echo $$; exec sleep 1000'; true";
+    let (mut run, mut output) = ready(run_alone(&user, &["a", "--", "sh", "-c", script]));
+    let grandchild: i32 = line(&mut output).parse().expect("it is a process id");
+    assert_eq!(text(&user.run(&["release", "a"]).stdout), "Broke 1 lock of a.\n");
+    assert_eq!(run.wait().expect("it ends").code(), Some(76));
+    wait_until(|| !running(Pid::from_raw(grandchild).expect("it is one")));
+}
+
+#[test]
+fn whoever_comes_after_the_end_of_run_finds_the_lock_free() {
+    let user = User::new();
+    for _ in 0..100 {
+        // What the command leaves behind has the connection, but not the lock.
+        let done = user.run(&["run", "--if-available", "a", "--", "sh", "-c", "sleep 1 >/dev/null 2>&1 &"]);
+        assert_eq!(done.status.code(), Some(0));
+    }
+}
+
+#[test]
+fn who_waits_is_told_once_for_whom_unless_it_wants_to_be_quiet() {
+    let user = User::new();
+    let mut holder = user.hold(&["--info", "nightly", "a"]);
+    let told = user.run(&["run", "--timeout", "3s", "a", "--", "true"]);
+    let words: Vec<&str> = text(&told.stderr).lines().collect();
+    assert!(words[0].starts_with("lockkeeper: waiting for a ("), "{words:?}");
+    assert!(words[0].contains("place 1 of 1): held for ") && words[0].ends_with(" (nightly)"), "{words:?}");
+    assert!(words[1].starts_with("lockkeeper: a: it was not free in time: held for "), "{words:?}");
+    assert_eq!((told.status.code(), words.len()), (Some(75), 2));
+    let quiet = user.run(&["run", "--quiet", "--timeout", "2s", "a", "--", "true"]);
+    assert_eq!((quiet.status.code(), text(&quiet.stderr)), (Some(75), ""));
+    let refused = user.run(&["run", "--if-available", "a", "--", "true"]);
+    assert_eq!(text(&refused.stderr), "lockkeeper: a: it is not free. `lockkeeper query` shows who has it\n");
+    let refused = user.run(&["run", "--timeout", "0", "a", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(75));
+    assert_eq!(holder.let_go(), 0);
+    assert_eq!(user.run(&["run", "--timeout", "0", "a", "--", "true"]).status.code(), Some(0));
+}
+
+#[test]
+fn a_label_says_who_runs_what_and_nothing_that_may_be_secret() {
+    let user = User::new();
+    let script = user.file("script.sh", "echo ready; read -r line");
+    let mut command = user.command(&["run", "a", "--", "sh", &script, "secret"]);
+    command.env("USER", "alice").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut run = command.spawn().expect("it starts");
+    assert_eq!(line(&mut BufReader::new(run.stdout.take().expect("it is a pipe"))), "ready");
+    let shown = user.run(&["query"]);
+    let info = text(&shown.stdout).split("\"info\":\"alice@").nth(1).expect("it has a label");
+    assert!(info.contains(&format!(": sh {script}\"")) && !info.contains("secret"), "{info}");
+    drop(run.stdin.take());
+    run.wait().expect("it ends");
 }
 
 #[test]
 fn query_shows_who_holds_and_who_waits() {
     let user = User::new();
-    assert_eq!(text(&user.run(&["query"]).stdout), "Nobody holds a lock, and nobody waits.\n");
-    let _holder = user.hold(&["--info", "nightly report", "a"]);
+    assert_eq!(text(&user.run(&["query", "--table"]).stdout), "Nobody holds a lock, and nobody waits.\n");
+    let holder = user.hold(&["--info", "nightly report", "a"]);
     let _waiter = user.start(&["--shared", "a"]);
     user.wait_for("a", 1, 1);
-    let shown = user.run(&["query"]);
+    let shown = user.run(&["query", "--table"]);
     let lines: Vec<&str> = text(&shown.stdout).lines().collect();
-    assert!(lines[0].starts_with("STATE  NAME  MODE       FOR"), "{lines:?}");
+    assert!(lines[0].starts_with("STATE    NAME  MODE       FOR"), "{lines:?}");
+    let pid = holder.pid().as_raw_nonzero();
+    assert!(lines[1].starts_with("held     a     exclusive"), "{lines:?}");
+    assert!(lines[1].ends_with(&format!("{pid}  nightly report")), "{lines:?}");
+    assert!(lines[2].starts_with("waiting  a     shared"), "{lines:?}");
+    // JSON, if it does not go to a terminal.
+    assert_eq!(text(&user.run(&["query", "b"]).stdout), "{\"held\":[],\"pending\":[]}\n");
     assert!(
-        lines[1].starts_with("held   a     exclusive") && lines[1].ends_with("nightly report"),
-        "{lines:?}"
+        text(&user.run(&["query"]).stdout).starts_with("{\"held\":[{\"name\":\"a\",\"mode\":\"exclusive\"")
     );
-    assert!(lines[2].starts_with("waits  a     shared"), "{lines:?}");
-    assert_eq!(text(&user.run(&["query", "--json", "b"]).stdout), "{\"held\":[],\"pending\":[]}\n");
+}
+
+#[test]
+fn names_of_any_bytes_are_shown_escaped() {
+    let user = User::new();
+    let name = OsStr::from_bytes(b"\xff\x1b[2J");
+    let mut command = user.command(&["run"]);
+    command.arg(name).args(["--", "sh", "-c", "echo ready; sleep 1000"]);
+    let (mut run, _output) = ready(command);
+    let table = user.run(&["query", "--table"]);
+    assert!(text(&table.stdout).contains("\"\\xff\\u{1b}[2J\""), "{}", text(&table.stdout));
+    let json = user.run(&["inspect"]);
+    let expected = "{\"name\":\"\u{FFFD}\\u001b[2J\",\"nameBytes\":\"ff1b5b324a\",\"mode\":\"exclusive\"}";
+    assert!(text(&json.stdout).contains(expected), "{}", text(&json.stdout));
+    let released = user.command(&["release"]).arg(name).output().expect("it starts");
+    assert_eq!(text(&released.stdout), "Broke 1 lock of \"\\xff\\u{1b}[2J\".\n");
+    assert_eq!(run.wait().expect("it ends").code(), Some(76));
+}
+
+#[test]
+fn inspect_shows_requests_with_all_their_names() {
+    let user = User::new();
+    let both = user.hold(&["--info", "both", "a", "b"]);
+    let _other = user.hold(&["--shared", "c"]);
+    let json = user.run(&["inspect", "b"]);
+    let json = text(&json.stdout);
+    let scope = r#""scope":[{"name":"a","mode":"exclusive"},{"name":"b","mode":"exclusive"}]"#;
+    assert!(
+        json.contains(scope) && json.contains(&format!("\"pid\":{}", both.pid().as_raw_nonzero())),
+        "{json}"
+    );
+    assert!(!json.contains("\"c\"") && json.ends_with("\"pending\":[],\"deadlocks\":[]}\n"), "{json}");
+    let table = user.run(&["inspect", "--table"]);
+    assert!(text(&table.stdout).contains("c (shared)"), "{}", text(&table.stdout));
+}
+
+#[test]
+fn release_breaks_every_lock_of_a_name_and_nothing_else() {
+    let user = User::new();
+    let mut readers = [user.hold(&["--shared", "a"]), user.hold(&["--shared", "a"])];
+    let mut other = user.hold(&["b"]);
+    let mut next = user.start(&["a"]);
+    user.wait_for("a", 2, 1);
+    assert_eq!(text(&user.run(&["release", "a"]).stdout), "Broke 2 locks of a.\n");
+    readers.iter_mut().for_each(|reader| assert_eq!(reader.code(), 76));
+    assert_eq!(next.line(), "held");
+    assert_eq!((next.let_go(), other.let_go()), (0, 0));
+    let nothing = user.run(&["release", "--yes", "a"]);
+    assert_eq!(text(&nothing.stdout), "Nobody holds a: there is nothing to break.\n");
+    assert_eq!(nothing.status.code(), Some(0));
 }
 
 #[test]
@@ -210,4 +347,5 @@ fn a_url_that_is_none_is_a_wrong_call_and_an_unreachable_daemon_is_69() {
     let nowhere = "unix:/proc/no/daemon.sock";
     let done = user.command(&["query"]).env("LOCKKEEPER_URL", nowhere).output().expect("it starts");
     assert_eq!(done.status.code(), Some(69));
+    assert!(text(&done.stderr).contains("start it with `lockkeeper serve`"), "{}", text(&done.stderr));
 }

@@ -1,17 +1,20 @@
 //! A user of this machine, with directories and a daemon of his own.
 #![allow(dead_code, reason = "each test file uses some of it")]
 
+pub(crate) mod terminal;
+
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read, Write},
     os::unix::{fs::DirBuilderExt, net::UnixStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio, id},
     sync::atomic::{AtomicU32, Ordering},
     thread,
     time::Duration,
 };
+use terminal::Terminal;
 
 static USERS: AtomicU32 = AtomicU32::new(0);
 
@@ -35,11 +38,32 @@ impl User {
         self.home.join("state/lockkeeper/default")
     }
 
+    /// Writes a file, and returns its path.
+    pub(crate) fn file(&self, name: &str, content: &str) -> String {
+        let path = self.home.join(name);
+        fs::write(&path, content).expect("the directory is ours");
+        path.to_str().expect("it is text").into()
+    }
+
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
         command.args(args).env_clear().env("PATH", "/usr/bin:/bin");
         command.env("XDG_RUNTIME_DIR", &self.home).env("XDG_STATE_HOME", self.home.join("state"));
         command
+    }
+
+    /// An interactive shell in which `lockkeeper` is a command.
+    pub(crate) fn shell(&self) -> Terminal {
+        let command = self.command(&[]);
+        let program = Path::new(command.get_program());
+        let dir = program.parent().expect("it is in a directory").display().to_string();
+        let mut shell = Command::new("bash");
+        shell.args(["--norc", "--noprofile", "-i"]);
+        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        shell.env("PS1", "ready> ").env("PATH", format!("{dir}:/usr/bin:/bin"));
+        let terminal = Terminal::start(&shell);
+        terminal.shows("ready> ");
+        terminal
     }
 
     /// Runs a command to its end.

@@ -1,0 +1,46 @@
+//! `lockkeeper release`: breaks every lock of a name, whoever holds it.
+
+use crate::{Done, Failure, args, args::Release, show};
+use lockkeeper_client::Entry;
+use lockkeeper_core::Name;
+use std::{
+    io::{IsTerminal, stderr, stdin},
+    process::ExitCode,
+};
+
+pub(crate) fn release(args: Release) -> Done {
+    let session = args::session()?;
+    let name = args::name(&args.name);
+    let holders = || -> Result<Vec<Entry>, Failure> {
+        let mut entries = session.query(Some(&name)).map_err(args::failed)?;
+        entries.retain(|entry| entry.token.is_some());
+        Ok(entries)
+    };
+    let mut held = holders()?;
+    if !args.yes && !held.is_empty() && stdin().is_terminal() && stderr().is_terminal() {
+        if !confirmed(&name, &held) {
+            eprintln!("Nothing was broken.");
+            return Ok(ExitCode::FAILURE);
+        }
+        held = holders()?;
+    }
+    if !held.is_empty() {
+        session.force_release(&name).map_err(args::failed)?;
+    }
+    match held.len() {
+        0 => println!("Nobody holds {}: there is nothing to break.", show::name(&name)),
+        1 => println!("Broke 1 lock of {}.", show::name(&name)),
+        count => println!("Broke {count} locks of {}.", show::name(&name)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Shows who will be robbed, and asks.
+fn confirmed(name: &Name, held: &[Entry]) -> bool {
+    for holder in held {
+        eprintln!("{} is {}", show::name(name), show::held_by(holder));
+    }
+    eprint!("Break it? Whoever holds it is told, and should stop. [y/N] ");
+    let mut answer = String::new();
+    stdin().read_line(&mut answer).is_ok() && matches!(answer.trim(), "y" | "Y" | "yes")
+}

@@ -1,0 +1,195 @@
+//! The command that runs while the lock is held.
+//!
+//! *With a terminal* it is in the process group of `run`, as a command of the shell is: what the terminal sends (Ctrl-C, Ctrl-Z,
+//! its size, its end) reaches it by itself, and `fg` and `bg` mean both. `run` passes on what is sent to `run` alone, and stops
+//! when the command does. *Without one* it has a group of its own, and signals go to all of it: a shell's children do not go on
+//! when the shell is told that the lock is lost.
+
+use super::{News, next};
+use crate::{Failure, args::Run, exit};
+use lockkeeper_client::{Event, Session};
+use lockkeeper_core::Cause as Lost;
+use rustix::{
+    io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
+    process::{
+        Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, kill_process, kill_process_group, waitid,
+    },
+};
+use signal_hook::{
+    consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2},
+    iterator::{SignalsInfo, exfiltrator::WithOrigin},
+    low_level::siginfo::{Cause, Origin},
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::process::CommandExt,
+    },
+    process::{Command, ExitCode},
+    sync::mpsc::{Receiver, Sender},
+    thread,
+    time::Instant,
+};
+
+/// Signals that are passed on.
+const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT];
+
+/// How the command ended.
+pub(super) struct Ended {
+    pub(super) code: ExitCode,
+    /// By a Ctrl-C that was meant for `run`, too.
+    pub(super) interrupted: bool,
+}
+
+/// Starts the command and stays with it to its end.
+pub(super) fn run(
+    session: &Session,
+    args: &Run,
+    token: u64,
+    sender: &Sender<News>,
+    news: &Receiver<News>,
+) -> Result<Ended, Failure> {
+    // Before there is a command: none of its signals is missed, and none ends `run` alone.
+    listen(sender).map_err(system)?;
+    let child = Child::spawn(session, args, token)?;
+    child.watch(args, news)
+}
+
+fn system(error: io::Error) -> Failure {
+    (exit::SOFTWARE, error.to_string())
+}
+
+/// Has signals told as news. Those that are ignored stay so, for the command too: `nohup` and shells want that.
+fn listen(sender: &Sender<News>) -> io::Result<()> {
+    let ignored = ignored();
+    let signals = PASSED_ON.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
+    let mut signals = SignalsInfo::<WithOrigin>::new(signals.chain([&SIGCHLD]))?;
+    let sender = sender.clone();
+    thread::Builder::new()
+        .name("lockkeeper-signals".into())
+        .spawn(move || signals.forever().try_for_each(|signal| sender.send(News::Signal(signal))))?;
+    Ok(())
+}
+
+/// The signals that this process ignores, a bit for each.
+fn ignored() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+}
+
+struct Child {
+    pid: Pid,
+    /// Whether it leads a process group of its own.
+    leads: bool,
+}
+
+impl Child {
+    /// Starts the command. It inherits the connection to a daemon of this machine, so that the lock lasts as long as the
+    /// command does, even if `run` is killed.
+    fn spawn(session: &Session, args: &Run, token: u64) -> Result<Self, Failure> {
+        let inherit = |connection: OwnedFd| -> rustix::io::Result<OwnedFd> {
+            let inherited = fcntl_dupfd_cloexec(connection.as_fd(), 3)?;
+            fcntl_setfd(&inherited, FdFlags::empty())?;
+            Ok(inherited)
+        };
+        let connection = session.connection().map_err(system)?;
+        let _inherited = connection.map(inherit).transpose().map_err(|error| system(error.into()))?;
+        let leads = File::open("/dev/tty").is_err();
+        let (program, arguments) = args.command.split_first().expect("clap requires one");
+        let mut command = Command::new(program);
+        command.args(arguments).env("LOCKKEEPER_TOKEN", token.to_string());
+        if leads {
+            command.process_group(0);
+        }
+        match command.spawn() {
+            Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
+            Err(error) => {
+                let code = exit::CANNOT_RUN + u8::from(error.kind() == io::ErrorKind::NotFound);
+                let program = program.to_string_lossy();
+                let hint = if program.contains(' ') {
+                    ". The command and its arguments are words of their own: -- sh -c 'a | b' for a line of shell"
+                } else {
+                    ""
+                };
+                Err((code, format!("{program}: {error}{hint}")))
+            }
+        }
+    }
+
+    /// Waits for the command, hands signals on to it, and ends it if its lock is lost.
+    fn watch(&self, args: &Run, news: &Receiver<News>) -> Result<Ended, Failure> {
+        let mut lost = None;
+        let (mut kill_at, mut killed) = (None, false);
+        let mut interrupted = false;
+        loop {
+            match next(news, kill_at) {
+                Some(News::Signal(Origin { signal: SIGCHLD, .. })) => {
+                    while let Some(status) = self.changed()? {
+                        if status.stopped() {
+                            self.stop();
+                            continue;
+                        }
+                        if let Some(cause) = lost {
+                            let why = match cause {
+                                Lost::Stolen => "the lock was taken by force",
+                                Lost::Lost => "the lock was lost: the daemon was out of reach for too long",
+                            };
+                            let how = if killed { "killed" } else { "ended" };
+                            return Err((exit::LOST, format!("{why}; the command was {how}")));
+                        }
+                        interrupted &= status.terminating_signal() == Some(SIGINT);
+                        return Ok(Ended { code: exit_code(&status), interrupted });
+                    }
+                }
+                Some(News::Signal(Origin { signal, cause, .. })) => {
+                    interrupted |= signal == SIGINT;
+                    // A key of the terminal is a signal to the whole group, and its end one to who leads the session.
+                    let key = cause == Cause::Kernel && signal != SIGHUP;
+                    if let Some(signal) = Signal::from_named_raw(signal).filter(|_| !key) {
+                        self.signal(signal);
+                    }
+                }
+                Some(News::Lock(Event::Broken(cause))) => {
+                    lost = Some(cause);
+                    self.signal(Signal::TERM);
+                    kill_at = Instant::now().checked_add(args.grace);
+                }
+                Some(News::Lock(_) | News::Queue(_)) => {}
+                None => {
+                    self.signal(Signal::KILL);
+                    (kill_at, killed) = (None, true);
+                }
+            }
+        }
+    }
+
+    /// What has become of it, if that is news. Nobody else waits for it: until this says that it has ended, its number is its own.
+    fn changed(&self) -> Result<Option<WaitIdStatus>, Failure> {
+        let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        waitid(WaitId::Pid(self.pid), options).map_err(|error| system(error.into()))
+    }
+
+    fn signal(&self, signal: Signal) {
+        // It may have ended.
+        let _ = match self.leads {
+            true => kill_process_group(self.pid, signal),
+            false => kill_process(self.pid, signal),
+        };
+    }
+
+    /// Stops as the command did, so that the shell has its terminal back. SIGCONT is one of the signals that are passed on.
+    fn stop(&self) {
+        if !self.leads {
+            let _ = kill_process(getpid(), Signal::STOP);
+        }
+    }
+}
+
+/// The command's own status; of one that a signal ended, as shells have it.
+fn exit_code(status: &WaitIdStatus) -> ExitCode {
+    let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
+    u8::try_from(code.unwrap_or(1)).unwrap_or(1).into()
+}

@@ -1,0 +1,182 @@
+//! What is shown while `run` waits: who has the lock, for how long, and how many are before us.
+//!
+//! On a terminal, it is one line that is drawn anew each second, and gone when the lock is there; else a line, once, if the wait
+//! takes longer than a second. Nothing is asked of the daemon before there is somebody to show it to.
+
+use super::News;
+use crate::{Failure, exit, show};
+use lockkeeper_client::{Answer, Entry, Session};
+use lockkeeper_core::{Mode, Name};
+use rustix::{
+    process::getpgrp,
+    termios::{tcgetpgrp, tcgetwinsize},
+};
+use std::{
+    io::{IsTerminal, Write, stderr},
+    sync::mpsc::Sender,
+    time::{Duration, Instant},
+};
+
+/// What takes no longer is not worth a word: on a terminal, and elsewhere.
+const UNSEEN: Duration = Duration::from_millis(200);
+const UNSAID: Duration = Duration::from_secs(1);
+
+/// The line of a terminal is drawn so often; less often if a daemon with a long queue takes its time to tell.
+const REFRESH: Duration = Duration::from_secs(1);
+
+pub(super) struct Wait<'a> {
+    names: Vec<Name>,
+    mode: Mode,
+    quiet: bool,
+    terminal: bool,
+    session: &'a Session,
+    sender: &'a Sender<News>,
+    began: Instant,
+    /// When to ask the daemon again.
+    look_at: Option<Instant>,
+    asked: Instant,
+    /// The name that was asked about: the first that is known to be in the way.
+    asking: usize,
+    /// The place in the queue, and what is in the way, as far as they are known.
+    place: Option<String>,
+    obstacle: Option<String>,
+    /// Something is on the terminal's line.
+    drawn: bool,
+}
+
+impl<'a> Wait<'a> {
+    pub(super) fn new(
+        names: Vec<Name>,
+        mode: Mode,
+        quiet: bool,
+        session: &'a Session,
+        sender: &'a Sender<News>,
+    ) -> Self {
+        let (terminal, now) = (stderr().is_terminal(), Instant::now());
+        Self {
+            names,
+            mode,
+            quiet,
+            terminal,
+            session,
+            sender,
+            began: now,
+            look_at: None,
+            asked: now,
+            asking: 0,
+            place: None,
+            obstacle: None,
+            drawn: false,
+        }
+    }
+
+    pub(super) fn begin(&mut self) {
+        let patience = if self.terminal { UNSEEN } else { UNSAID };
+        self.look_at = (!self.quiet).then(|| self.began + patience);
+    }
+
+    pub(super) fn wakes_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// Asks who is in the way. A scope is in one queue for each name: each is looked at until one is found to hold it up.
+    pub(super) fn look(&mut self) {
+        (self.look_at, self.asked, self.asking) = (None, Instant::now(), 0);
+        self.ask();
+    }
+
+    fn ask(&self) {
+        let sender = self.sender.clone();
+        self.session
+            .query_then(Some(&self.names[self.asking]), move |answer| _ = sender.send(News::Queue(answer)));
+    }
+
+    pub(super) fn show(&mut self, answer: Answer) {
+        match answer {
+            Ok(snapshot) => match self.in_the_way(&snapshot.entries) {
+                Some((place, obstacle)) => (self.place, self.obstacle) = (Some(place), Some(obstacle)),
+                None if self.asking + 1 < self.names.len() => {
+                    self.asking += 1;
+                    return self.ask();
+                }
+                // Whoever was in the way is gone.
+                None => {}
+            },
+            // It may be that only what others have is not for us to see.
+            Err((_, why)) => self.obstacle = Some(why),
+        }
+        if self.terminal {
+            self.draw();
+            self.look_at = Some(Instant::now() + REFRESH.max(self.asked.elapsed() * 20));
+        } else {
+            eprintln!("lockkeeper: {}", self.line());
+        }
+    }
+
+    /// Our place in the queue of the name that was asked about, and who keeps us from it, unless nobody does.
+    fn in_the_way(&self, queue: &[Entry]) -> Option<(String, String)> {
+        let me = self.session.client_id();
+        let mine = queue.iter().position(|entry| entry.token.is_none() && entry.client_id == me)?;
+        let ahead = &queue[..mine];
+        if ahead.iter().all(|entry| (entry.mode, self.mode) == (Mode::Shared, Mode::Shared)) {
+            return None;
+        }
+        let holders = ahead.iter().filter(|entry| entry.token.is_some()).count();
+        let place = ahead.len() - holders + 1;
+        let waiting = queue.len() - queue.iter().filter(|entry| entry.token.is_some()).count();
+        let mut obstacle = match holders {
+            0 => "not held at the moment".to_string(),
+            1 => show::held_by(&ahead[0]),
+            _ => format!("{} and {} more", show::held_by(&ahead[0]), holders - 1),
+        };
+        if self.names.len() > 1 {
+            obstacle = format!("{} is {obstacle}", show::name(&self.names[self.asking]));
+        }
+        Some((format!(", place {place} of {waiting}"), obstacle))
+    }
+
+    fn line(&self) -> String {
+        let waited = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let (names, waited) = (self.all_names(), show::age(waited));
+        let place = self.place.as_deref().unwrap_or_default();
+        let obstacle = self.obstacle.as_deref().unwrap_or("its turn is next");
+        format!("waiting for {names} ({waited}{place}): {obstacle}")
+    }
+
+    fn all_names(&self) -> String {
+        let names: Vec<String> = self.names.iter().map(show::name).collect();
+        names.join(", ")
+    }
+
+    /// Draws the line, unless this is a job in the background: the terminal is somebody else's then.
+    fn draw(&mut self) {
+        if !tcgetpgrp(stderr()).is_ok_and(|foreground| foreground == getpgrp()) {
+            return;
+        }
+        let columns = tcgetwinsize(stderr()).map_or(80, |size| usize::from(size.ws_col));
+        // A terminal that does not know its size says 0.
+        let columns = if columns == 0 { 80 } else { columns };
+        // The last column stays free: a full line would make some terminals go to the next.
+        let _ = write!(stderr(), "\r{}\x1b[K", show::fit(&self.line(), columns - 1));
+        let _ = stderr().flush();
+        self.drawn = true;
+    }
+
+    /// What to say to who does not get the lock.
+    pub(super) fn gave_up(&self, why: &str) -> Failure {
+        let message = match &self.obstacle {
+            _ if self.quiet => String::new(),
+            Some(obstacle) => format!("{}: {why}: {obstacle}", self.all_names()),
+            None => format!("{}: {why}. `lockkeeper query` shows who has it", self.all_names()),
+        };
+        (exit::NO_LOCK, message)
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.drawn {
+            let _ = write!(stderr(), "\r\x1b[K");
+        }
+    }
+}

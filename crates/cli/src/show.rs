@@ -1,0 +1,207 @@
+//! How names, labels and times are written for people, and for programs in JSON.
+
+use lockkeeper_client::Entry;
+use lockkeeper_core::Name;
+use std::{borrow::Cow, env, fmt::Write as _, io::IsTerminal};
+use unicode_width::UnicodeWidthChar;
+
+/// A name for a terminal: nothing in it is the terminal's to act upon, and no two names look alike. One with blanks, quotes
+/// or anything that must be escaped is quoted; bytes that are not text are `\xff`.
+pub(crate) fn name(name: &Name) -> String {
+    let bytes = name.as_bytes();
+    let mut shown = String::new();
+    for chunk in bytes.utf8_chunks() {
+        escape(chunk.valid(), &mut shown);
+        chunk.invalid().iter().for_each(|byte| _ = write!(shown, "\\x{byte:02x}"));
+    }
+    let plain =
+        shown.as_bytes() == bytes && !shown.is_empty() && !shown.contains([' ', '"', '\u{27}', '\\', ',']);
+    if plain { shown } else { format!("\"{}\"", shown.replace('"', "\\\"")) }
+}
+
+/// A label for a terminal.
+pub(crate) fn label(text: &str) -> String {
+    let mut shown = String::new();
+    escape(text, &mut shown);
+    shown
+}
+
+fn escape(text: &str, shown: &mut String) {
+    for c in text.chars() {
+        match c {
+            '"' | '\'' => shown.push(c),
+            // Control characters, line ends, and what turns the direction of writing or joins letters out of sight.
+            c => shown.extend(c.escape_debug()),
+        }
+    }
+}
+
+/// Who it is, as far as is known.
+pub(crate) fn who(entry: &Entry) -> String {
+    match &entry.info {
+        Some(info) => label(info),
+        None => format!("client {}", label(&entry.client_id)),
+    }
+}
+
+/// Who holds a lock, and for how long.
+pub(crate) fn held_by(entry: &Entry) -> String {
+    match entry.pid {
+        Some(pid) => format!("held for {} by pid {pid} ({})", age(entry.since), who(entry)),
+        None => format!("held for {} by {}", age(entry.since), who(entry)),
+    }
+}
+
+/// So many milliseconds, in the units that `--timeout` takes.
+pub(crate) fn age(milliseconds: u64) -> String {
+    let seconds = milliseconds / 1000;
+    match seconds {
+        0..10 => format!("{}.{}s", seconds, milliseconds % 1000 / 100),
+        10..60 => format!("{seconds}s"),
+        60..3600 => format!("{}m{:02}s", seconds / 60, seconds % 60),
+        3600..86400 => format!("{}h{:02}m", seconds / 3600, seconds / 60 % 60),
+        _ => format!("{}d{:02}h", seconds / 86400, seconds / 3600 % 24),
+    }
+}
+
+/// As many columns of a terminal as the text takes.
+pub(crate) fn width(text: &str) -> usize {
+    text.chars().map(|c| c.width().unwrap_or(0)).sum()
+}
+
+/// What fits into so many columns, with a mark where something is left out.
+pub(crate) fn fit(text: &str, columns: usize) -> Cow<'_, str> {
+    if width(text) <= columns {
+        return text.into();
+    }
+    let Some(mut left) = columns.checked_sub(1) else { return "".into() };
+    let mut shown = String::new();
+    for c in text.chars() {
+        match left.checked_sub(c.width().unwrap_or(0)) {
+            Some(rest) => left = rest,
+            None => break,
+        }
+        shown.push(c);
+    }
+    shown.push('…');
+    shown.into()
+}
+
+/// Whether to colour what goes to standard output.
+pub(crate) fn colour() -> bool {
+    let set = |name| env::var_os(name).filter(|value| !value.is_empty());
+    std::io::stdout().is_terminal()
+        && set("NO_COLOR").is_none()
+        && set("TERM").is_some_and(|term| term != "dumb")
+}
+
+/// A JSON object, written field by field.
+pub(crate) struct Object(String);
+
+impl Object {
+    pub(crate) fn new() -> Self {
+        Self("{".into())
+    }
+
+    /// A field with a value that is JSON already.
+    pub(crate) fn raw(mut self, key: &str, value: impl std::fmt::Display) -> Self {
+        let comma = if self.0.len() > 1 { "," } else { "" };
+        let _ = write!(self.0, r#"{comma}"{key}":{value}"#);
+        self
+    }
+
+    pub(crate) fn text(self, key: &str, value: &str) -> Self {
+        self.raw(key, string(value.encode_utf16()))
+    }
+
+    /// A name as JavaScript has it, lone surrogates too. One that no string spells has its bytes beside it, in hex.
+    pub(crate) fn name(self, name: &Name) -> Self {
+        let units = name.to_utf16();
+        let object = self.raw("name", string(units.iter().copied()));
+        if Name::from_utf16(units) == *name {
+            return object;
+        }
+        let hex: String = name.as_bytes().iter().map(|byte| format!("{byte:02x}")).collect();
+        object.text("nameBytes", &hex)
+    }
+
+    pub(crate) fn end(mut self) -> String {
+        self.0.push('}');
+        self.0
+    }
+}
+
+/// A JSON array of what is JSON already.
+pub(crate) fn array(items: impl IntoIterator<Item = String>) -> String {
+    format!("[{}]", items.into_iter().collect::<Vec<_>>().join(","))
+}
+
+fn string(units: impl IntoIterator<Item = u16>) -> String {
+    let mut quoted = String::from('"');
+    for unit in char::decode_utf16(units) {
+        match unit {
+            Ok(c @ ('"' | '\\')) => quoted.extend(['\\', c]),
+            Ok(c) if c.is_control() => _ = write!(quoted, "\\u{:04x}", u32::from(c)),
+            Ok(c) => quoted.push(c),
+            Err(lone) => _ = write!(quoted, "\\u{:04x}", lone.unpaired_surrogate()),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Object, age, fit, label, name, width};
+    use lockkeeper_core::Name;
+
+    #[test]
+    fn a_name_is_escaped_and_no_two_look_alike() {
+        for (given, shown) in [
+            (&b"nightly"[..], "nightly"),
+            ("müller/ü".as_bytes(), "müller/ü"),
+            (b"", "\"\""),
+            (b"a b", "\"a b\""),
+            (b"a\"b", "\"a\\\"b\""),
+            (b"a\\b", "\"a\\\\b\""),
+            (b"\x1b[2J\n", "\"\\u{1b}[2J\\n\""),
+            ("\u{202e}abc".as_bytes(), "\"\\u{202e}abc\""),
+            ("\u{9b}31m".as_bytes(), "\"\\u{9b}31m\""),
+            (b"\xff", "\"\\xff\""),
+            (b"\\xff", "\"\\\\xff\""),
+        ] {
+            assert_eq!(name(&Name::from(given)), shown);
+        }
+        assert_eq!(label("it's \"a\"\u{7}"), "it's \"a\"\\u{7}");
+    }
+
+    #[test]
+    fn json_has_every_name() {
+        let json = |bytes: &[u8]| Object::new().name(&Name::from(bytes)).end();
+        assert_eq!(json(b"a\"\\\n\x7f"), r#"{"name":"a\"\\\u000a\u007f"}"#);
+        assert_eq!(json(&[0xED, 0xA0, 0xBD]), r#"{"name":"\ud83d"}"#);
+        assert_eq!(json(b"a\xff"), "{\"name\":\"a\u{FFFD}\",\"nameBytes\":\"61ff\"}");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (milliseconds, shown) in [
+            (0, "0.0s"),
+            (1_599, "1.5s"),
+            (59_999, "59s"),
+            (192_000, "3m12s"),
+            (18_120_000, "5h02m"),
+            (273_600_000, "3d04h"),
+        ] {
+            assert_eq!(age(milliseconds), shown);
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_cut_between_characters() {
+        assert_eq!(fit("abc", 3), "abc");
+        assert_eq!(fit("abcd", 3), "ab…");
+        assert_eq!((fit("水水水", 4), width("水水水")), ("水…".into(), 6));
+        assert_eq!((fit("abc", 1), fit("abc", 0)), ("…".into(), "".into()));
+    }
+}

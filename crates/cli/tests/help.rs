@@ -1,0 +1,74 @@
+//! What `lockkeeper` says of itself: help, completions, manual pages, and where the daemon is.
+
+mod common;
+
+use common::User;
+use std::{fs, process::Command};
+
+fn said(user: &User, args: &[&str]) -> String {
+    let done = user.run(args);
+    assert_eq!(done.status.code(), Some(0), "{args:?}: {}", String::from_utf8_lossy(&done.stderr));
+    String::from_utf8(done.stdout).expect("it is text")
+}
+
+#[test]
+fn every_command_teaches_with_examples() {
+    let user = User::new();
+    for command in ["run", "query", "inspect", "release", "completions", "man"] {
+        let help = said(&user, &[command, "--help"]);
+        assert!(help.contains(&format!("  lockkeeper {command} ")), "{help}");
+        // Lines that a terminal would break are hard to read.
+        assert!(help.lines().all(|line| line.chars().count() <= 110), "{help}");
+        assert!(said(&user, &["--help"]).contains(&format!("\n  {command} ")));
+    }
+    let help = said(&user, &["run", "--help"]);
+    for taught in ["lockkeeper run backup -- ./backup.sh", "75", "76", "128+N", "LOCKKEEPER_TOKEN"] {
+        assert!(help.contains(taught), "{taught}");
+    }
+    assert!(said(&user, &["--version"]).starts_with("lockkeeper "));
+}
+
+#[test]
+fn alone_it_says_where_the_daemon_is_and_starts_none() {
+    let user = User::new();
+    let socket = user.socket().display().to_string();
+    let alone = said(&user, &[]);
+    assert!(alone.contains(&format!("No daemon at unix:{socket}")), "{alone}");
+    assert!(alone.contains("lockkeeper run hello -- echo mine"), "{alone}");
+    assert!(!user.socket().exists());
+    let _holder = user.hold(&["a"]);
+    let alone = said(&user, &[]);
+    let pid = user.daemon().as_raw_nonzero();
+    assert!(alone.contains(&format!("The daemon at unix:{socket} runs (pid {pid}, for ")), "{alone}");
+    assert!(
+        alone.contains(&format!("version {}): 1 held, 0 waiting.", env!("CARGO_PKG_VERSION"))),
+        "{alone}"
+    );
+    let elsewhere = user.command(&[]).env("LOCKKEEPER_URL", "unix:/proc/no/daemon.sock").output();
+    let elsewhere = String::from_utf8(elsewhere.expect("it starts").stdout).expect("it is text");
+    assert!(elsewhere.contains("start it with `lockkeeper serve`"), "{elsewhere}");
+}
+
+#[test]
+fn shells_complete_it() {
+    let user = User::new();
+    let script = user.file("completion.bash", &said(&user, &["completions", "bash"]));
+    let complete = "source $0; COMP_WORDS=(lockkeeper run --if); COMP_CWORD=2; \
+                    _lockkeeper lockkeeper --if run; echo ${COMPREPLY[@]}";
+    let done = Command::new("bash").args(["-c", complete, &script]).output().expect("bash starts");
+    assert_eq!(String::from_utf8_lossy(&done.stdout), "--if-available\n");
+    assert!(said(&user, &["completions", "zsh"]).starts_with("#compdef lockkeeper"));
+    assert!(said(&user, &["completions", "fish"]).contains("complete -c lockkeeper"));
+}
+
+#[test]
+fn there_is_a_manual_page_for_every_command() {
+    let user = User::new();
+    let dir = user.file("page", "").replace("/page", "");
+    assert_eq!(said(&user, &["man", &dir]), "");
+    for page in ["lockkeeper.1", "lockkeeper-run.1"] {
+        let page = fs::read_to_string(format!("{dir}/{page}")).expect("it was written");
+        assert!(page.contains(".SH NAME") && page.contains("Examples:"), "{page}");
+    }
+    assert_eq!(user.run(&["man", "/proc/nowhere"]).status.code(), Some(70));
+}
