@@ -26,6 +26,7 @@ Examples:
   lockkeeper run backup -- ./backup.sh                 one at a time; others wait their turn
   lockkeeper run --if-available backup -- ./backup.sh  not twice at once: exit status 75
   lockkeeper query                                     who holds, who waits
+  lockkeeper top                                       the same, live
   lockkeeper inspect backup                            all there is to know about one lock
   lockkeeper release backup                            take it from whoever holds it
 
@@ -44,6 +45,7 @@ pub(crate) enum Command {
     Run(Run),
     Query(Query),
     Inspect(Inspect),
+    Top(Top),
     Release(Release),
     Serve(Serve),
     Completions(Completions),
@@ -148,6 +150,18 @@ pub(crate) struct Inspect {
     #[command(flatten)]
     pub(crate) query: Query,
 }
+
+/// Show who holds and who waits, live, on the whole screen.
+///
+/// The longest wait comes first; below the list is the queue of the lock that is selected.
+#[derive(Parser)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  lockkeeper top                                       ? shows the keys: filter, sort, release, quit"
+)]
+pub(crate) struct Top {}
 
 /// Break every lock of a name, whoever holds it.
 ///

@@ -9,6 +9,7 @@ mod settings;
 mod show;
 mod status;
 mod table;
+mod top;
 
 use args::{Args, Command};
 use clap::{CommandFactory, Parser};
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Some(Command::Query(args)) => query::query(args),
         Some(Command::Inspect(args)) => query::inspect(args.query),
         Some(Command::Release(args)) => release::release(args),
+        Some(Command::Top(_)) => top::top(),
         Some(Command::Serve(args)) => serve::serve(args),
         Some(Command::Completions(args)) => {
             clap_complete::generate(args.shell, &mut Args::command(), "lockkeeper", &mut io::stdout());

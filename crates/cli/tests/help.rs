@@ -14,7 +14,7 @@ fn said(user: &User, args: &[&str]) -> String {
 #[test]
 fn every_command_teaches_with_examples() {
     let user = User::new();
-    for command in ["run", "query", "inspect", "release", "completions", "man"] {
+    for command in ["run", "query", "inspect", "release", "top", "completions", "man"] {
         let help = said(&user, &[command, "--help"]);
         assert!(help.contains(&format!("  lockkeeper {command} ")), "{help}");
         // Lines that a terminal would break are hard to read.
@@ -66,7 +66,7 @@ fn there_is_a_manual_page_for_every_command() {
     let user = User::new();
     let dir = user.file("page", "").replace("/page", "");
     assert_eq!(said(&user, &["man", &dir]), "");
-    for page in ["lockkeeper.1", "lockkeeper-run.1"] {
+    for page in ["lockkeeper.1", "lockkeeper-run.1", "lockkeeper-top.1"] {
         let page = fs::read_to_string(format!("{dir}/{page}")).expect("it was written");
         assert!(page.contains(".SH NAME") && page.contains("Examples:"), "{page}");
     }

@@ -1,0 +1,161 @@
+//! The screen of `top`. It draws what is visible, and nothing else.
+
+use super::model::{Lock, Mode, Model};
+use crate::show;
+use lockkeeper_client::{Entry, Step};
+use ratatui::{
+    Frame,
+    layout::{Constraint, Layout},
+    style::{Color, Modifier, Style},
+    text::Line,
+    widgets::Paragraph,
+};
+use std::env;
+
+const HELP: &str = "
+  ↑ ↓  j k         select a lock; PgUp PgDn, Home End, g G go farther
+  /                show only names and labels with this text; Esc shows all again
+  s                sort by longest wait, longest queue, longest held, name
+  r                release the lock by force: its holders are told, whoever waits is next
+  Ctrl-Z           back to the shell; fg comes back
+  q                quit
+
+  WAITING  how many wait for it          LONGEST  how long one of them has waited
+  HELD     for how long it is held       red      in a deadlock: the cycle is below the list
+
+  Any key goes back.";
+
+pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
+    let area = frame.area();
+    let queue = (area.height / 3).max(3);
+    let [title, heads, list, queue, foot] = Layout::vertical([
+        Constraint::Length(1),
+        Constraint::Length(1),
+        Constraint::Min(1),
+        Constraint::Length(queue),
+        Constraint::Length(1),
+    ])
+    .areas(area);
+    let columns = usize::from(area.width);
+    let text = |line: &str, style: Style| Line::styled(show::fit(line, columns).into_owned(), style);
+    frame.render_widget(text(&summary(model), Style::new().add_modifier(Modifier::BOLD)), title);
+    let inverse = style().add_modifier(Modifier::REVERSED);
+    if model.mode == Mode::Help {
+        frame.render_widget(Paragraph::new(HELP), list.union(queue));
+    } else {
+        let wide = columns.saturating_sub(26) * 2 / 5;
+        let heading = format!("WAITING  LONGEST     HELD  {:wide$}  HELD BY", "NAME");
+        frame.render_widget(text(&format!("{heading:columns$}"), inverse), heads);
+        model.page = usize::from(list.height);
+        // The selected one is on the screen.
+        model.first = model.first.min(model.selected).max((model.selected + 1).saturating_sub(model.page));
+        let rows = model.visible(model.first, model.page).enumerate().map(|(row, lock)| {
+            let style = match (lock.deadlock, model.first + row == model.selected) {
+                (true, selected) => coloured(Color::Red).add_modifier(reversed(selected)),
+                (false, selected) => style().add_modifier(reversed(selected)),
+            };
+            text(&format!("{:columns$}", self::row(model, lock, wide)), style)
+        });
+        frame.render_widget(Paragraph::new(rows.collect::<Vec<_>>()), list);
+        let lines = details(model, usize::from(queue.height));
+        let lines = lines.iter().map(|(line, style)| text(line, *style));
+        frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), queue);
+    }
+    frame.render_widget(text(&footer(model), style().add_modifier(Modifier::DIM)), foot);
+}
+
+fn style() -> Style {
+    Style::new()
+}
+
+/// A colour, unless the user wants none.
+fn coloured(colour: Color) -> Style {
+    match env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty()) {
+        true => style().add_modifier(Modifier::BOLD),
+        false => style().fg(colour),
+    }
+}
+
+fn reversed(selected: bool) -> Modifier {
+    if selected { Modifier::REVERSED } else { Modifier::empty() }
+}
+
+fn summary(model: &Model) -> String {
+    let mut text = format!("lockkeeper: {} held, {} waiting", model.held, model.waiting);
+    if let Some(rate) = model.rate {
+        text += &format!(", {rate:.1} grants/s");
+    }
+    match model.snapshot.deadlocks.len() {
+        0 => {}
+        1 => text += ", 1 DEADLOCK",
+        count => text += &format!(", {count} DEADLOCKS"),
+    }
+    if !model.filter.is_empty() {
+        text += &format!(". {} with \"{}\"", model.len(), show::label(&model.filter));
+    }
+    text
+}
+
+fn row(model: &Model, lock: &Lock, wide: usize) -> String {
+    let age = |count: u32, since| if count > 0 { show::age(since) } else { String::new() };
+    let name = show::name(model.name(lock));
+    let name = show::fit(&name, wide);
+    let blank = " ".repeat(wide - show::width(&name));
+    let holder = match lock.holders {
+        0 => "(those before it wait for other names)".into(),
+        1 => holder(model, lock),
+        count => format!("{} and {} more", holder(model, lock), count - 1),
+    };
+    let (wait, held) = (age(lock.waiters, lock.longest_wait), age(lock.holders, lock.longest_held));
+    format!("{:>7}  {wait:>7}  {held:>7}  {name}{blank}  {holder}", lock.waiters)
+}
+
+fn holder(model: &Model, lock: &Lock) -> String {
+    model.members(lock).next().map(show::who).unwrap_or_default()
+}
+
+/// The queue of the selected lock, and the cycle it is in. As many lines as there is room for.
+fn details(model: &Model, lines: usize) -> Vec<(String, Style)> {
+    let Some(lock) = model.selected() else {
+        return vec![(String::new(), style()), ("Nobody holds a lock, and nobody waits.".into(), style())];
+    };
+    let (name, members) = (show::name(model.name(lock)), model.members(lock));
+    let mut details = vec![(format!("── {name}: {} held, {} waiting", lock.holders, lock.waiters), style())];
+    let concerned = |cycle: &&Vec<Step>| {
+        cycle.iter().any(|step| model.members(lock).any(|entry| entry.ticket == step.ticket))
+    };
+    if let Some(cycle) = model.snapshot.deadlocks.iter().filter(|_| lock.deadlock).find(concerned) {
+        let steps = cycle.iter().map(|step| match &step.waits_for {
+            Some(name) => format!("{} waits for {}", step.ticket, show::name(name)),
+            None => format!("{} waits for its nested request", step.ticket),
+        });
+        let steps = steps.collect::<Vec<_>>().join(", ");
+        details.push((format!("deadlock: {steps}"), coloured(Color::Red)));
+    }
+    details.extend(members.take(lines.saturating_sub(details.len())).map(|entry| (member(entry), style())));
+    details
+}
+
+fn member(entry: &Entry) -> String {
+    let state = if entry.token.is_some() { "held" } else { "waiting" };
+    let pid = entry.pid.map(|pid| format!("pid {pid}  ")).unwrap_or_default();
+    let (mode, since) = (entry.mode.to_string(), show::age(entry.since));
+    format!("{state:7}  {mode:9}  {since:>7}  {pid}{} (request {})", show::who(entry), entry.ticket)
+}
+
+fn footer(model: &Model) -> String {
+    match &model.mode {
+        Mode::Filter => format!("/{}▏  Enter keeps it, Esc shows all", show::label(&model.filter)),
+        Mode::Confirm(name) => {
+            format!("Break every lock of {}? Its holders are told, and should stop. y/n", show::name(name))
+        }
+        Mode::Help => "Any key goes back".into(),
+        Mode::List => match &model.note {
+            Some(note) => note.clone(),
+            None => format!(
+                "q quit  ↑↓ select  / filter  s sort ({})  r release by force  ? help",
+                model.sort.name()
+            ),
+        },
+    }
+}
