@@ -13,15 +13,16 @@ use std::{
     cell::RefCell,
     future::poll_fn,
     io,
-    pin::{Pin, pin},
+    mem::MaybeUninit,
+    pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Bytes that are read in one go.
-const READ: usize = 64 << 10;
+const READ: usize = 16 << 10;
 
 /// While so many bytes wait for a client to read them, it is not listened to.
 const PATIENCE: usize = 256 << 10;
@@ -126,11 +127,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Reads once and hands on what is whole. `false` at the end of the stream.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        self.input.reserve(READ);
-        let read = pin!(self.stream.read_buf(&mut self.input)).poll(context);
-        if ready!(read)? == 0 {
+        // On the stack, and never cleared: an idle connection keeps no space, and a short message pays for no long one.
+        let mut space = [const { MaybeUninit::uninit() }; READ];
+        let mut read = ReadBuf::uninit(&mut space);
+        ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
+        if read.filled().is_empty() {
             return Poll::Ready(Ok(false));
         }
+        self.input.extend_from_slice(read.filled());
         self.outbox.borrow_mut().heard = Instant::now();
         self.understand();
         Poll::Ready(Ok(true))

@@ -20,6 +20,7 @@ mod metrics;
 mod network;
 mod process;
 mod session;
+mod socket;
 
 pub use listen::remembered_state_dir;
 pub use lockkeeper_wire::code;

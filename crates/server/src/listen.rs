@@ -1,6 +1,8 @@
 //! The Unix socket: only this user's processes can connect, and only one daemon listens.
 
-use crate::{Config, Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer};
+use crate::{
+    Config, Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer, socket::Socket,
+};
 use std::{
     cell::RefCell,
     ffi::OsString,
@@ -107,7 +109,13 @@ fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == me || peer.uid() == 0 => {
             let peer = Peer::Local(peer.pid().and_then(Process::of));
-            tokio::task::spawn_local(connection::run(stream, Vec::new(), peer, Rc::clone(daemon), None));
+            match Socket::new(stream) {
+                Ok(socket) => {
+                    let daemon = Rc::clone(daemon);
+                    tokio::task::spawn_local(connection::run(socket, Vec::new(), peer, daemon, None));
+                }
+                Err(error) => tracing::warn!(%error, "refused: it cannot be listened to"),
+            }
         }
         Ok(peer) => tracing::warn!(uid = peer.uid(), "refused: another user"),
         Err(error) => tracing::warn!(%error, "refused: nobody knows who it is"),
