@@ -24,6 +24,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 /// Bytes that are read in one go.
 const READ: usize = 16 << 10;
 
+/// Bytes of each of its buffers that a connection keeps when it has no use for them.
+const KEPT: usize = 4 << 10;
+
 /// While so many bytes wait for a client to read them, it is not listened to.
 const PATIENCE: usize = 256 << 10;
 
@@ -167,6 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         input.drain(..done);
+        input.shrink_to(KEPT);
         (self.input, self.frames) = (input, frames);
     }
 
@@ -224,7 +228,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         loop {
             if self.written == self.output.len() {
                 self.output.clear();
-                self.output.shrink_to(PATIENCE);
+                self.output.shrink_to(KEPT);
                 self.written = 0;
                 std::mem::swap(&mut self.output, &mut self.outbox.borrow_mut().bytes);
                 if self.output.is_empty() {
