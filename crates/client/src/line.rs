@@ -5,8 +5,13 @@ use crate::web::Web;
 #[cfg(feature = "network")]
 use lockkeeper_wire::websocket::{Frames, Said};
 use lockkeeper_wire::{ToClient, frame};
+use rustix::{
+    buffer::spare_capacity,
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
 use std::{
-    io::{self, Read, Write},
+    io::{self, Write},
     net::Shutdown,
     os::{
         fd::{AsFd, BorrowedFd},
@@ -30,6 +35,11 @@ impl Line {
             #[cfg(feature = "network")]
             Self::Network(web) => web.write(messages),
         }
+    }
+
+    /// Sleeps until there is something to read. Who sleeps in the read itself is woken, too, when the daemon has read.
+    pub(crate) fn sleep(&self) {
+        let _ = poll(&mut [PollFd::new(self, PollFlags::IN)], None);
     }
 
     /// Waits for bytes, and appends them.
@@ -73,16 +83,13 @@ impl AsFd for Line {
     }
 }
 
-/// Reads once, and appends what came.
-pub(crate) fn read_some(mut stream: impl Read, input: &mut Vec<u8>) -> io::Result<()> {
-    let length = input.len();
-    input.resize(length + (64 << 10), 0);
-    let read = stream.read(&mut input[length..]);
-    input.truncate(length + read.as_ref().map_or(0, |count| *count));
-    match read {
+/// Reads once, and appends what came. The space for it is not cleared first: an answer is short.
+pub(crate) fn read_some(stream: impl AsFd, input: &mut Vec<u8>) -> io::Result<()> {
+    input.reserve(64 << 10);
+    match rustix::io::read(stream, spare_capacity(input)) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-        done => done.map(drop),
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -355,7 +355,14 @@ impl Shared {
                     told.tell();
                 }
             })?;
-            match pulse.as_mut().map_or(Ok(Due::Read), |pulse| pulse.wait(&reader.line))? {
+            let due = match pulse {
+                Some(pulse) => pulse.wait(&reader.line)?,
+                None => {
+                    reader.line.sleep();
+                    Due::Read
+                }
+            };
+            match due {
                 Due::Read => reader.fill()?,
                 Due::Ping => {
                     send(&mut self.lock().outgoing, &ToServer::Ping);
