@@ -27,7 +27,7 @@ use std::{
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    task::LocalSet,
+    task::{LocalSet, spawn_local},
 };
 use tracing_subscriber::EnvFilter;
 
@@ -65,7 +65,7 @@ pub(crate) fn serve(args: Serve) -> Done {
 
     let failed = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
-    let served = LocalSet::new().block_on(&runtime, async {
+    let serve = async move {
         let hear = |kind| signal(kind).map_err(failed);
         let (mut term, mut int) = (hear(SignalKind::terminate())?, hear(SignalKind::interrupt())?);
         let mut hup = hear(SignalKind::hangup())?;
@@ -89,7 +89,10 @@ pub(crate) fn serve(args: Serve) -> Done {
             Error::Running(_) if args.background => (0, String::new()),
             error => (exit::UNAVAILABLE, error.to_string()),
         })
-    });
+    };
+    // As a task: what the loop itself has to do is looked at for each message to anybody.
+    let served = LocalSet::new()
+        .block_on(&runtime, async { spawn_local(serve).await.expect("a daemon that panics ends") });
     match served {
         Err((0, _)) => Ok(ExitCode::SUCCESS),
         done => done.map(|()| ExitCode::SUCCESS),
