@@ -1,26 +1,40 @@
-//! Writes `bench/RESULTS.md`: the machine, the command, and the tables that it printed.
+//! Writes `bench/RESULTS.md` and `bench/RESULTS-daemon.md`: the machine, the command, and the tables that it printed.
 
 use crate::{Result, root, run, setup};
 use std::{fs, process::Command};
 
-pub(crate) fn write_results() -> Result {
+/// The Rust crate beside its peers.
+pub(crate) fn rust() -> Result {
     setup::command("valgrind", "valgrind")?;
     run(Command::new("cargo").args(["build", "--release", "--package", "lockkeeper-bench"]))?;
+    write("lockkeeper-bench", "Results", "cargo xtask bench", "RESULTS.md")
+}
+
+/// The daemon beside its peers.
+pub(crate) fn daemon() -> Result {
+    setup::peers_of_the_daemon()?;
+    let packages = ["--package", "lockkeeper-bench-daemon", "--package", "lockkeeper-cli"];
+    run(Command::new("cargo").args(["build", "--release"]).args(packages))?;
+    let title = "The daemon beside Redis, PostgreSQL and a bare echo";
+    write("lockkeeper-bench-daemon", title, "cargo xtask bench daemon", "RESULTS-daemon.md")
+}
+
+fn write(program: &str, title: &str, job: &str, file: &str) -> Result {
     eprintln!("xtask: measuring, a minute or so");
-    let output = Command::new(root().join("target/release/lockkeeper-bench")).arg("table").output();
+    let output = Command::new(root().join("target/release").join(program)).arg("table").output();
     let output = output.map_err(|error| format!("the benchmark did not start: {error}"))?;
     if !output.status.success() {
         return Err(format!("the benchmark failed: {}", String::from_utf8_lossy(&output.stderr)));
     }
     let tables = String::from_utf8_lossy(&output.stdout);
     let results = format!(
-        "# Results\n\nWritten by `cargo xtask bench` on {}, {}.\nCompare within a table: all that stands in it was \
-         measured in turns, in one run.\n\n{}\n",
+        "# {title}\n\nWritten by `{job}` on {}, {}.\nCompare within a table: all that stands in it was measured in turns, \
+         in one run.\n\n{}\n",
         machine(),
         said("rustc", &["--version"]),
         tables.trim_end()
     );
-    let path = root().join("bench/RESULTS.md");
+    let path = root().join("bench").join(file);
     fs::create_dir_all(root().join("bench")).map_err(|error| error.to_string())?;
     fs::write(&path, &results).map_err(|error| format!("{}: {error}", path.display()))?;
     print!("{results}");

@@ -27,6 +27,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
   cargo xtask bench command `lockkeeper run` beside flock and etcdctl; writes bench/RESULTS-command.md
+  cargo xtask bench daemon  the daemon beside Redis, PostgreSQL and a bare echo; writes bench/RESULTS-daemon.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
@@ -47,7 +48,8 @@ fn main() -> ExitCode {
         ["packages"] => packages(),
         ["guides"] => guides::run_all(),
         ["gate"] => gate(),
-        ["bench"] => bench::write_results(),
+        ["bench"] => bench::rust(),
+        ["bench", "daemon"] => bench::daemon(),
         ["bench", "command"] => bench_command::write_results(),
         ["fuzz"] => fuzz(None),
         ["fuzz", seconds] => fuzz(Some(seconds)),

@@ -3,6 +3,7 @@
 use crate::{Result, root, run};
 use std::{
     fs,
+    path::Path,
     process::{Command, Stdio},
 };
 
@@ -26,13 +27,18 @@ pub(crate) fn node_modules() -> Result {
 }
 
 /// A command of a Debian package.
-pub(crate) fn command(name: &str, package: &str) -> Result {
-    package_for(Command::new(name).arg("--version"), package)
+pub(crate) fn command(name: &str, package_name: &str) -> Result {
+    package_for(Command::new(name).arg("--version"), package_name)
 }
 
 /// A Debian package, unless what it is for works already.
-pub(crate) fn package_for(probe: &mut Command, package: &str) -> Result {
-    if answers(probe) {
+pub(crate) fn package_for(probe: &mut Command, package_name: &str) -> Result {
+    package(answers(probe), package_name)
+}
+
+/// A Debian package, unless what it brings is there.
+fn package(present: bool, package: &str) -> Result {
+    if present {
         return Ok(());
     }
     eprintln!("xtask: installing {package} (apt-get)");
@@ -42,6 +48,13 @@ pub(crate) fn package_for(probe: &mut Command, package: &str) -> Result {
     install()
         .or_else(|_| run(Command::new("apt-get").arg("update")).and_then(|()| install()))
         .map_err(|error| format!("{error}. Install {package} by hand and try again"))
+}
+
+/// What the daemon is measured beside.
+pub(crate) fn peers_of_the_daemon() -> Result {
+    command("redis-server", "redis-server")?;
+    // Its programs are not on the path.
+    package(Path::new("/usr/lib/postgresql").exists(), "postgresql")
 }
 
 /// A component of the toolchain in use.

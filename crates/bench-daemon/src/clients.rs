@@ -1,0 +1,408 @@
+//! The clients: each asks, waits for its answer, and does nothing else. All are alike, but for the last, which is the
+//! client that programs use.
+
+use lockkeeper_client::{Endpoint, Event, Flags, Request, Session};
+use lockkeeper_core::{Mode, Name};
+use lockkeeper_wire::{ToClient, ToServer, VERSION, frame};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    path::Path,
+    sync::{Arc, mpsc},
+    thread,
+    time::Duration,
+};
+
+/// What is locked.
+pub struct Resource {
+    pub name: String,
+    /// PostgreSQL's names are numbers.
+    pub number: i64,
+}
+
+impl Resource {
+    pub fn new(number: usize) -> Self {
+        Self { name: format!("resource/{number}"), number: i64::try_from(number).expect("not so many") }
+    }
+}
+
+/// One client, with a connection of its own.
+pub trait Client: Send {
+    /// Waits until it has the lock.
+    fn acquire(&mut self, resource: &Resource);
+    /// Waits until it is released.
+    fn release(&mut self, resource: &Resource);
+}
+
+/// A client that says much before it hears the answers.
+pub trait Pipeline {
+    /// Asks for locks and releases them, without waiting for any.
+    fn ask_all(&mut self, resources: &[Resource]);
+    /// Waits for all answers to so many pairs.
+    fn hear_all(&mut self, pairs: usize);
+}
+
+/// A connection: what is to be said, and what was heard.
+struct Wire {
+    stream: UnixStream,
+    output: Vec<u8>,
+    input: Vec<u8>,
+    /// Where in `input` that which was not looked at begins, and ends.
+    start: usize,
+    end: usize,
+}
+
+impl Wire {
+    fn connect(socket: &Path) -> Self {
+        let stream = UnixStream::connect(socket).expect("the server listens");
+        Self { stream, output: Vec::new(), input: vec![0; 4 << 10], start: 0, end: 0 }
+    }
+
+    fn send(&mut self) {
+        self.stream.write_all(&self.output).expect("the server reads");
+        self.output.clear();
+    }
+
+    /// The next message: `whole` says how long it is, if it is all there.
+    fn next(&mut self, whole: impl Fn(&[u8]) -> Option<usize>) -> &[u8] {
+        loop {
+            let heard = &self.input[self.start..self.end];
+            if let Some(length) = whole(heard) {
+                self.start += length;
+                return &self.input[self.start - length..self.start];
+            }
+            self.input.copy_within(self.start..self.end, 0);
+            (self.end, self.start) = (self.end - self.start, 0);
+            if self.end == self.input.len() {
+                self.input.resize(2 * self.end, 0);
+            }
+            let count = self.stream.read(&mut self.input[self.end..]).expect("the server answers");
+            assert!(count > 0, "the server has gone");
+            self.end += count;
+        }
+    }
+}
+
+/// As many bytes back as were sent.
+pub struct Echo(Wire);
+
+impl Echo {
+    /// As long as a request.
+    const MESSAGE: [u8; 32] = [7; 32];
+
+    pub fn connect(socket: &Path) -> Self {
+        Self(Wire::connect(socket))
+    }
+
+    fn echo(&mut self) {
+        self.0.output.extend(Self::MESSAGE);
+        self.0.send();
+        self.0.next(|heard| (heard.len() >= Self::MESSAGE.len()).then_some(Self::MESSAGE.len()));
+    }
+}
+
+impl Client for Echo {
+    fn acquire(&mut self, _: &Resource) {
+        self.echo();
+    }
+
+    fn release(&mut self, _: &Resource) {
+        self.echo();
+    }
+}
+
+/// Lockkeeper's protocol and nothing more.
+pub struct Raw {
+    wire: Wire,
+    rid: u64,
+}
+
+impl Raw {
+    pub fn connect(socket: &Path) -> Self {
+        let mut raw = Self { wire: Wire::connect(socket), rid: 0 };
+        raw.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
+        raw.wire.send();
+        assert!(matches!(raw.hear(), ToClient::Welcome { .. }));
+        raw
+    }
+
+    pub fn say(&mut self, message: &ToServer<'_>) {
+        frame::append(&mut self.wire.output, |out| message.encode(out));
+    }
+
+    pub fn send(&mut self) {
+        self.wire.send();
+    }
+
+    /// Asks for a lock, once it is sent. Returns its number.
+    pub fn ask(&mut self, name: &str) -> u64 {
+        self.rid += 1;
+        let (rid, scope) = (self.rid, vec![(name.as_bytes(), Mode::Exclusive)]);
+        self.say(&ToServer::Request { rid, scope, flags: Flags::default(), nested_in: None, info: None });
+        rid
+    }
+
+    /// Asks who holds and who waits for a name. Returns how many there are, and the bytes of the answer.
+    pub fn query(&mut self, name: &str) -> (usize, usize) {
+        self.rid += 1;
+        let (rid, name) = (self.rid, Some(name.as_bytes()));
+        self.say(&ToServer::Query { rid, name, deadlocks: false });
+        self.send();
+        let message = self.message();
+        let bytes = message.len();
+        match ToClient::decode(message).expect("a message") {
+            ToClient::Snapshot { entries, .. } => (entries.len(), bytes),
+            other => panic!("not a snapshot: {other:?}"),
+        }
+    }
+
+    pub fn hear(&mut self) -> ToClient<'_> {
+        ToClient::decode(self.message()).expect("a message")
+    }
+
+    fn message(&mut self) -> &[u8] {
+        let whole = |heard: &[u8]| {
+            frame::first(heard, frame::MAX_TO_CLIENT).expect("a frame").map(|(_, length)| length)
+        };
+        &self.wire.next(whole)[4..]
+    }
+}
+
+impl Client for Raw {
+    fn acquire(&mut self, resource: &Resource) {
+        self.ask(&resource.name);
+        self.send();
+        loop {
+            match self.hear() {
+                ToClient::Queued { .. } => {}
+                ToClient::Granted { .. } => return,
+                other => panic!("not granted: {other:?}"),
+            }
+        }
+    }
+
+    fn release(&mut self, _: &Resource) {
+        self.say(&ToServer::Release { rid: self.rid });
+        self.send();
+        assert!(matches!(self.hear(), ToClient::Released { .. }));
+    }
+}
+
+impl Pipeline for Raw {
+    fn ask_all(&mut self, resources: &[Resource]) {
+        for resource in resources {
+            let rid = self.ask(&resource.name);
+            self.say(&ToServer::Release { rid });
+        }
+        self.send();
+    }
+
+    fn hear_all(&mut self, pairs: usize) {
+        for _ in 0..pairs {
+            assert!(matches!(self.hear(), ToClient::Granted { .. }));
+            assert!(matches!(self.hear(), ToClient::Released { .. }));
+        }
+    }
+}
+
+/// `SET NX PX` and a compare-and-delete. Who does not get the lock tries again after a millisecond: Redis has no queue.
+pub struct Redis {
+    wire: Wire,
+    sha: Vec<u8>,
+    value: Vec<u8>,
+}
+
+impl Redis {
+    const DELETE: &[u8] =
+        b"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+
+    pub fn connect(socket: &Path, number: usize) -> Self {
+        let mut wire = Wire::connect(socket);
+        Self::command(&mut wire.output, &[b"SCRIPT", b"LOAD", Self::DELETE]);
+        wire.send();
+        let sha = Self::reply(&mut wire);
+        let sha = sha.split(|byte| *byte == b'\n').nth(1).expect("a hash").trim_ascii_end().to_vec();
+        // Whoever releases must know it: as long as the random values that Redis's documentation advises.
+        Self { wire, sha, value: format!("{number:020}").into() }
+    }
+
+    fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
+        write!(out, "*{}\r\n", words.len()).expect("a vector takes it");
+        for word in words {
+            write!(out, "${}\r\n", word.len()).expect("a vector takes it");
+            out.extend(*word);
+            out.extend(b"\r\n");
+        }
+    }
+
+    /// A reply of one line, or a string of one more.
+    fn reply(wire: &mut Wire) -> &[u8] {
+        wire.next(|heard| {
+            let line = heard.iter().position(|byte| *byte == b'\n')? + 1;
+            if heard[0] != b'$' || heard[1] == b'-' {
+                return Some(line);
+            }
+            Some(line + heard[line..].iter().position(|byte| *byte == b'\n')? + 1)
+        })
+    }
+
+    fn ask(&mut self, resource: &Resource) {
+        let words: [&[u8]; 6] = [b"SET", resource.name.as_bytes(), &self.value, b"NX", b"PX", b"30000"];
+        Self::command(&mut self.wire.output, &words);
+    }
+
+    fn give_up(&mut self, resource: &Resource) {
+        let words: [&[u8]; 5] = [b"EVALSHA", &self.sha, b"1", resource.name.as_bytes(), &self.value];
+        Self::command(&mut self.wire.output, &words);
+    }
+
+    fn held(&mut self) -> bool {
+        Self::reply(&mut self.wire) == b"+OK\r\n"
+    }
+
+    fn released(&mut self) -> bool {
+        Self::reply(&mut self.wire) == b":1\r\n"
+    }
+}
+
+impl Client for Redis {
+    fn acquire(&mut self, resource: &Resource) {
+        loop {
+            self.ask(resource);
+            self.wire.send();
+            if self.held() {
+                return;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn release(&mut self, resource: &Resource) {
+        self.give_up(resource);
+        self.wire.send();
+        assert!(self.released());
+    }
+}
+
+impl Pipeline for Redis {
+    fn ask_all(&mut self, resources: &[Resource]) {
+        for resource in resources {
+            self.ask(resource);
+            self.give_up(resource);
+        }
+        self.wire.send();
+    }
+
+    fn hear_all(&mut self, pairs: usize) {
+        for _ in 0..pairs {
+            assert!(self.held() && self.released());
+        }
+    }
+}
+
+/// Advisory locks of a session, by prepared statements.
+pub struct Postgres(Wire);
+
+impl Postgres {
+    pub fn connect(socket: &Path) -> Self {
+        let mut postgres = Self(Wire::connect(socket));
+        let parameters = b"user\0bench\0database\0postgres\0\0";
+        let length = u32::try_from(8 + parameters.len()).expect("short");
+        postgres.0.output.extend(length.to_be_bytes());
+        postgres.0.output.extend(196_608u32.to_be_bytes());
+        postgres.0.output.extend(parameters);
+        postgres.round_trip();
+        for (statement, sql) in [("l", "SELECT pg_advisory_lock($1)"), ("u", "SELECT pg_advisory_unlock($1)")]
+        {
+            postgres.message(b'P', &[statement.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"]);
+            postgres.message(b'S', &[]);
+            postgres.round_trip();
+        }
+        postgres
+    }
+
+    fn message(&mut self, kind: u8, parts: &[&[u8]]) {
+        let length = 4 + parts.iter().map(|part| part.len()).sum::<usize>();
+        self.0.output.push(kind);
+        self.0.output.extend(u32::try_from(length).expect("short").to_be_bytes());
+        parts.iter().for_each(|part| self.0.output.extend(*part));
+    }
+
+    fn execute(&mut self, statement: u8, key: i64) {
+        // The nameless portal; one parameter, binary, of eight bytes; results, binary too.
+        let end = b"\0\0\x01\0\x01\0\x01\0\0\0\x08";
+        self.message(b'B', &[b"\0", &[statement], end, &key.to_be_bytes(), b"\0\x01\0\x01"]);
+        self.message(b'E', &[b"\0\0\0\0\0"]);
+        self.message(b'S', &[]);
+        self.round_trip();
+    }
+
+    /// Sends, and waits until the server is ready for the next query.
+    fn round_trip(&mut self) {
+        self.0.send();
+        loop {
+            let message = self.0.next(|heard| {
+                let length =
+                    heard.get(1..5)?.try_into().map(u32::from_be_bytes).expect("four bytes") as usize + 1;
+                (heard.len() >= length).then_some(length)
+            });
+            match message[0] {
+                b'Z' => return,
+                b'E' => panic!("PostgreSQL: {}", String::from_utf8_lossy(&message[5..])),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Client for Postgres {
+    fn acquire(&mut self, resource: &Resource) {
+        self.execute(b'l', resource.number);
+    }
+
+    fn release(&mut self, resource: &Resource) {
+        self.execute(b'u', resource.number);
+    }
+}
+
+/// `lockkeeper_client::Session`, which survives the daemon's death.
+pub struct Ours {
+    session: Session,
+    rid: u64,
+    listener: Arc<dyn Fn(Event) + Send + Sync>,
+    events: mpsc::Receiver<Event>,
+}
+
+impl Ours {
+    pub fn connect(socket: &Path) -> Self {
+        let endpoint: Endpoint = format!("unix:{}", socket.display()).parse().expect("an absolute path");
+        let session = Session::open(&endpoint, None, "default").expect("the daemon serves");
+        let (sender, events) = mpsc::channel();
+        let listener = Arc::new(move |event| _ = sender.send(event));
+        Self { session, rid: 0, listener, events }
+    }
+}
+
+impl Client for Ours {
+    fn acquire(&mut self, resource: &Resource) {
+        self.rid = self.session.request(Request {
+            scope: vec![(Name::from(resource.name.as_str()), Mode::Exclusive)],
+            flags: Flags::default(),
+            nested_in: None,
+            info: None,
+            listener: Arc::clone(&self.listener),
+        });
+        loop {
+            match self.events.recv().expect("the session listens") {
+                Event::Queued => {}
+                Event::Granted { .. } => return,
+                other => panic!("not granted: {other:?}"),
+            }
+        }
+    }
+
+    fn release(&mut self, _: &Resource) {
+        assert!(self.session.release(self.rid));
+        assert_eq!(self.events.recv(), Ok(Event::Ended));
+    }
+}

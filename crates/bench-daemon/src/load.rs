@@ -1,0 +1,200 @@
+//! Runs the same work against several servers in turns.
+
+use crate::{
+    clients::{Client, Pipeline, Resource},
+    servers::Server,
+};
+use std::{
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long one contender works before it is the next one's turn, and how often.
+const ROUND: Duration = Duration::from_millis(100);
+const ROUNDS: usize = 25;
+
+/// One way to lock: a server, and a kind of client.
+pub struct Contender<'a> {
+    pub name: String,
+    pub server: &'a Server,
+    pub connect: Box<dyn Fn(usize) -> Box<dyn Client> + 'a>,
+}
+
+pub struct Figures {
+    pub name: String,
+    /// Pairs of acquire and release, by all clients: the median round's; of one client, the best round's, since where the
+    /// system puts two processes that take turns makes more difference than what they do.
+    pub per_second: f64,
+    /// Microseconds of the server's processor time for a pair.
+    pub cpu: f64,
+    /// The longest wait of a round over the mean one, in time: the median round's.
+    pub longest: f64,
+    /// The same, in turns of others.
+    pub longest_turns: f64,
+}
+
+/// The names that the clients lock.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Names {
+    /// Each its own hundred.
+    Distinct,
+    /// All the same one.
+    Hot,
+}
+
+pub fn compare(contenders: &[Contender<'_>], clients: usize, names: Names) -> Vec<Figures> {
+    let mut connected: Vec<Vec<_>> = contenders
+        .iter()
+        .map(|contender| (0..clients).map(|number| (contender.connect)(number)).collect())
+        .collect();
+    let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
+    for _ in 0..=ROUNDS {
+        for ((contender, clients), rounds) in contenders.iter().zip(&mut connected).zip(&mut rounds) {
+            rounds.push(round(contender.server, clients, names));
+        }
+    }
+    let figures = contenders.iter().zip(rounds).map(|(contender, mut rounds)| {
+        // Everything is warm after the first.
+        rounds.remove(0);
+        let pairs: u64 = rounds.iter().map(|round| round.pairs).sum();
+        let cpu: Duration = rounds.iter().map(|round| round.cpu).sum();
+        let rates = rounds.iter().map(|round| round.pairs as f64 / round.time.as_secs_f64());
+        Figures {
+            name: contender.name.clone(),
+            per_second: if clients == 1 { rates.fold(0.0, f64::max) } else { median(rates) },
+            cpu: cpu.as_secs_f64() * 1e6 / pairs as f64,
+            longest: median(rounds.iter().map(|round| round.longest)),
+            longest_turns: median(rounds.iter().map(|round| round.longest_turns)),
+        }
+    });
+    figures.collect()
+}
+
+struct Round {
+    pairs: u64,
+    time: Duration,
+    cpu: Duration,
+    longest: f64,
+    longest_turns: f64,
+}
+
+fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Round {
+    let (ready, over, turns) = (Barrier::new(clients.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
+    let cpu = server.cpu();
+    thread::scope(|scope| {
+        let (ready, over, turns) = (&ready, &over, &turns);
+        let work = |(number, client): (usize, &mut Box<dyn Client>)| {
+            let resources: Vec<_> = match names {
+                Names::Distinct => (0..100).map(|i| Resource::new(1 + number * 100 + i)).collect(),
+                Names::Hot => vec![Resource::new(0)],
+            };
+            ready.wait();
+            work(client.as_mut(), &resources, over, turns)
+        };
+        let threads: Vec<_> =
+            clients.iter_mut().enumerate().map(|client| scope.spawn(move || work(client))).collect();
+        ready.wait();
+        let start = Instant::now();
+        thread::sleep(ROUND);
+        over.store(true, Relaxed);
+        let time = start.elapsed();
+        let waits = threads.into_iter().map(|thread| thread.join().expect("it works"));
+        let waits = waits.reduce(Waits::and).expect("there are clients");
+        let cpu = server.cpu() - cpu;
+        let pairs = waits.count as f64;
+        Round {
+            pairs: waits.count,
+            time,
+            cpu,
+            longest: waits.longest.as_secs_f64() / (waits.sum.as_secs_f64() / pairs),
+            longest_turns: waits.longest_turns as f64 / (waits.turns as f64 / pairs),
+        }
+    })
+}
+
+/// How long acquires took, and how many others got a lock meanwhile.
+#[derive(Default)]
+struct Waits {
+    count: u64,
+    sum: Duration,
+    longest: Duration,
+    turns: u64,
+    longest_turns: u64,
+}
+
+impl Waits {
+    fn and(self, other: Self) -> Self {
+        Self {
+            count: self.count + other.count,
+            sum: self.sum + other.sum,
+            longest: self.longest.max(other.longest),
+            turns: self.turns + other.turns,
+            longest_turns: self.longest_turns.max(other.longest_turns),
+        }
+    }
+}
+
+fn work(client: &mut dyn Client, resources: &[Resource], over: &AtomicBool, turns: &AtomicU64) -> Waits {
+    let mut waits = Waits::default();
+    for resource in resources.iter().cycle() {
+        if over.load(Relaxed) {
+            break;
+        }
+        let (start, before) = (Instant::now(), turns.load(Relaxed));
+        client.acquire(resource);
+        let (sum, turns) = (start.elapsed(), turns.fetch_add(1, Relaxed) - before);
+        client.release(resource);
+        waits = waits.and(Waits { count: 1, sum, longest: sum, turns, longest_turns: turns });
+    }
+    waits
+}
+
+/// Pairs of acquire and release that are said in one go.
+const BATCH: usize = 128;
+
+/// Pairs a second of clients that say much before they hear the answers, each with one connection: the median round's.
+pub fn pipelined<const N: usize>(mut clients: [&mut dyn Pipeline; N]) -> [f64; N] {
+    let resources: Vec<_> = (0..BATCH).map(Resource::new).collect();
+    let mut rates = [const { Vec::new() }; N];
+    for _ in 0..ROUNDS {
+        for (client, rates) in clients.iter_mut().zip(&mut rates) {
+            let (start, mut batches) = (Instant::now(), 0);
+            client.ask_all(&resources);
+            while start.elapsed() < ROUND {
+                client.ask_all(&resources);
+                client.hear_all(BATCH);
+                batches += 1;
+            }
+            client.hear_all(BATCH);
+            rates.push(((batches + 1) * BATCH) as f64 / start.elapsed().as_secs_f64());
+        }
+    }
+    rates.map(|rates| median(rates.into_iter()))
+}
+
+/// What a pair costs one client: the time of the best of many short rounds, and the server's processor time.
+pub fn alone(server: &Server, client: &mut dyn Client) -> (Duration, Duration) {
+    const PAIRS: u32 = 300;
+    const ROUNDS: u32 = 100;
+    let resources: Vec<_> = (0..100).map(Resource::new).collect();
+    let (mut best, cpu) = (Duration::MAX, server.cpu());
+    for _ in 0..ROUNDS {
+        let start = Instant::now();
+        for resource in resources.iter().cycle().take(PAIRS as usize) {
+            client.acquire(resource);
+            client.release(resource);
+        }
+        best = best.min(start.elapsed() / PAIRS);
+    }
+    (best, (server.cpu() - cpu) / (PAIRS * ROUNDS))
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

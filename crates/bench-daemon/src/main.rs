@@ -1,0 +1,120 @@
+//! `lockkeeper-bench-daemon table` prints how the daemon does beside Redis, PostgreSQL and a bare echo, as Markdown. All are
+//! processes on Unix sockets, and their clients are threads of this one: the same few lines for each protocol.
+
+mod clients;
+mod crowd;
+mod load;
+mod report;
+mod servers;
+
+use clients::{Echo, Ours, Postgres, Raw, Redis};
+use load::{Contender, Names};
+use report::{
+    Report,
+    Target::{AtLeast, AtMost},
+};
+use servers::{Server, Stage};
+use std::{
+    env,
+    io::{Read, Write},
+    os::unix::net::UnixListener,
+    path::Path,
+    process::ExitCode,
+    thread,
+};
+
+fn main() -> ExitCode {
+    let args: Vec<String> = env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        ["table"] => table(),
+        // What it starts itself.
+        ["echo", socket] => echo(socket),
+        ["crowd", socket] => crowd::run(Path::new(socket)),
+        _ => {
+            eprintln!("usage: lockkeeper-bench-daemon table");
+            return ExitCode::from(64);
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+fn table() {
+    let stage = Stage::new();
+    let (echo, ours) = (Server::echo(&stage), Server::lockkeeper(&stage, "daemon"));
+    let (redis, postgres) = (Server::redis(&stage), Server::postgres(&stage));
+    let contender = |name: &str, server, connect| Contender { name: name.into(), server, connect };
+    let raw = "Lockkeeper, its protocol";
+    let mut contenders = vec![
+        contender(raw, &ours, Box::new(|_| Box::new(Raw::connect(&ours.socket)))),
+        contender(&redis.version, &redis, Box::new(|number| Box::new(Redis::connect(&redis.socket, number)))),
+        contender(&postgres.version, &postgres, Box::new(|_| Box::new(Postgres::connect(&postgres.socket)))),
+        contender("Lockkeeper, `Session`", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
+        contender("bare echo, twice", &echo, Box::new(|_| Box::new(Echo::connect(&echo.socket)))),
+    ];
+    let mut report = Report::default();
+    report.say(
+        "Each client is a thread that asks, waits for the answer, and asks again; the clients of all protocols are alike. \
+         `Session` is the client that programs use: it survives the daemon's death, and a thread of its own hears the \
+         answers, so each wakes two threads. A bare echo is a thread for each connection. Redis: `SET NX PX` and a \
+         compare-and-delete by `EVALSHA`. PostgreSQL: `pg_advisory_lock` and `pg_advisory_unlock`, prepared.\n",
+    );
+
+    report.say("## Acquire + release, each client its own names\n");
+    for clients in [1, 16, 64] {
+        let figures = load::compare(&contenders, clients, Names::Distinct);
+        let [ours, redis, postgres, _, echo] = &figures[..] else { unreachable!("as many as contenders") };
+        if clients == 1 {
+            let times = echo.per_second / ours.per_second;
+            report.target("1 client: the time of a pair ÷ two echoes", times, AtMost(1.5));
+        }
+        let mut target = |what: &str, measured, target| {
+            report.target(&format!("{clients} at once, distinct names: {what}"), measured, target);
+        };
+        target("pairs ÷ Redis's", ours.per_second / redis.per_second, AtLeast(1.5));
+        target("pairs ÷ PostgreSQL's", ours.per_second / postgres.per_second, AtLeast(1.0));
+        target("processor time ÷ Redis's", ours.cpu / redis.cpu, AtMost(0.5));
+        report.figures(clients, &figures, false);
+    }
+
+    // Nobody waits for an echo.
+    contenders.pop();
+    report.say("## Acquire + release of one name, by all clients\n");
+    report.say("Redis has no queue: its clients try again after a millisecond.\n");
+    for clients in [16, 64] {
+        let figures = load::compare(&contenders, clients, Names::Hot);
+        let [ours, redis, postgres, _] = &figures[..] else { unreachable!("as many as contenders") };
+        let mut target = |what: &str, measured, target| {
+            report.target(&format!("{clients} at once, one name: {what}"), measured, target);
+        };
+        target("pairs ÷ PostgreSQL's", ours.per_second / postgres.per_second, AtLeast(3.0));
+        target("pairs ÷ Redis's", ours.per_second / redis.per_second, AtLeast(5.0));
+        target("longest wait ÷ mean", ours.longest, AtMost(3.0));
+        target("longest wait ÷ mean, in turns", ours.longest_turns, AtMost(3.0));
+        report.figures(clients, &figures, true);
+    }
+
+    report.say("## Acquire + release, pipelined on one connection\n\n| | pairs a second |\n|---|---|");
+    let names = [raw, &redis.version];
+    let rates = load::pipelined([&mut Raw::connect(&ours.socket), &mut Redis::connect(&redis.socket, 0)]);
+    report.target("pipelined: pairs a second", rates[0], AtLeast(300_000.0));
+    names.iter().zip(rates).for_each(|(name, rate)| report.say(&format!("| {name} | {rate:.0} |")));
+    report.say("");
+
+    crowd::table(&stage, &mut report);
+    report.print();
+}
+
+/// A bare echo: a thread for each connection, that reads and writes.
+fn echo(socket: &str) {
+    for stream in UnixListener::bind(socket).expect("the socket is free").incoming() {
+        let mut stream = stream.expect("a connection");
+        thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = stream.read(&mut bytes) {
+                if stream.write_all(&bytes[..count]).is_err() {
+                    break;
+                }
+            }
+        });
+    }
+}

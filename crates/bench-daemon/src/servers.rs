@@ -1,0 +1,180 @@
+//! The servers: each a process of its own, in a temporary directory, on a Unix socket. They end with what stands for them.
+
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    env, fs,
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a server may take to start, on a busy machine.
+const START: Duration = Duration::from_secs(60);
+
+/// A directory of the benchmark's own, removed when it is dropped.
+pub struct Stage(PathBuf);
+
+impl Stage {
+    pub fn new() -> Self {
+        let dir = env::temp_dir().join(format!("lockkeeper-bench-{}", std::process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the benchmark");
+        Self(dir)
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server, ended when it is dropped.
+pub struct Server {
+    child: Child,
+    pub socket: PathBuf,
+    pub version: String,
+}
+
+impl Server {
+    /// The daemon beside this program, in a directory of this name.
+    pub fn lockkeeper(stage: &Stage, name: &str) -> Self {
+        let dir = stage.0.join(name);
+        fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the daemon");
+        let (socket, state) = (dir.join("daemon.sock"), dir.join("state"));
+        let mut command = Command::new(beside("lockkeeper"));
+        command.arg("serve").arg("--socket").arg(&socket).arg("--state-dir").arg(state);
+        Self::start(&mut command, socket, "Lockkeeper".into())
+    }
+
+    /// This program, as an echo.
+    pub fn echo(stage: &Stage) -> Self {
+        let socket = stage.0.join("echo.sock");
+        Self::start(
+            Command::new(beside("lockkeeper-bench-daemon")).arg("echo").arg(&socket),
+            socket,
+            "bare echo".into(),
+        )
+    }
+
+    pub fn redis(stage: &Stage) -> Self {
+        let socket = stage.0.join("redis.sock");
+        let mut command = Command::new("redis-server");
+        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
+        command.arg("--dir").arg(&stage.0);
+        let version = said(Command::new("redis-server").arg("--version"));
+        let version = version.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or("?");
+        Self::start(&mut command, socket, format!("Redis {version}"))
+    }
+
+    pub fn postgres(stage: &Stage) -> Self {
+        let bin = postgres_bin();
+        // It refuses to be root, and needs a directory of its own user's.
+        let dir = stage.0.join("postgres");
+        fs::create_dir(&dir).expect("a directory for PostgreSQL");
+        let root = rustix::process::geteuid().is_root();
+        if root {
+            fs::set_permissions(&stage.0, fs::Permissions::from_mode(0o711)).expect("others may pass");
+            said(Command::new("chown").arg("postgres").arg(&dir));
+        }
+        let command = |name: &str| match root {
+            true => {
+                let mut command = Command::new("setpriv");
+                command
+                    .args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"])
+                    .arg(bin.join(name));
+                command
+            }
+            false => Command::new(bin.join(name)),
+        };
+        let data = dir.join("data");
+        said(command("initdb").args(["--username=bench", "--auth=trust", "--no-sync", "-D"]).arg(&data));
+        let mut server = command("postgres");
+        server.arg("-D").arg(&data).arg("-k").arg(&dir).args([
+            "-c",
+            "listen_addresses=",
+            "-c",
+            "max_connections=100",
+        ]);
+        let version = said(command("postgres").arg("--version"));
+        let version = version.split_whitespace().nth(2).unwrap_or("?");
+        let server = Self::start(&mut server, dir.join(".s.PGSQL.5432"), format!("PostgreSQL {version}"));
+        // It listens before it serves.
+        let ready =
+            || command("pg_isready").arg("-q").arg("-h").arg(&dir).status().expect("pg_isready starts");
+        let deadline = Instant::now() + START;
+        while !ready().success() {
+            assert!(Instant::now() < deadline, "PostgreSQL does not serve");
+            thread::sleep(Duration::from_millis(50));
+        }
+        server
+    }
+
+    fn start(command: &mut Command, socket: PathBuf, version: String) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+        let deadline = Instant::now() + START;
+        while UnixStream::connect(&socket).is_err() {
+            let ended = child.try_wait().expect("its status");
+            assert!(ended.is_none() && Instant::now() < deadline, "{command:?} does not serve: {ended:?}");
+            thread::sleep(Duration::from_millis(10));
+        }
+        Self { child, socket, version }
+    }
+
+    /// The processor time of the server so far, its children's included.
+    pub fn cpu(&self) -> Duration {
+        let pid = self.child.id();
+        let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        let children = children.split_whitespace().map(|child| child.parse().expect("a pid"));
+        [pid].into_iter().chain(children).map(cpu).sum()
+    }
+
+    /// Bytes that it has in memory.
+    pub fn memory(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("the kernel counts it");
+        line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number") << 10
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Their children end with them.
+        let _ = kill_process(Pid::from_child(&self.child), Signal::INT);
+        let _ = self.child.wait();
+    }
+}
+
+/// The processor time of all threads of a process, to the nanosecond.
+fn cpu(pid: u32) -> Duration {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
+    let spent = tasks.filter_map(|task| {
+        let stat = fs::read_to_string(task.path().join("schedstat")).ok()?;
+        stat.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
+    });
+    spent.sum()
+}
+
+/// A program in the directory of this one.
+pub fn beside(name: &str) -> PathBuf {
+    env::current_exe().expect("this program has a path").with_file_name(name)
+}
+
+/// The newest of Debian's.
+fn postgres_bin() -> PathBuf {
+    let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed");
+    let versions = versions.flatten().filter_map(|version| version.file_name().to_str()?.parse::<u32>().ok());
+    let newest = versions.max().expect("a version of PostgreSQL");
+    Path::new("/usr/lib/postgresql").join(newest.to_string()).join("bin")
+}
+
+fn said(command: &mut Command) -> String {
+    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8_lossy(&output.stdout).trim().into()
+}
