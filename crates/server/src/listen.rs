@@ -1,7 +1,8 @@
 //! The Unix socket: only this user's processes can connect, and only one daemon listens.
 
 use crate::{
-    Config, Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer, socket::Socket,
+    Config, Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer,
+    socket::Socket,
 };
 use std::{
     cell::RefCell,

@@ -1,5 +1,6 @@
 //! The manager that a suite is run against. `spec.rs`, `forms.rs` and `executors.rs` use one of the test's process; the same
-//! files are compiled once more as `spec_daemon`, `forms_daemon` and `executors_daemon`, and use one of a daemon's.
+//! files are compiled twice more, as `spec_daemon` and `spec_network` and so on, and use one of a daemon's, on a Unix socket
+//! and on a WebSocket.
 
 #![allow(dead_code, reason = "not every suite needs all of it")]
 
@@ -11,9 +12,13 @@ use lockkeeper::Locks;
 use smol::future;
 use std::{ops::Deref, pin::Pin};
 
-/// Whether this is the suite's second compilation.
+/// Whether this is the suite's second or third compilation.
 pub(crate) fn at_a_daemon() -> bool {
-    env!("CARGO_CRATE_NAME").ends_with("_daemon")
+    env!("CARGO_CRATE_NAME").ends_with("_daemon") || on_the_network()
+}
+
+fn on_the_network() -> bool {
+    env!("CARGO_CRATE_NAME").ends_with("_network")
 }
 
 /// A manager that nobody else uses, and the daemon that keeps it.
@@ -34,7 +39,7 @@ impl Deref for Manager {
 pub(crate) fn manager() -> Manager {
     #[cfg(feature = "connect")]
     if at_a_daemon() {
-        let daemon = daemon::Daemon::start();
+        let daemon = if on_the_network() { daemon::Daemon::on_network() } else { daemon::Daemon::start() };
         return Manager { locks: connect(&daemon), _daemon: Some(daemon) };
     }
     Manager {
@@ -53,7 +58,10 @@ pub(crate) fn connect(daemon: &daemon::Daemon) -> Locks {
 
 #[cfg(feature = "connect")]
 pub(crate) fn url(daemon: &daemon::Daemon) -> String {
-    format!("unix:{}", daemon.config.socket.display())
+    match on_the_network() {
+        true => format!("ws://{}", daemon.address()),
+        false => format!("unix:{}", daemon.config.socket.display()),
+    }
 }
 
 /// Lets a future of this manager's run as far as it goes now. A daemon answers in order: when it has answered a question, it

@@ -1,0 +1,5 @@
+//! The suite of `executors.rs`, against a daemon on the network.
+#![cfg(feature = "network")]
+
+#[path = "executors.rs"]
+mod executors;
