@@ -170,7 +170,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         input.drain(..done);
-        input.shrink_to(KEPT);
+        if input.is_empty() {
+            // Not while a long message comes in pieces: it would be moved with each.
+            input.shrink_to(KEPT);
+        }
         (self.input, self.frames) = (input, frames);
     }
 
