@@ -82,7 +82,7 @@ export abstract class Request {
   }
 
   /** The task of §4.4, step 14. A lock that was aborted or broken since is not delivered. */
-  protected begin(): void {
+  begin(): void {
     if (this.state === State.UNAVAILABLE) {
       this.end();
       return this.deliverNothing();
@@ -169,6 +169,9 @@ export abstract class Request {
 
 /** `request()`: runs a callback in a task and holds the lock until what it returns has settled. */
 export class CallbackRequest extends Request {
+  /** Whether the callback was told that there is no lock. */
+  private nothing?: boolean;
+
   constructor(
     transport: Transport,
     name: string,
@@ -179,7 +182,7 @@ export class CallbackRequest extends Request {
   }
 
   protected override grantedAtOnce(): void {
-    task(begin, this);
+    task(takeTurn(this).begin);
   }
 
   protected override deliver(): void {
@@ -187,68 +190,86 @@ export class CallbackRequest extends Request {
   }
 
   protected override deliverNothing(): void {
+    this.nothing = true;
     this.run(null);
   }
 
   /** §4.4, steps 14.2 and 14.3, and what §2.4 has to follow. */
   private run(lock: Lock | null): void {
     const { callback } = this;
+    const turn = takeTurn(this);
     let result: unknown;
     try {
       result = lock && outer.storage ? outer.storage.run(this, () => callback(lock)) : callback(lock);
     } catch (error) {
       result = Promise.reject(error);
     }
-    react(
-      result,
-      (value) => this.settled(lock, this.resolve, value),
-      (reason) => this.settled(lock, this.reject, reason),
-    );
+    react(result, turn.resolved, turn.rejected);
   }
 
   /** §2.4: releases the lock, then settles the released promise, which is rejected already if the lock was broken. */
-  private settled(lock: Lock | null, settle: (result: unknown) => void, result: unknown): void {
-    const released = lock === null || this.release();
+  settled(settle: (result: unknown) => void, result: unknown): void {
+    const released = this.nothing || this.release();
     if (released === true) settle(result);
     else if (released) void released.then((done) => done && settle(result));
   }
+}
 
-  static begin(request: CallbackRequest): void {
-    request.begin();
+/**
+ * What is called back for a request in its turn. Used again for another: functions that are made for each request cost
+ * more than anything else.
+ */
+class Turn {
+  request: CallbackRequest | undefined = undefined;
+  readonly begin = (): void => this.give().begin();
+  readonly resolved = (value: unknown): void => {
+    const request = this.give();
+    request.settled(request.resolve, value);
+  };
+  readonly rejected = (reason: unknown): void => {
+    const request = this.give();
+    request.settled(request.reject, reason);
+  };
+
+  private give(): CallbackRequest {
+    const request = this.request!;
+    this.request = undefined;
+    if (turns.length < 1024) turns.push(this);
+    return request;
   }
 }
 
-const begin = CallbackRequest.begin;
-const { prototype } = Promise;
-const { then } = prototype;
+const turns: Turn[] = [];
+
+function takeTurn(request: CallbackRequest): Turn {
+  const turn = turns.pop() ?? new Turn();
+  turn.request = request;
+  return turn;
+}
+
+const { then } = Promise.prototype;
 const fulfilled = Promise.resolve();
 
 /**
  * What Web IDL does with the value of a callback that returns a promise: it resolves a new one with it, and reacts to
- * that. One that has nothing but the language's own `then` is as good, and three microtasks quicker.
+ * that. Its `then` is read once, here too. If that is the language's own, to react to the value itself is as good, and
+ * three microtasks quicker.
  */
 function react(value: unknown, resolved: (value: unknown) => void, rejected: (reason: unknown) => void): void {
   if (value === undefined) return void then.call(fulfilled, resolved, rejected);
-  if (isPlainPromise(value)) {
-    try {
-      return void then.call(value, resolved, rejected);
-    } catch {
-      // It only looks like one.
-    }
+  if ((typeof value !== 'object' && typeof value !== 'function') || value === null) {
+    return void then.call(Promise.resolve(value), resolved, rejected);
   }
-  then.call(new Promise((resolve) => resolve(value)), resolved, rejected);
-}
-
-function isPlainPromise(value: unknown): value is Promise<unknown> {
-  return (
-    typeof value === 'object' &&
-    value !== null &&
-    Object.getPrototypeOf(value) === prototype &&
-    !Object.hasOwn(value, 'then') &&
-    !Object.hasOwn(value, 'constructor') &&
-    prototype.then === then &&
-    prototype.constructor === Promise
-  );
+  let promise: Promise<unknown>;
+  try {
+    const method: unknown = (value as { then?: unknown }).then;
+    if (method === then) return void then.call(value, resolved, rejected);
+    if (typeof method !== 'function') return void then.call(fulfilled, () => resolved(value));
+    promise = new Promise((resolve) => resolve({ then: (...both: unknown[]) => Reflect.apply(method, value, both) }));
+  } catch (error) {
+    promise = Promise.reject(error);
+  }
+  then.call(promise, resolved, rejected);
 }
 
 /** `acquire()`: hands out a lock that its owner releases. */

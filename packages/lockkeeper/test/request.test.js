@@ -157,6 +157,38 @@ test('§2.4: a thenable is awaited before the lock is released', async () => {
   assert.deepEqual(await modes(name), [['exclusive'], []]);
 });
 
+test('Web IDL, promise types: `then` is read once before it is called, and its receiver is the value', async () => {
+  let reads = 0;
+  const promise = Promise.resolve('value');
+  Object.defineProperty(promise, 'then', { get: () => (reads++, Promise.prototype.then) });
+  assert.equal(await locks.request(unique(), () => promise), 'value');
+  assert.equal(reads, 1);
+
+  const thenable = {
+    get then() {
+      reads++;
+      return function (resolve) {
+        resolve(this === thenable);
+      };
+    },
+  };
+  assert.equal(await locks.request(unique(), () => thenable), true);
+  assert.equal(reads, 2);
+});
+
+test('Web IDL, promise types: what only looks like a promise rejects, and releases', async () => {
+  const name = unique();
+  const fake = Object.create(Promise.prototype);
+  assert.equal((await rejection(locks.request(name, () => fake))).name, 'TypeError');
+  const error = new Error('then');
+  const throwing = { get then() { throw error; } };
+  assert.equal(await rejection(locks.request(name, () => throwing)), error);
+  const species = Object.assign(Promise.resolve('value'), { constructor: { [Symbol.species]: class {} } });
+  assert.equal((await rejection(locks.request(name, () => species))).name, 'TypeError');
+  assert.equal(await locks.request(name, () => ({ then: 'no method' })).then((value) => value.then), 'no method');
+  assert.equal(await available(name), true);
+});
+
 test('§2.4: so is a function with a then, a subclass of Promise, a thenable of a thenable', async () => {
   class Mine extends Promise {}
   const inner = deferred();

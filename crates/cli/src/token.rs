@@ -1,0 +1,28 @@
+//! `lockkeeper token`: what shows a daemon on the network who may do what.
+
+use crate::{Done, args::Token, exit};
+use lockkeeper_server::{Claim, new_keys, sign};
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    process::ExitCode,
+};
+
+pub(crate) fn token(args: Token) -> Done {
+    let Token { new_key, keys, bucket, expires, steal, force_release, inspect } = args;
+    if let Some(path) = new_key {
+        let failed = |error| (exit::SOFTWARE, format!("{}: {error}", path.display()));
+        // Nobody else's to read, and no key that is in use is lost.
+        let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
+        file.and_then(|mut file| file.write_all(new_keys().as_bytes())).map_err(failed)?;
+    }
+    if let Some(path) = keys {
+        let text = fs::read_to_string(&path);
+        let text = text.map_err(|error| (exit::USAGE, format!("{}: {error}", path.display())))?;
+        let claim = Claim { buckets: bucket, expires, steal, force_release, inspect };
+        let token = sign(&text, &claim).map_err(|why| (exit::USAGE, format!("{}: {why}", path.display())))?;
+        println!("{token}");
+    }
+    Ok(ExitCode::SUCCESS)
+}
