@@ -98,8 +98,10 @@ impl Home {
         Ok(Self(home))
     }
 
-    fn bash(&self) -> Command {
-        let mut bash = Command::new("bash");
+    fn script(&self, file: &Path) -> Command {
+        let mut bash = Command::new("script");
+        bash.arg("-qec").arg(format!("bash {}", file.display())).arg("/dev/null").stdin(Stdio::null());
+        bash.env("NO_COLOR", "1").env("TERM", "xterm");
         let path = env::var("PATH").unwrap_or_default();
         bash.env("PATH", format!("{}:{path}", root().join("target/debug").display()));
         bash.env("HOME", &self.0).env("XDG_RUNTIME_DIR", self.0.join("run")).current_dir(self.0.join("work"));
@@ -126,6 +128,23 @@ impl Drop for Home {
     }
 }
 
+/// A person takes a while to type the next line. So does this, until what was sent to the background is where it should be.
+fn patience(typed: &str) -> (String, String) {
+    let Some(typed) = typed.strip_suffix('&') else { return Default::default() };
+    let until = |what: &str| format!("for i in {{1..300}}; do {what} && break; sleep 0.1; done; ");
+    let port = typed.split_once("--listen ").and_then(|(_, rest)| rest.split([' ', '\n']).next());
+    match port.and_then(|address| address.split_once(':')) {
+        Some((host, port)) => (String::new(), until(&format!("(: < /dev/tcp/{host}/{port}) 2> /dev/null"))),
+        None if typed.contains("lockkeeper serve") => {
+            (String::new(), until("[ -S \"$XDG_RUNTIME_DIR/lockkeeper/daemon.sock\" ]"))
+        }
+        None => {
+            let count = "$(lockkeeper query --json | grep -o clientId | wc -l)";
+            (format!("count={count}\n"), until(&format!("[ {count} -gt $count ]")))
+        }
+    }
+}
+
 fn follow(steps: &[Step], home: &Home) -> Result {
     let mut script = String::from("exec 2>&1\n");
     for step in steps {
@@ -136,20 +155,18 @@ fn follow(steps: &[Step], home: &Home) -> Result {
             }
             // `$?` is the command's own in the next one, too.
             Step::Command { typed, .. } => {
-                script += &format!("{typed}\nstatus=$?; echo \"{MARK}$status\"; (exit $status)\n");
+                let (before, after) = patience(typed);
+                script +=
+                    &format!("{before}{typed}\nstatus=$?; {after}echo \"{MARK}$status\"; (exit $status)\n");
             }
         }
     }
     let failed = |error: std::io::Error| format!("bash: {error}");
     let script_file = home.0.join("script");
     fs::write(&script_file, script).map_err(failed)?;
-    let output = home.0.join("output");
-    let to = fs::File::create(&output).map_err(failed)?;
-    // Into a file: what is left running in the background would keep a pipe open.
-    let mut bash = home.bash();
-    bash.arg(&script_file).stdin(Stdio::null()).stdout(to).status().map_err(failed)?;
-    let output = fs::read(&output).map_err(failed)?;
-    compare(steps, &String::from_utf8_lossy(&output))
+    // On a terminal, as it will be for the reader.
+    let output = home.script(&script_file).output().map_err(failed)?.stdout;
+    compare(steps, &String::from_utf8_lossy(&output).replace('\r', ""))
 }
 
 fn compare(steps: &[Step], output: &str) -> Result {

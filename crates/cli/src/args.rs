@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Top(Top),
     Release(Release),
     Serve(Serve),
+    Token(Token),
     Completions(Completions),
     Man(Man),
 }
@@ -226,6 +227,43 @@ pub(crate) struct Serve {
     /// Started on demand: leave the terminal, and leave at once if another daemon was quicker
     #[arg(long, hide = true)]
     pub(crate) background: bool,
+}
+
+/// Make a token, which shows a daemon on the network who may do what.
+///
+/// The daemon has the keys: lockkeeper serve --listen ADDR --keys FILE. A client shows a token: LOCKKEEPER_TOKEN_FILE=FILE.
+#[derive(Parser)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  lockkeeper token --new-key keys.json
+  lockkeeper token --keys keys.json --bucket jobs --expires 30d > jobs.token
+  lockkeeper token --keys keys.json --bucket '*' --steal --force-release --inspect > operator.token"
+)]
+#[group(id = "what", multiple = true, required = true, args = ["new_key", "keys"])]
+pub(crate) struct Token {
+    /// Make a key, and write it to a file that is not there yet
+    #[arg(long, value_name = "FILE")]
+    pub(crate) new_key: Option<PathBuf>,
+    /// Print a token that is signed with the key in this file
+    #[arg(long, value_name = "FILE", requires = "bucket")]
+    pub(crate) keys: Option<PathBuf>,
+    /// A bucket that it is for; a trailing * stands for any end
+    #[arg(long, value_name = "NAME")]
+    pub(crate) bucket: Vec<String>,
+    /// For how long it is good (12h, 30d)
+    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "30d")]
+    pub(crate) expires: Duration,
+    /// It allows to steal locks
+    #[arg(long)]
+    pub(crate) steal: bool,
+    /// It allows to release locks by force
+    #[arg(long)]
+    pub(crate) force_release: bool,
+    /// It shows others' labels, tokens and processes
+    #[arg(long)]
+    pub(crate) inspect: bool,
 }
 
 /// A session with the daemon, which this program can be.

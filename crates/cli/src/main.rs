@@ -9,6 +9,7 @@ mod settings;
 mod show;
 mod status;
 mod table;
+mod token;
 mod top;
 
 use args::{Args, Command};
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         Some(Command::Release(args)) => release::release(args),
         Some(Command::Top(_)) => top::top(),
         Some(Command::Serve(args)) => serve::serve(args),
+        Some(Command::Token(args)) => token::token(args),
         Some(Command::Completions(args)) => {
             clap_complete::generate(args.shell, &mut Args::command(), "lockkeeper", &mut io::stdout());
             Ok(ExitCode::SUCCESS)

@@ -120,7 +120,7 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "a duration is a number with ms, s, m or h".to_string();
+        let wrong = || "a duration is a number with ms, s, m, h or d".to_string();
         let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
         let (number, unit) = text.split_at(digits);
         let seconds = match unit {
@@ -128,6 +128,7 @@ impl FromStr for Span {
             "s" | "" => 1.0,
             "m" => 60.0,
             "h" => 3600.0,
+            "d" => 86_400.0,
             _ => return Err(wrong()),
         };
         let number: f64 = number.parse().map_err(|_| wrong())?;
@@ -163,7 +164,7 @@ mod tests {
         assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(span("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(span("2"), Ok(Duration::from_secs(2)));
-        for wrong in ["", "s", "5 s", "1d", "-1s", "1e99h", "99999999999999999999h"] {
+        for wrong in ["", "s", "5 s", "1w", "-1s", "1e99h", "99999999999999999999h"] {
             assert!(span(wrong).is_err(), "{wrong}");
         }
         for text in ["500ms", "90s", "1500ms"] {

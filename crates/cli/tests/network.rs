@@ -2,12 +2,12 @@
 
 mod common;
 
-use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use common::{Holder, User};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
+    os::unix::fs::PermissionsExt,
     path::PathBuf,
     process::{Child, Command, Output, Stdio},
     sync::{
@@ -15,7 +15,6 @@ use std::{
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 /// A daemon with a port, and where to find it.
@@ -205,14 +204,22 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
     let rcgen::CertifiedKey { cert, signing_key } =
         rcgen::generate_simple_self_signed(names).expect("a certificate");
     let (cert, key) = (file("cert.pem", &cert.pem()), file("key.pem", &signing_key.serialize_pem()));
-    let secret = [7; 32];
-    let encode = |bytes: &[u8]| URL_SAFE_NO_PAD.encode(bytes);
-    let keys = file("keys.json", &format!(r#"{{"keys":[{{"kty":"oct","k":"{}"}}]}}"#, encode(&secret)));
-    let exp = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970").as_secs() + 3600;
-    let claims = format!(r#"{{"exp":{exp},"buckets":["default"]}}"#);
-    let signed = format!("{}.{}", encode(br#"{"alg":"HS256"}"#), encode(claims.as_bytes()));
-    let seal = ring::hmac::sign(&ring::hmac::Key::new(ring::hmac::HMAC_SHA256, &secret), signed.as_bytes());
-    let token = file("token", &format!("{signed}.{}\n", encode(seal.as_ref())));
+    let keys = user.state_dir().with_file_name("keys.json");
+    let make = |args: &[&str]| {
+        let made = user.run(&[&["token"], args].concat());
+        (made.status.code(), String::from_utf8(made.stdout).expect("it is text"))
+    };
+    let path = keys.to_str().expect("it is text");
+    assert_eq!(make(&["--new-key", path]), (Some(0), String::new()));
+    let mode = fs::metadata(&keys).expect("it is there").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "nobody else can read the key");
+    assert_eq!(make(&["--new-key", path]).0, Some(70), "a key is not overwritten");
+    assert_eq!(make(&["--keys", path]).0, Some(64), "a token is for a bucket");
+    let (made, token) = make(&["--keys", path, "--bucket", "default", "--expires", "1h"]);
+    assert_eq!(made, Some(0));
+    let token = file("token", &token);
+    let expired = file("expired", &make(&["--keys", path, "--bucket", "default", "--expires", "0s"]).1);
+    let other = file("other", &make(&["--keys", path, "--bucket", "jobs", "--bucket", "de*t"]).1);
 
     let text = |path: &PathBuf| path.to_str().expect("it is text").to_owned();
     let args = ["--tls-cert", &text(&cert), "--tls-key", &text(&key), "--keys", &text(&keys)];
@@ -225,16 +232,19 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
     };
     let served = run(&[("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", &token)]);
     assert_eq!((served.status.code(), &served.stdout[..]), (Some(0), &b"mine\n"[..]));
-    for (env, words) in [
-        (&[("LOCKKEEPER_CA", &cert)][..], "a token is needed"),
-        (&[("LOCKKEEPER_TOKEN_FILE", &token)], "certificate"),
-        (&[("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", &keys)], "the token is not one"),
-        (&[("LOCKKEEPER_CA", &key), ("LOCKKEEPER_TOKEN_FILE", &token)], "LOCKKEEPER_CA"),
-        (&[("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", &"/nowhere/token".into())], "/nowhere/token"),
+    let with = |token| [("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", token)];
+    for (env, code, words) in [
+        (&[("LOCKKEEPER_CA", &cert)][..], 77, "a token is needed"),
+        (&with(&keys), 77, "the token is not one"),
+        (&with(&expired), 77, "expired"),
+        (&with(&other), 77, "not for this bucket"),
+        (&with(&"/nowhere/token".into()), 69, "/nowhere/token"),
+        (&[("LOCKKEEPER_TOKEN_FILE", &token)], 69, "certificate"),
+        (&[("LOCKKEEPER_CA", &key), ("LOCKKEEPER_TOKEN_FILE", &token)], 69, "LOCKKEEPER_CA"),
     ] {
         let refused = run(env);
         let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(refused.status.code() == Some(69) && said.contains(words), "{words}: {said}");
+        assert!(refused.status.code() == Some(code) && said.contains(words), "{words}: {said}");
     }
     // Without TLS, nobody understands it.
     assert_eq!(server.run(&["run", "a", "--", "true"]).status.code(), Some(69));

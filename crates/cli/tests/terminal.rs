@@ -70,13 +70,16 @@ fn ctrl_c_reaches_the_command_once_and_what_is_sent_to_run_is_passed_on() {
                   while :; do read -r -t 0.05 line; done";
     let mut terminal = Terminal::start(&user.command(&["run", "a", "--", "bash", "-c", script]));
     let run = pid_after(&terminal.shows("run "), "run ");
-    terminal.press(CTRL_C);
-    terminal.shows("int 1");
+    // Two that come close together may be one to the shell: not each time.
+    for count in 1..=10 {
+        terminal.press(CTRL_C);
+        terminal.shows(&format!("int {count}"));
+    }
     kill_process(run, Signal::USR1).expect("it runs");
     let screen = terminal.shows("user");
-    assert!(!screen.contains("int 2"), "{screen}");
+    assert!(!screen.contains("int 11"), "{screen}");
     kill_process(run, Signal::INT).expect("it runs");
-    terminal.shows("int 2");
+    terminal.shows("int 11");
     kill_process(run, Signal::TERM).expect("it runs");
     assert_eq!(terminal.ended().code(), Some(128 + 15));
 }

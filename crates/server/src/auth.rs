@@ -3,9 +3,10 @@
 //! A token is a JSON Web Token (RFC 7519), signed with HS256 or EdDSA. Which of the two is for the key to say, never for
 //! the token.
 
+use crate::journal::{random, to_hex};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use ring::{hmac, signature};
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// What a client may do beyond asking for locks.
@@ -19,6 +20,60 @@ pub(crate) struct Rights {
 
 impl Rights {
     pub(crate) const ALL: Self = Self { steal: true, force_release: true, inspect: true };
+}
+
+/// What a token is to allow.
+#[derive(Clone, Debug, Default)]
+pub struct Claim {
+    /// The buckets, by their names; a trailing `*` stands for any end.
+    pub buckets: Vec<String>,
+    /// For how long.
+    pub expires: Duration,
+    /// Whether locks may be stolen.
+    pub steal: bool,
+    /// Whether locks may be released by force.
+    pub force_release: bool,
+    /// Whether it shows what others said of themselves.
+    pub inspect: bool,
+}
+
+/// A new key set, with one key for HS256. Whoever can read it can make tokens.
+pub fn new_keys() -> String {
+    let (id, key) = (to_hex(&random()[..4]), URL_SAFE_NO_PAD.encode([random(), random()].concat()));
+    format!("{{\"keys\":[{{\"kty\":\"oct\",\"alg\":\"HS256\",\"kid\":\"{id}\",\"k\":\"{key}\"}}]}}\n")
+}
+
+/// A token, signed with the first key of a key set that is for HS256.
+///
+/// # Errors
+///
+/// If there is no such key, in words.
+pub fn sign(keys: &str, claim: &Claim) -> Result<String, String> {
+    let Keys(keys) = Keys::parse(keys)?;
+    let secret = keys.iter().find_map(|key| match &key.kind {
+        Kind::Hs256(secret) => Some((secret, key.id.as_deref())),
+        Kind::EdDsa(_) => None,
+    });
+    let (secret, id) =
+        secret.ok_or("no key is for HS256: tokens for EdDSA are made where the private key is")?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let Claim { buckets, expires, steal, force_release, inspect } = claim;
+    let (steal, force_release, inspect) = (*steal, *force_release, *inspect);
+    let claims = Claims {
+        exp: now.saturating_add(*expires).as_secs_f64().floor(),
+        nbf: None,
+        buckets: buckets.clone(),
+        steal,
+        force_release,
+        inspect,
+    };
+    let header = Header { alg: "HS256".into(), kid: id.map(Into::into), crit: None };
+    let part = |json: serde_json::Result<String>| json.map(|json| URL_SAFE_NO_PAD.encode(json));
+    let (header, claims) = (part(serde_json::to_string(&header)), part(serde_json::to_string(&claims)));
+    let failed = |error: serde_json::Error| error.to_string();
+    let signed = format!("{}.{}", header.map_err(failed)?, claims.map_err(failed)?);
+    let seal = URL_SAFE_NO_PAD.encode(hmac::sign(secret, signed.as_bytes()));
+    Ok(format!("{signed}.{seal}"))
 }
 
 /// The fewest bytes of a key for HS256 (RFC 7518 §3.2).
@@ -55,16 +110,19 @@ struct WebKey {
     x: Option<String>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Header {
     alg: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     kid: Option<String>,
+    #[serde(skip_serializing)]
     crit: Option<serde::de::IgnoredAny>,
 }
 
-#[derive(Deserialize)]
+#[derive(Serialize, Deserialize)]
 struct Claims {
     exp: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
     nbf: Option<f64>,
     #[serde(default)]
     buckets: Vec<String>,

@@ -22,6 +22,7 @@ mod process;
 mod session;
 mod socket;
 
+pub use auth::{Claim, new_keys, sign};
 pub use listen::remembered_state_dir;
 pub use lockkeeper_wire::code;
 
