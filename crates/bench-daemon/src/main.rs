@@ -15,7 +15,7 @@ use report::{
 };
 use servers::{Server, Stage};
 use std::{
-    env,
+    env, fs,
     io::{Read, Write},
     os::unix::net::UnixListener,
     path::Path,
@@ -52,6 +52,11 @@ fn table() {
         contender("bare echo, twice", &echo, Box::new(|_| Box::new(Echo::connect(&echo.socket)))),
     ];
     let mut report = Report::default();
+    let load = fs::read_to_string("/proc/loadavg").expect("the kernel counts it");
+    let load = load.split(' ').next().unwrap_or_default();
+    report.say(&format!(
+        "The load average of the machine was {load} before: what others did there is in the figures.\n"
+    ));
     report.say(
         "Each client is a thread that asks, waits for the answer, and asks again; the clients of all protocols are alike. \
          `Session` is the client that programs use: it survives the daemon's death, and a thread of its own hears the \
