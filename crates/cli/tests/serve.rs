@@ -87,7 +87,7 @@ fn what_is_wrong_is_said_with_its_place_and_status_64() {
     };
     refused("ttl = \"1s\"\nlisten = \"127.0.0.1:0\"\ncolour = 3\n", &["config.toml", "line 3", "colour"]);
     refused("ttl = 5\n", &["config.toml", "line 1"]);
-    refused("ttl = \"5 days\"\n", &["line 1", "a duration is a number with ms, s, m or h"]);
+    refused("ttl = \"5 days\"\n", &["line 1", "a duration is a number with"]);
     refused("ttl = \"0s\"\n", &["--ttl"]);
     refused("= nonsense", &["line 1"]);
     refused("listen = \"0.0.0.0:7420\"\n", &["--keys", "--insecure"]);
