@@ -4,6 +4,7 @@ mod bench;
 mod bench_command;
 mod guides;
 mod setup;
+mod unit;
 
 use std::{
     env,
@@ -96,7 +97,7 @@ fn lint() -> Result {
 }
 
 fn unit() -> Result {
-    cargo(&["test", "--workspace", "--all-features"])?;
+    unit::test_all()?;
     for example in ["leader_election", "document_editor", "multi_store_transaction"] {
         cargo(&["run", "--package", "lockkeeper", "--example", example])?;
     }
