@@ -166,11 +166,11 @@ fn line(output: &mut BufReader<ChildStdout>) -> String {
     line.trim_end().into()
 }
 
-/// `lockkeeper run`, with no terminal.
+/// `lockkeeper run`, with no terminal. Whoever started the tests may ignore signals, which would be inherited.
 fn run_alone(user: &User, args: &[&str]) -> Command {
     let run = user.command(&["run"]);
     let mut command = Command::new("setsid");
-    command.arg(run.get_program()).arg("run").args(args).env_clear();
+    command.args(["env", "--default-signal"]).arg(run.get_program()).arg("run").args(args).env_clear();
     command.envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
     command
 }
