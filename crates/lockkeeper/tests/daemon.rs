@@ -19,6 +19,7 @@ use std::{
     path::PathBuf,
     pin::pin,
     process::{self, Child, Command, Stdio},
+    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -50,9 +51,7 @@ mod connecting {
         let listener = UnixListener::bind(&socket).unwrap();
         let daemon = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
-            let mut length = [0; 4];
-            stream.read_exact(&mut length).unwrap();
-            stream.read_exact(&mut vec![0; u32::from_be_bytes(length) as usize]).unwrap();
+            hear(&mut stream);
             // Goodbye, of code 18.
             stream.write_all(b"\0\0\0\x16\x93\x0a\x12\xb2upgrade the client").unwrap();
         });
@@ -119,16 +118,43 @@ mod requests {
         });
     }
 
+    /// With a daemon that takes its time.
     #[test]
-    fn the_value_of_run_comes_when_no_other_session_sees_the_lock() {
-        let daemon = Daemon::start();
-        let (locks, other) = (connect(&daemon), connect(&daemon));
-        future::block_on(async {
-            for _ in 0..100 {
-                locks.request("a").run(async |_| ()).await.unwrap();
-                assert!(other.query().await.unwrap().held.is_empty());
-            }
+    fn the_value_of_run_comes_when_the_daemon_has_said_that_the_lock_is_released() {
+        let dir = Dir::new("slow");
+        let socket = dir.0.join("daemon.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let ((asked, asks), (go, goes)) = (mpsc::channel(), mpsc::channel());
+        let daemon = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            hear(&mut stream);
+            let welcome = b"\0\0\0\x2a\x96\0\x01\xb00123456789abcdef\xc4\x100123456789abcdef\xcd\x27\x10\xc2";
+            stream.write_all(welcome).unwrap();
+            hear(&mut stream);
+            let granted = b"\0\0\0\x16\x94\x01\x01\x2a\xc4\x100123456789abcdef";
+            stream.write_all(granted).unwrap();
+            hear(&mut stream);
+            asked.send(()).unwrap();
+            goes.recv().unwrap();
+            let released = b"\0\0\0\x03\x92\x04\x01";
+            stream.write_all(released).unwrap();
+            goes.recv().unwrap();
         });
+        future::block_on(async {
+            let locks = Locks::connect(format!("unix:{}", socket.display())).await.unwrap();
+            let mut running = pin!(locks.request("a").run(async |lock| lock.token().get()));
+            let early = async { Some(running.as_mut().await) };
+            let asked = async { smol::unblock(move || asks.recv().unwrap()).await };
+            let early = future::or(early, async {
+                asked.await;
+                None
+            });
+            assert!(early.await.is_none(), "the daemon has not answered yet");
+            go.send(()).unwrap();
+            assert_eq!(running.await.unwrap(), 42);
+            go.send(()).unwrap();
+        });
+        daemon.join().unwrap();
     }
 
     #[test]
@@ -334,6 +360,14 @@ mod parts {
         let local = tokio::task::LocalSet::new();
         local.block_on(&runtime, lockkeeper_server::serve(config, std::future::pending())).unwrap();
     }
+}
+
+/// Reads a message.
+fn hear(stream: &mut UnixStream) {
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).expect("a message comes");
+    let mut message = vec![0; u32::from_be_bytes(length) as usize];
+    stream.read_exact(&mut message).expect("it comes whole");
 }
 
 /// A process of this test's, killed when it is dropped.
