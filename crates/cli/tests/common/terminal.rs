@@ -38,7 +38,12 @@ impl Terminal {
         tcsetwinsize(&ours, size(24, 80)).expect("it is a terminal");
         // A session of its own, with the terminal as its controlling one.
         let mut session = Command::new("setsid");
-        session.arg("--ctty").arg(command.get_program()).args(command.get_args()).env_clear();
+        // Whoever started the tests may ignore signals, which would be inherited.
+        session
+            .args(["--ctty", "env", "--default-signal"])
+            .arg(command.get_program())
+            .args(command.get_args())
+            .env_clear();
         session.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
         session.env("TERM", "xterm-256color");
         let side = || theirs.try_clone().expect("there are descriptors left");
