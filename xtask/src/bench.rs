@@ -34,9 +34,13 @@ fn write(program: &str, title: &str, job: &str, file: &str) -> Result {
         said("rustc", &["--version"]),
         tables.trim_end()
     );
+    save(file, &results)
+}
+
+/// Writes a file of `bench/`, and shows it.
+pub(crate) fn save(file: &str, results: &str) -> Result {
     let path = root().join("bench").join(file);
-    fs::create_dir_all(root().join("bench")).map_err(|error| error.to_string())?;
-    fs::write(&path, &results).map_err(|error| format!("{}: {error}", path.display()))?;
+    fs::write(&path, results).map_err(|error| format!("{}: {error}", path.display()))?;
     print!("{results}");
     Ok(())
 }

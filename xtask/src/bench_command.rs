@@ -35,10 +35,7 @@ pub(crate) fn write_results() -> Result {
         etcd.lines().next().unwrap_or("etcd").replace(" Version:", ""),
         table?
     );
-    let path = root().join("bench/RESULTS-command.md");
-    fs::write(&path, &results).map_err(|error| format!("{}: {error}", path.display()))?;
-    print!("{results}");
-    Ok(())
+    bench::save("RESULTS-command.md", &results)
 }
 
 fn measure(dir: &Path) -> Result<String> {

@@ -86,6 +86,7 @@ pub(crate) fn serve(args: Serve) -> Done {
             notify("STOPPING=1");
         };
         lockkeeper_server::serve(config, stop).await.map_err(|error| match error {
+            // That is as well as if it had started.
             Error::Running(_) if args.background => (0, String::new()),
             error => (exit::UNAVAILABLE, error.to_string()),
         })
@@ -93,10 +94,7 @@ pub(crate) fn serve(args: Serve) -> Done {
     // As a task: what the loop itself has to do is looked at for each message to anybody.
     let served = LocalSet::new()
         .block_on(&runtime, async { spawn_local(serve).await.expect("a daemon that panics ends") });
-    match served {
-        Err((0, _)) => Ok(ExitCode::SUCCESS),
-        done => done.map(|()| ExitCode::SUCCESS),
-    }
+    served.map(|()| ExitCode::SUCCESS)
 }
 
 /// What was not said is what it is then.

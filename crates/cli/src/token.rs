@@ -1,7 +1,7 @@
 //! `lockkeeper token`: what shows a daemon on the network who may do what.
 
 use crate::{Done, args::Token, exit};
-use lockkeeper_server::{Claim, new_keys, sign};
+use lockkeeper_server::{Permit, new_keys, sign};
 use std::{
     fs::{self, File},
     io::Write,
@@ -20,8 +20,9 @@ pub(crate) fn token(args: Token) -> Done {
     if let Some(path) = keys {
         let text = fs::read_to_string(&path);
         let text = text.map_err(|error| (exit::USAGE, format!("{}: {error}", path.display())))?;
-        let claim = Claim { buckets: bucket, expires, steal, force_release, inspect };
-        let token = sign(&text, &claim).map_err(|why| (exit::USAGE, format!("{}: {why}", path.display())))?;
+        let permit = Permit { buckets: bucket, steal, force_release, inspect };
+        let token = sign(&text, permit, expires);
+        let token = token.map_err(|why| (exit::USAGE, format!("{}: {why}", path.display())))?;
         println!("{token}");
     }
     Ok(ExitCode::SUCCESS)

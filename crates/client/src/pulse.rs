@@ -16,6 +16,12 @@ pub(crate) fn now() -> Duration {
     Duration::try_from(clock_gettime(ClockId::Boottime)).unwrap_or_default()
 }
 
+/// For how long a daemon of that ttl may be gone before what is held is taken for lost: before it gives up on this side, this
+/// side has given up.
+pub(crate) fn belief(ttl: Duration) -> Duration {
+    ttl * 3 / 4
+}
+
 pub(crate) struct Pulse {
     timer: OwnedFd,
     ttl: Duration,
@@ -43,7 +49,7 @@ impl Pulse {
 
     /// Up to when the locks may be believed in.
     pub(crate) fn deadline(&self) -> Duration {
-        self.answered + self.ttl * 3 / 4
+        self.answered + belief(self.ttl)
     }
 
     /// Waits until there is something to do.

@@ -125,7 +125,7 @@ impl Session {
             writing: false,
             id: welcome.id,
             secret: welcome.secret,
-            patience: welcome.ttl * 3 / 4,
+            patience: pulse::belief(welcome.ttl),
             closed: false,
         };
         let (endpoint, bucket) = (endpoint.clone(), bucket.into());
@@ -389,7 +389,7 @@ impl Shared {
                         return None;
                     }
                     state.line = Arc::clone(&reader.line);
-                    (state.connected, state.patience) = (true, welcome.ttl * 3 / 4);
+                    (state.connected, state.patience) = (true, pulse::belief(welcome.ttl));
                     let State { table, outgoing, .. } = &mut *state;
                     outgoing.clear();
                     table.reclaim(outgoing);

@@ -22,13 +22,11 @@ impl Rights {
     pub(crate) const ALL: Self = Self { steal: true, force_release: true, inspect: true };
 }
 
-/// What a token is to allow.
+/// What a token allows.
 #[derive(Clone, Debug, Default)]
-pub struct Claim {
+pub struct Permit {
     /// The buckets, by their names; a trailing `*` stands for any end.
     pub buckets: Vec<String>,
-    /// For how long.
-    pub expires: Duration,
     /// Whether locks may be stolen.
     pub steal: bool,
     /// Whether locks may be released by force.
@@ -43,37 +41,36 @@ pub fn new_keys() -> String {
     format!("{{\"keys\":[{{\"kty\":\"oct\",\"alg\":\"HS256\",\"kid\":\"{id}\",\"k\":\"{key}\"}}]}}\n")
 }
 
-/// A token, signed with the first key of a key set that is for HS256.
+/// A token that is good for so long, signed with the first key of a key set that is for HS256.
 ///
 /// # Errors
 ///
 /// If there is no such key, in words.
-pub fn sign(keys: &str, claim: &Claim) -> Result<String, String> {
+pub fn sign(keys: &str, permit: Permit, expires: Duration) -> Result<String, String> {
     let Keys(keys) = Keys::parse(keys)?;
     let secret = keys.iter().find_map(|key| match &key.kind {
-        Kind::Hs256(secret) => Some((secret, key.id.as_deref())),
+        Kind::Hs256(secret) => Some((secret, key.id.clone())),
         Kind::EdDsa(_) => None,
     });
-    let (secret, id) =
+    let (secret, kid) =
         secret.ok_or("no key is for HS256: tokens for EdDSA are made where the private key is")?;
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let Claim { buckets, expires, steal, force_release, inspect } = claim;
-    let (steal, force_release, inspect) = (*steal, *force_release, *inspect);
-    let claims = Claims {
-        exp: now.saturating_add(*expires).as_secs_f64().floor(),
-        nbf: None,
-        buckets: buckets.clone(),
-        steal,
-        force_release,
-        inspect,
-    };
-    let header = Header { alg: "HS256".into(), kid: id.map(Into::into), crit: None };
-    let part = |json: serde_json::Result<String>| json.map(|json| URL_SAFE_NO_PAD.encode(json));
-    let (header, claims) = (part(serde_json::to_string(&header)), part(serde_json::to_string(&claims)));
-    let failed = |error: serde_json::Error| error.to_string();
-    let signed = format!("{}.{}", header.map_err(failed)?, claims.map_err(failed)?);
-    let seal = URL_SAFE_NO_PAD.encode(hmac::sign(secret, signed.as_bytes()));
-    Ok(format!("{signed}.{seal}"))
+    let exp = now().saturating_add(expires).as_secs_f64().floor();
+    let Permit { buckets, steal, force_release, inspect } = permit;
+    let header = part(&Header { alg: "HS256".into(), kid, crit: None })?;
+    let claims = part(&Claims { exp, nbf: None, buckets, steal, force_release, inspect })?;
+    let signed = format!("{header}.{claims}");
+    let seal = hmac::sign(secret, signed.as_bytes());
+    Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(seal)))
+}
+
+/// A part of a token.
+fn part(value: &impl Serialize) -> Result<String, String> {
+    serde_json::to_vec(value).map(|json| URL_SAFE_NO_PAD.encode(json)).map_err(|error| error.to_string())
+}
+
+/// The time since 1970, in which tokens are dated.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 /// The fewest bytes of a key for HS256 (RFC 7518 §3.2).
@@ -152,7 +149,7 @@ impl Keys {
         let claims = self
             .verify(token)
             .ok_or("the token is not one, or its signature is not by a key of this daemon's")?;
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = now();
         if now.as_secs_f64() >= claims.exp {
             return Err("the token has expired: get a new one".into());
         }

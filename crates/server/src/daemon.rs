@@ -453,10 +453,10 @@ impl Daemon {
         let number = session.bucket;
         // Whom a steal broke hears of it before the thief has the lock; who is let in, after that.
         let broken = |effect: &Effect<Ticket>| matches!(effect, Effect::Broken { .. });
-        let let_in = bucket.effects.extract_if(.., |effect| !broken(effect)).collect();
+        let mut let_in: Vec<_> = bucket.effects.extract_if(.., |effect| !broken(effect)).collect();
         self.deliver(number);
         self.answer(ask, place, outcome);
-        self.buckets[number as usize].effects = let_in;
+        self.buckets[number as usize].effects.append(&mut let_in);
         self.deliver(number);
     }
 

@@ -22,10 +22,11 @@ mod process;
 mod session;
 mod socket;
 
-pub use auth::{Claim, new_keys, sign};
+pub use auth::{Permit, new_keys, sign};
 pub use listen::remembered_state_dir;
 pub use lockkeeper_wire::code;
 
+use auth::Keys;
 use daemon::{Daemon, absent};
 use lockkeeper_core::Limits;
 use network::Network;
@@ -42,6 +43,7 @@ use std::{
     time::Duration,
 };
 use tokio::sync::Notify;
+use tokio_rustls::TlsAcceptor;
 
 /// How a daemon is set up.
 #[derive(Clone, Debug)]
@@ -95,18 +97,25 @@ impl Listen {
     ///
     /// [`Error`], as [`serve`] has it.
     pub fn check(&self) -> Result<(), Error> {
-        network::acceptor(self)?;
-        self.keys()?;
-        match self.address.ip().is_loopback() || self.keys.is_some() || self.insecure {
+        self.read()?;
+        self.check_address(self.address)
+    }
+
+    /// Whether all that can reach it at this address may.
+    fn check_address(&self, address: SocketAddr) -> Result<(), Error> {
+        match address.ip().is_loopback() || self.keys.is_some() || self.insecure {
             true => Ok(()),
-            false => Err(Error::Insecure(self.address)),
+            false => Err(Error::Insecure(address)),
         }
     }
 
-    fn keys(&self) -> Result<Option<auth::Keys>, Error> {
-        let Some(path) = &self.keys else { return Ok(None) };
+    /// Its certificate and its keys, as they are now.
+    fn read(&self) -> Result<(Option<TlsAcceptor>, Option<Keys>), Error> {
+        let tls = network::acceptor(self)?;
+        let Some(path) = &self.keys else { return Ok((tls, None)) };
         let text = fs::read_to_string(path).map_err(|error| Error::File(path.clone(), error))?;
-        auth::Keys::parse(&text).map(Some).map_err(|why| Error::File(path.clone(), io::Error::other(why)))
+        let keys = Keys::parse(&text).map_err(|why| Error::File(path.clone(), io::Error::other(why)))?;
+        Ok((tls, Some(keys)))
     }
 }
 
@@ -163,18 +172,19 @@ impl std::error::Error for Error {}
 /// If it cannot start: [`Error`].
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let listener = listen::bind(&config)?;
-    let network = match &config.listen {
-        Some(listen) => Some((Rc::new(Network::bind(listen).await?), listen)),
-        None => None,
+    let (network, keys) = match &config.listen {
+        Some(listen) => {
+            let (network, keys) = Network::bind(listen).await?;
+            (Some(Rc::new(network)), keys)
+        }
+        None => (None, None),
     };
     let mut daemon = Daemon::start(&config)?;
-    if let Some((_, listen)) = &network {
-        daemon.keys = listen.keys()?;
-    }
+    daemon.keys = keys;
     let daemon = Rc::new(RefCell::new(daemon));
     listener.remember(&config.state_dir).map_err(|error| Error::File(config.socket.clone(), error))?;
     tracing::info!(socket = %config.socket.display(), state = %config.state_dir.display(), "serving");
-    if let Some((network, _)) = &network {
+    if let Some(network) = &network {
         tracing::info!(address = %network.address(), "listening");
     }
     let watches = [
@@ -182,14 +192,8 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         tokio::task::spawn_local(absent::watch_for_silent(Rc::clone(&daemon))),
     ];
     let web = async {
-        let Some((network, listen)) = &network else { return pending().await };
-        let reload = async {
-            loop {
-                listen.reload.notified().await;
-                network.reload(&daemon);
-            }
-        };
-        tokio::join!(network.accept(&daemon), network.tire_of_strangers(), reload);
+        let Some(network) = &network else { return pending().await };
+        tokio::join!(network.accept(&daemon), network.tire_of_strangers(), network.reload(&daemon));
     };
     tokio::pin!(web);
     tokio::select! {

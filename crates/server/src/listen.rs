@@ -92,14 +92,19 @@ impl Listener {
     }
 
     pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
-        loop {
-            match self.socket.accept().await {
-                Ok((stream, _)) => admit(stream, daemon),
-                Err(error) => {
-                    // Out of file descriptors, most likely; those who wait are served when some are free.
-                    tracing::warn!(%error, "cannot accept");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
+        accept_all(async || self.socket.accept().await, |stream| admit(stream, daemon)).await;
+    }
+}
+
+/// Admits whoever comes.
+pub(crate) async fn accept_all<S, A>(next: impl AsyncFn() -> io::Result<(S, A)>, admit: impl Fn(S)) {
+    loop {
+        match next().await {
+            Ok((stream, _)) => admit(stream),
+            Err(error) => {
+                // Out of file descriptors, most likely; those who wait are served when some are free.
+                tracing::warn!(%error, "cannot accept");
+                tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }

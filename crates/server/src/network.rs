@@ -1,6 +1,6 @@
 //! The TCP port: who connects there is a stranger until it has said hello, and is not given much time or room for it.
 
-use crate::{Error, Listen, connection, daemon::Daemon, http, session::Peer};
+use crate::{Error, Listen, auth::Keys, connection, daemon::Daemon, http, listen::accept_all, session::Peer};
 use std::{
     cell::RefCell,
     collections::BTreeMap,
@@ -43,7 +43,8 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) async fn bind(listen: &Listen) -> Result<Self, Error> {
+    /// Opens the port. Returns the keys, too, of those who may do something there.
+    pub(crate) async fn bind(listen: &Listen) -> Result<(Self, Option<Keys>), Error> {
         let failed = |error| Error::Address(listen.address, error);
         let listener = match &listen.given {
             Some(given) => {
@@ -54,40 +55,33 @@ impl Network {
         };
         let listener = listener.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        Listen { address, ..listen.clone() }.check()?;
-        let (strangers, first) = (Rc::default(), Rc::default());
-        let tls = RefCell::new(acceptor(listen)?);
-        Ok(Self { listener, address, listen: listen.clone(), tls, strangers, first })
+        let (tls, keys) = listen.read()?;
+        listen.check_address(address)?;
+        let (listen, tls) = (listen.clone(), RefCell::new(tls));
+        Ok((Self { listener, address, listen, tls, strangers: Rc::default(), first: Rc::default() }, keys))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Reads certificates and keys anew. What cannot be used does not take the place of what can.
-    pub(crate) fn reload(&self, daemon: &RefCell<Daemon>) {
-        let read = acceptor(&self.listen).and_then(|tls| Ok((tls, self.listen.keys()?)));
-        match read {
-            Ok((tls, keys)) => {
-                *self.tls.borrow_mut() = tls;
-                daemon.borrow_mut().keys = keys;
-                tracing::info!("certificates and keys are read anew");
+    /// Reads certificates and keys anew when it is told to. What cannot be used does not take the place of what can.
+    pub(crate) async fn reload(&self, daemon: &RefCell<Daemon>) {
+        loop {
+            self.listen.reload.notified().await;
+            match self.listen.read() {
+                Ok((tls, keys)) => {
+                    *self.tls.borrow_mut() = tls;
+                    daemon.borrow_mut().keys = keys;
+                    tracing::info!("certificates and keys are read anew");
+                }
+                Err(error) => tracing::error!(%error, "certificates and keys stay as they were"),
             }
-            Err(error) => tracing::error!(%error, "certificates and keys stay as they were"),
         }
     }
 
     pub(crate) async fn accept(self: &Rc<Self>, daemon: &Rc<RefCell<Daemon>>) {
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, _)) => self.admit(stream, daemon),
-                Err(error) => {
-                    // Out of file descriptors, most likely; those who wait are served when some are free.
-                    tracing::warn!(%error, "cannot accept");
-                    tokio::time::sleep(Duration::from_millis(100)).await;
-                }
-            }
-        }
+        accept_all(async || self.listener.accept().await, |stream| self.admit(stream, daemon)).await;
     }
 
     fn admit(self: &Rc<Self>, stream: TcpStream, daemon: &Rc<RefCell<Daemon>>) {

@@ -8,13 +8,9 @@
  * });
  */
 
-export { DeadlockError, type BrokenBy } from './errors.js';
-export { AcquiredLock, Lock } from './lock.js';
-export { LockManager, type AcquireOptions, type LockGrantedCallback, type LockScope } from './manager.js';
+// But for `connect`, which reaches further here.
+export * from './connect.js';
 export { locks } from './local.js';
 export { connect } from './reach.js';
 export type { LockMessage } from './diagnostics.js';
 export { detectDeadlocks } from './nesting.js';
-export type { Deadlock, DeadlockStep, Inspection, RequestInfo } from './transport.js';
-export type { ConnectOptions } from './websocket.js';
-export type { LockInfo, LockManagerSnapshot, LockMode, LockOptions } from './webidl.js';

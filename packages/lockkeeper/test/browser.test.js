@@ -123,6 +123,18 @@ function ask(name) {
 const log = (page) => page.evaluate(() => globalThis.log);
 const logs = (page, entry) => until(async () => (await log(page))?.includes(entry));
 
+/** A page that holds the lock "a" of a daemon that would wait long for it. */
+async function holder() {
+  const [origin, chromium] = [await website(), await browser()];
+  const there = machine({ network: true });
+  await there.start('--allow-origin', origin, '--ttl', '1h');
+  const page = await chromium.open(`${origin}/`);
+  await page.evaluate(begin, there.url);
+  await page.evaluate(ask, 'a');
+  await logs(page, 'held');
+  return { origin, there, page };
+}
+
 test('two pages exclude each other, in order, and so do they and this process', async () => {
   const [origin, chromium] = [await website(), await browser()];
   const there = machine({ network: true });
@@ -147,26 +159,14 @@ test('two pages exclude each other, in order, and so do they and this process', 
 });
 
 test('a page that is closed lets go of its locks at once', async () => {
-  const [origin, chromium] = [await website(), await browser()];
-  const there = machine({ network: true });
-  await there.start('--allow-origin', origin, '--ttl', '1h');
-  const page = await chromium.open(`${origin}/`);
-  await page.evaluate(begin, there.url);
-  await page.evaluate(ask, 'a');
-  await logs(page, 'held');
+  const { there, page } = await holder();
   await page.close();
   const locks = await connected(there.url);
   assert.equal(await locks.request('a', () => 'mine'), 'mine');
 });
 
 test('a page in the back/forward cache holds nothing, and comes back with a new session', async () => {
-  const [origin, chromium] = [await website(), await browser()];
-  const there = machine({ network: true });
-  await there.start('--allow-origin', origin, '--ttl', '1h');
-  const page = await chromium.open(`${origin}/`);
-  await page.evaluate(begin, there.url);
-  await page.evaluate(ask, 'a');
-  await logs(page, 'held');
+  const { origin, there, page } = await holder();
   const locks = await connected(there.url);
   const next = hold(locks, 'a');
   await page.go(`${origin}/elsewhere`);
