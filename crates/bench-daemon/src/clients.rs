@@ -142,6 +142,12 @@ impl Raw {
         rid
     }
 
+    /// Releases what it asked for last.
+    fn give_up(&mut self) {
+        self.say(&ToServer::Release { rid: self.rid });
+        self.send();
+    }
+
     /// Asks who holds and who waits for a name. Returns how many there are, and the bytes of the answer.
     pub fn query(&mut self, name: &str) -> (usize, usize) {
         self.rid += 1;
@@ -174,7 +180,7 @@ impl Client for Raw {
         self.send();
         loop {
             match self.hear() {
-                ToClient::Queued { .. } => {}
+                ToClient::Queued { .. } | ToClient::Released { .. } => {}
                 ToClient::Granted { .. } => return,
                 other => panic!("not granted: {other:?}"),
             }
@@ -182,9 +188,21 @@ impl Client for Raw {
     }
 
     fn release(&mut self, _: &Resource) {
-        self.say(&ToServer::Release { rid: self.rid });
-        self.send();
+        self.give_up();
         assert!(matches!(self.hear(), ToClient::Released { .. }));
+    }
+}
+
+/// The same, which leaves the answer to a release for later, as who drops a guard does.
+pub struct Dropping(pub Raw);
+
+impl Client for Dropping {
+    fn acquire(&mut self, resource: &Resource) {
+        self.0.acquire(resource);
+    }
+
+    fn release(&mut self, _: &Resource) {
+        self.0.give_up();
     }
 }
 

@@ -7,7 +7,7 @@ mod load;
 mod report;
 mod servers;
 
-use clients::{Echo, Ours, Postgres, Raw, Redis};
+use clients::{Dropping, Echo, Ours, Postgres, Raw, Redis};
 use load::{Contender, Names};
 use report::{
     Report,
@@ -48,6 +48,11 @@ fn table() {
         contender(raw, &ours, Box::new(|_| Box::new(Raw::connect(&ours.socket)))),
         contender(&redis.version, &redis, Box::new(|number| Box::new(Redis::connect(&redis.socket, number)))),
         contender(&postgres.version, &postgres, Box::new(|_| Box::new(Postgres::connect(&postgres.socket)))),
+        contender(
+            "Lockkeeper, release not waited for",
+            &ours,
+            Box::new(|_| Box::new(Dropping(Raw::connect(&ours.socket)))),
+        ),
         contender("Lockkeeper, `Session`", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
         contender("bare echo, twice", &echo, Box::new(|_| Box::new(Echo::connect(&echo.socket)))),
     ];
@@ -61,13 +66,17 @@ fn table() {
         "Each client is a thread that asks, waits for the answer, and asks again; the clients of all protocols are alike. \
          `Session` is the client that programs use: it survives the daemon's death, and a thread of its own hears the \
          answers, so each wakes two threads. A bare echo is a thread for each connection. Redis: `SET NX PX` and a \
-         compare-and-delete by `EVALSHA`. PostgreSQL: `pg_advisory_lock` and `pg_advisory_unlock`, prepared.\n",
+         compare-and-delete by `EVALSHA`. PostgreSQL: `pg_advisory_lock` and `pg_advisory_unlock`, prepared.\n\n\
+         All wait for the answer to a release, but for one row: who drops a guard does not, since a holder hears of a loss \
+         without asking; with Redis, that answer is how it learns whether the lock was still its own.\n",
     );
 
     report.say("## Acquire + release, each client its own names\n");
     for clients in [1, 16, 64] {
         let figures = load::compare(&contenders, clients, Names::Distinct);
-        let [ours, redis, postgres, _, echo] = &figures[..] else { unreachable!("as many as contenders") };
+        let [ours, redis, postgres, dropping, _, echo] = &figures[..] else {
+            unreachable!("as many as contenders")
+        };
         if clients == 1 {
             let times = echo.per_second / ours.per_second;
             report.target("1 client: the time of a pair ÷ two echoes", times, AtMost(1.5));
@@ -78,6 +87,12 @@ fn table() {
         target("pairs ÷ Redis's", ours.per_second / redis.per_second, AtLeast(1.5));
         target("pairs ÷ PostgreSQL's", ours.per_second / postgres.per_second, AtLeast(1.0));
         target("processor time ÷ Redis's", ours.cpu / redis.cpu, AtMost(0.5));
+        target(
+            "release not waited for: pairs ÷ Redis's",
+            dropping.per_second / redis.per_second,
+            AtLeast(1.5),
+        );
+        target("release not waited for: processor time ÷ Redis's", dropping.cpu / redis.cpu, AtMost(0.5));
         report.figures(clients, &figures, false);
     }
 
@@ -87,7 +102,7 @@ fn table() {
     report.say("Redis has no queue: its clients try again after a millisecond.\n");
     for clients in [16, 64] {
         let figures = load::compare(&contenders, clients, Names::Hot);
-        let [ours, redis, postgres, _] = &figures[..] else { unreachable!("as many as contenders") };
+        let [ours, redis, postgres, _, _] = &figures[..] else { unreachable!("as many as contenders") };
         let mut target = |what: &str, measured, target| {
             report.target(&format!("{clients} at once, one name: {what}"), measured, target);
         };

@@ -6,6 +6,7 @@ mod reclaim;
 
 use crate::{
     Config, Error,
+    attention::Attention,
     auth::{Keys, Rights},
     grace::Grace,
     journal::{Found, Journal, Recorded, random, to_hex},
@@ -60,6 +61,7 @@ pub(crate) struct Daemon {
     pub(crate) keys: Option<Keys>,
     /// Shared with every connection, so that they can be counted.
     pub(crate) connections: Rc<()>,
+    pub(crate) attention: Rc<Attention>,
     limits: Limits,
     ttl: Duration,
     /// The greatest ttl of those of its former lives whose sessions it may have to wait for.
@@ -128,6 +130,7 @@ impl Daemon {
             first_look: Rc::default(),
             keys: None,
             connections: Rc::default(),
+            attention: Rc::new(Attention::new()),
             limits: config.limits,
             ttl: config.ttl,
             former_ttl: ttl,
@@ -559,6 +562,7 @@ impl Daemon {
                     let session = self.sessions[session as usize].as_mut().expect("its session lives");
                     let receipt = receipt(&self.journal, session, rid, token.get(), live);
                     session.send(&ToClient::Granted { rid, token: token.get(), receipt });
+                    self.attention.hand_over();
                 }
                 // Of its own accord, or with its session.
                 Effect::Aborted { .. } => self.metrics.pending -= 1,

@@ -9,6 +9,7 @@
 //! `grace` is how it begins.
 #![forbid(unsafe_code)]
 
+mod attention;
 mod auth;
 mod connection;
 mod daemon;
@@ -187,7 +188,9 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(network) = &network {
         tracing::info!(address = %network.address(), "listening");
     }
+    let attention = Rc::clone(&daemon.borrow().attention);
     let watches = [
+        tokio::task::spawn_local(async move { attention.look_out().await }),
         tokio::task::spawn_local(absent::watch_for_absent(Rc::clone(&daemon))),
         tokio::task::spawn_local(absent::watch_for_silent(Rc::clone(&daemon))),
     ];
