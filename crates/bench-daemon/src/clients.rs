@@ -412,7 +412,7 @@ impl Client for Ours {
         });
         loop {
             match self.events.recv().expect("the session listens") {
-                Event::Queued => {}
+                Event::Queued { .. } => {}
                 Event::Granted { .. } => return,
                 other => panic!("not granted: {other:?}"),
             }

@@ -6,7 +6,7 @@ use crate::{
     show::{self, Object},
     table::{Paint, Table, painted_if},
 };
-use lockkeeper_client::{Entry, Snapshot, Step};
+use lockkeeper_client::{Deadlock, Entry, Snapshot, Step};
 use lockkeeper_core::{Mode, Name};
 use std::{
     collections::{HashMap, HashSet},
@@ -37,7 +37,7 @@ fn only(snapshot: &mut Snapshot, name: &Name) {
     let asking = snapshot.entries.iter().filter(|entry| entry.name == *name);
     let asking: HashSet<u64> = asking.map(|entry| entry.ticket).collect();
     snapshot.entries.retain(|entry| asking.contains(&entry.ticket));
-    snapshot.deadlocks.retain(|cycle| cycle.iter().any(|step| asking.contains(&step.ticket)));
+    snapshot.deadlocks.retain(|deadlock| deadlock.cycle.iter().any(|step| asking.contains(&step.ticket)));
 }
 
 /// A table for people, JSON for programs.
@@ -72,8 +72,9 @@ fn inspect_json(snapshot: &Snapshot) -> String {
             None => object.end(),
         }
     };
-    let cycle = |cycle: &Vec<Step>| Object::new().raw("cycle", show::array(cycle.iter().map(step))).end();
-    let deadlocks = show::array(snapshot.deadlocks.iter().map(cycle));
+    let deadlock =
+        |found: &Deadlock| Object::new().raw("cycle", show::array(found.cycle.iter().map(step))).end();
+    let deadlocks = show::array(snapshot.deadlocks.iter().map(deadlock));
     let object = lists(requests(&snapshot.entries).collect(), |request| request[0].token.is_some(), json);
     object.raw("deadlocks", deadlocks).end() + "\n"
 }
@@ -129,7 +130,8 @@ fn inspect_table(snapshot: &Snapshot, name: Option<&Name>) -> String {
         return nobody(name);
     }
     let mut table = Table::new(["STATE", "FOR", "PID", "TOKEN", "REQUEST", "CLIENT", "NAMES", "WHO"]);
-    let in_cycles: HashSet<u64> = snapshot.deadlocks.iter().flatten().map(|step| step.ticket).collect();
+    let in_cycles: HashSet<u64> =
+        snapshot.deadlocks.iter().flat_map(|deadlock| &deadlock.cycle).map(|step| step.ticket).collect();
     for request in requests(&snapshot.entries) {
         let first = &request[0];
         let (paint, state) = match state(first) {
@@ -162,7 +164,7 @@ fn deadlocks(snapshot: &Snapshot, text: &mut String) {
         true => HashMap::new(),
         false => snapshot.entries.iter().map(first).collect(),
     };
-    for cycle in &snapshot.deadlocks {
+    for Deadlock { cycle, .. } in &snapshot.deadlocks {
         let head = painted_if(show::colour(), Paint::Red, "Deadlock");
         let _ = write!(text, "\n{head}: each of these waits for the next, the last for the first.\n");
         for step in cycle {
@@ -200,7 +202,7 @@ fn name_and_mode(entry: &Entry) -> String {
 #[cfg(test)]
 mod tests {
     use super::{inspect_json, inspect_table, only, query_json, query_table};
-    use lockkeeper_client::{Entry, Snapshot, Step};
+    use lockkeeper_client::{Deadlock, Entry, Snapshot, Step};
     use lockkeeper_core::{Mode, Name};
 
     fn entries() -> Vec<Entry> {
@@ -238,9 +240,13 @@ mod tests {
     }
 
     fn snapshot() -> Snapshot {
-        let cycle =
-            vec![Step { ticket: 1, waits_for: None }, Step { ticket: 2, waits_for: Some(Name::from("z")) }];
-        Snapshot { entries: entries(), deadlocks: vec![cycle] }
+        let cycle = [(1, None), (2, Some("z"))].map(|(ticket, waits_for)| Step {
+            ticket,
+            client_id: String::new(),
+            waits_for: waits_for.map(Name::from),
+        });
+        let deadlock = Deadlock { words: String::new(), cycle: cycle.into() };
+        Snapshot { entries: entries(), deadlocks: vec![deadlock], last_token: 0 }
     }
 
     #[test]

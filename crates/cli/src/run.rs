@@ -78,7 +78,7 @@ fn acquire(
     loop {
         match next(news, [deadline, wait.wakes_at()].into_iter().flatten().min()) {
             Some(News::Lock(Event::Granted { token })) => return Ok((rid, token)),
-            Some(News::Lock(Event::Queued)) => wait.begin(),
+            Some(News::Lock(Event::Queued { .. })) => wait.begin(),
             Some(News::Lock(Event::Unavailable)) => return Err(wait.gave_up("it is not free")),
             Some(News::Lock(Event::Refused { code, message })) => return Err(args::refused(code, message)),
             Some(News::Lock(Event::Broken(Cause::Stolen))) => {
@@ -89,7 +89,8 @@ fn acquire(
                 return Err((exit::UNAVAILABLE, why.into()));
             }
             Some(News::Queue(answer)) => wait.show(answer),
-            Some(News::Lock(Event::Ended) | News::Signal(_)) => {}
+            // It asked for no refusal of deadlocks.
+            Some(News::Lock(Event::Ended | Event::Deadlocked(_)) | News::Signal(_)) => {}
             None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                 // The session ends with this process, and the request with the session.
                 return Err(wait.gave_up("it was not free in time"));

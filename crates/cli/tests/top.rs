@@ -23,7 +23,7 @@ fn request(session: &Session, name: &str, nested_in: Option<u64>) -> u64 {
         info: None,
         listener: Arc::new(move |event| _ = sender.send(event)),
     });
-    assert!(matches!(answer.recv(), Ok(Event::Granted { .. } | Event::Queued)));
+    assert!(matches!(answer.recv(), Ok(Event::Granted { .. } | Event::Queued { .. })));
     rid
 }
 

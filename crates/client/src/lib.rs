@@ -20,4 +20,4 @@ mod web;
 pub use endpoint::Endpoint;
 pub use lockkeeper_wire::{Flags, code};
 pub use session::{Error, Session};
-pub use table::{Answer, Entry, Event, Request, Snapshot, Step};
+pub use table::{Answer, Deadlock, Entry, Event, Request, Snapshot, Step};

@@ -99,6 +99,8 @@ struct State {
     /// How long the daemon may be gone before what is held is taken for lost.
     patience: Duration,
     closed: bool,
+    /// A child with which the session goes on, if this process ends before it.
+    heir: Option<u32>,
 }
 
 impl Session {
@@ -127,6 +129,7 @@ impl Session {
             secret: welcome.secret,
             patience: pulse::belief(welcome.ttl),
             closed: false,
+            heir: None,
         };
         let (endpoint, bucket) = (endpoint.clone(), bucket.into());
         let shared = Arc::new(Shared { endpoint, program, bucket, state: Mutex::new(state) });
@@ -153,10 +156,9 @@ impl Session {
         let listener = Arc::clone(&request.listener);
         let made =
             self.shared.say(|state| (!state.closed).then(|| state.table.ask(request, &mut state.outgoing)));
-        made.unwrap_or_else(|| {
-            listener(Event::Broken(Cause::Lost));
-            0
-        })
+        let (rid, told) = made.unwrap_or((0, Told::Listener(listener, Event::Broken(Cause::Lost))));
+        told.tell();
+        rid
     }
 
     /// Releases a lock, or aborts its request. `false` if it was over already.
@@ -225,16 +227,11 @@ impl Session {
     }
 
     fn ask<'a>(&self, message: impl FnOnce(u64) -> ToServer<'a>, asker: Asker) {
-        let unasked = self.shared.say(|state| {
-            if !state.connected {
-                return Some(asker);
-            }
-            state.table.question(asker, message, &mut state.outgoing);
-            None
+        let told = self.shared.say(|state| match state.connected {
+            true => state.table.question(asker, message, &mut state.outgoing),
+            false => Told::Asker(asker, Err((0, "there is no daemon at the moment".into()))),
         });
-        if let Some(asker) = unasked {
-            asker(Err((0, "there is no daemon at the moment".into())));
-        }
+        told.tell();
     }
 
     /// Ends the session, and all it has with it: listeners are told that it is lost.
@@ -253,6 +250,17 @@ impl Session {
             let _ = ended.recv_timeout(BYE);
         }
         line.shutdown();
+    }
+
+    /// Has the session last at least as long as a child of this process, with this daemon and those after it. On the network
+    /// it does not.
+    pub fn set_heir(&self, pid: u32) {
+        self.shared.say(|state| {
+            if !state.line.is_network() {
+                state.heir = Some(pid);
+                send(&mut state.outgoing, &ToServer::Heir { pid });
+            }
+        });
     }
 
     /// The connection to a daemon of this machine, for a child process to inherit: the session lasts as long as somebody
@@ -390,8 +398,11 @@ impl Shared {
                     }
                     state.line = Arc::clone(&reader.line);
                     (state.connected, state.patience) = (true, pulse::belief(welcome.ttl));
-                    let State { table, outgoing, .. } = &mut *state;
+                    let State { table, outgoing, heir, .. } = &mut *state;
                     outgoing.clear();
+                    if let Some(pid) = *heir {
+                        send(outgoing, &ToServer::Heir { pid });
+                    }
                     table.reclaim(outgoing);
                     drop(state);
                     self.flush_aside();

@@ -1,17 +1,25 @@
 //! The requests of a session, and how the daemon's words change them.
 
 use lockkeeper_core::{Cause, Mode, Name};
-use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, frame};
+use lockkeeper_wire::{Claim, Flags, Seal, ToClient, ToServer, code, frame};
 use std::{
     collections::{BTreeMap, HashMap},
     sync::Arc,
 };
 
+/// What is in a claim, or before a message, and not in a request: at most so many bytes.
+const RECLAIMED: usize = 64;
+
+const TOO_LONG: &str = "limit reached: a request has names and a label of 1 MiB at most";
+
 /// What becomes of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
     /// It waits.
-    Queued,
+    Queued {
+        /// Its place in the order of arrivals.
+        ticket: u64,
+    },
     /// The lock is held.
     Granted {
         /// The fencing token.
@@ -26,6 +34,8 @@ pub enum Event {
         /// Why, for people.
         message: String,
     },
+    /// It would have waited in a cycle, was not to, and is over.
+    Deadlocked(Deadlock),
     /// The lock was broken, and is over. A request that waited can be lost too.
     Broken(Cause),
     /// It was released or aborted, as this side wished.
@@ -71,11 +81,22 @@ pub struct Entry {
     pub pid: Option<u32>,
 }
 
+/// Requests each of which waits for the next, the last for the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock {
+    /// The cycle, for people.
+    pub words: String,
+    /// Its requests; none if they are not to be known.
+    pub cycle: Vec<Step>,
+}
+
 /// One request of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
     /// The place of the request in the order of arrivals.
     pub ticket: u64,
+    /// Whose request it is.
+    pub client_id: String,
     /// The name it waits for; none if it waits for the next request, which is nested in it.
     pub waits_for: Option<Name>,
 }
@@ -85,8 +106,10 @@ pub struct Step {
 pub struct Snapshot {
     /// A name of a request each: held first, each in the order of arrival.
     pub entries: Vec<Entry>,
-    /// The cycles, if they were asked for. Each request waits for the next, the last for the first.
-    pub deadlocks: Vec<Vec<Step>>,
+    /// The cycles, if they were asked for.
+    pub deadlocks: Vec<Deadlock>,
+    /// The greatest token that was given out; 0 if that is not to be known.
+    pub last_token: u64,
 }
 
 /// The answer to a question: what was asked for; or a refusal, with one of the protocol's codes; or, with 0, that the daemon
@@ -137,13 +160,18 @@ impl Told {
 }
 
 impl Table {
-    /// Enters a request and appends it to what is sent. Returns its number.
-    pub(crate) fn ask(&mut self, request: Request, out: &mut Vec<u8>) -> u64 {
+    /// Enters a request and appends it to what is sent. Returns its number; and, if it is too long, that it is refused.
+    pub(crate) fn ask(&mut self, request: Request, out: &mut Vec<u8>) -> (u64, Told) {
         self.last += 1;
         let live = Live { request, stage: Stage::Asked };
-        live.say(self.last, out);
-        self.requests.insert(self.last, live);
-        self.last
+        let told = match fits(out, |out| live.say(self.last, out)) {
+            true => Told::Nobody,
+            false => live.told(Event::Refused { code: code::LIMIT, message: TOO_LONG.into() }),
+        };
+        if let Told::Nobody = told {
+            self.requests.insert(self.last, live);
+        }
+        (self.last, told)
     }
 
     /// Wants a lock no more, whether it is held or still waited for. `false` if it was over already.
@@ -163,10 +191,13 @@ impl Table {
         asker: Asker,
         message: impl FnOnce(u64) -> ToServer<'a>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> Told {
         self.last += 1;
+        if !fits(out, |out| send(out, &message(self.last))) {
+            return Told::Asker(asker, Err((code::LIMIT, TOO_LONG.into())));
+        }
         self.questions.insert(self.last, asker);
-        send(out, &message(self.last));
+        Told::Nobody
     }
 
     /// What the daemon says of one request or question.
@@ -193,7 +224,7 @@ impl Table {
                 if matches!(live.stage, Stage::Asked | Stage::Waiting { .. }) {
                     live.stage = Stage::Waiting { ticket };
                 }
-                return news.then(|| live.told(Event::Queued));
+                return news.then(|| live.told(Event::Queued { ticket }));
             }
             ToClient::Unavailable { rid } => (rid, Event::Unavailable),
             ToClient::Released { rid } | ToClient::Aborted { rid } => {
@@ -209,12 +240,12 @@ impl Table {
                 }
                 (rid, Event::Refused { code, message: message.into() })
             }
-            ToClient::Snapshot { rid, entries, deadlocks } => {
+            ToClient::Deadlocked { rid, deadlock } => (rid, Event::Deadlocked(deadlock.into())),
+            ToClient::Snapshot { rid, entries, deadlocks, last_token } => {
                 let asker = self.questions.remove(&rid)?;
                 let entries = entries.into_iter().map(Entry::from).collect();
-                let cycle = |cycle: Vec<_>| cycle.into_iter().map(Step::from).collect();
-                let deadlocks = deadlocks.into_iter().map(cycle).collect();
-                return Some(Told::Asker(asker, Ok(Snapshot { entries, deadlocks })));
+                let deadlocks = deadlocks.into_iter().map(Deadlock::from).collect();
+                return Some(Told::Asker(asker, Ok(Snapshot { entries, deadlocks, last_token })));
             }
             ToClient::Welcome { .. } | ToClient::Pong | ToClient::Goodbye { .. } => return None,
         };
@@ -303,10 +334,26 @@ impl From<lockkeeper_wire::Entry<'_>> for Entry {
     }
 }
 
-impl From<lockkeeper_wire::Step<'_>> for Step {
-    fn from(step: lockkeeper_wire::Step<'_>) -> Self {
-        Self { ticket: step.ticket, waits_for: step.waits_for.map(Name::from) }
+impl From<lockkeeper_wire::Deadlock<'_>> for Deadlock {
+    fn from(deadlock: lockkeeper_wire::Deadlock<'_>) -> Self {
+        let cycle = deadlock.cycle.into_iter().map(|step| Step {
+            ticket: step.ticket,
+            client_id: step.client_id.into(),
+            waits_for: step.waits_for.map(Name::from),
+        });
+        Self { words: deadlock.words.into(), cycle: cycle.collect() }
     }
+}
+
+/// Appends a message, unless a daemon would take it for a mistake of the whole session's: then, or when it is reclaimed.
+fn fits(out: &mut Vec<u8>, say: impl FnOnce(&mut Vec<u8>)) -> bool {
+    let start = out.len();
+    say(out);
+    let fits = out.len() - start <= frame::MAX - RECLAIMED;
+    if !fits {
+        out.truncate(start);
+    }
+    fits
 }
 
 pub(crate) fn send(out: &mut Vec<u8>, message: &ToServer<'_>) {

@@ -245,13 +245,14 @@ impl Attempt {
         let mut stands = self.lock();
         let before = *stands;
         let (what, after) = match *event {
-            Event::Queued => (What::Queued, before),
+            Event::Queued { .. } => (What::Queued, before),
             Event::Granted { token } if before == Stands::Asked => {
                 (What::Granted { token }, Stands::Held { token, stubborn: false })
             }
             Event::Granted { token } => (What::Granted { token }, before),
             Event::Unavailable => (What::Unavailable, Stands::Over(None)),
             Event::Refused { code, .. } => (What::Refused { code }, Stands::Over(None)),
+            Event::Deadlocked(_) => unreachable!("no worker asks for that"),
             Event::Broken(cause) => (What::Broken(cause), Stands::Over(Some(cause))),
             Event::Ended => (What::Ended, Stands::Over(None)),
         };

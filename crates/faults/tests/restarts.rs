@@ -350,7 +350,7 @@ fn what_comes_with_the_welcome_is_heard() {
         info: None,
         listener: Arc::new(move |event| _ = sender.send(event)),
     });
-    assert_eq!(events.recv_timeout(PROMPT), Ok(Event::Queued));
+    assert_eq!(events.recv_timeout(PROMPT), Ok(Event::Queued { ticket: 1 }));
     assert_eq!(events.recv_timeout(PROMPT), Ok(Event::Granted { token: 7 }));
     drop(session);
     daemon.join().expect("the client did as it should");

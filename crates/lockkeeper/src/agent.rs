@@ -120,20 +120,12 @@ impl Agent {
 
     /// Whether somebody wants to hear of deadlocks.
     pub(crate) fn suspicious(&self) -> bool {
-        match self {
-            Self::Local(local) => local.suspicious(),
-            #[cfg(feature = "connect")]
-            Self::Remote(_) => false,
-        }
+        there!(self, there => there.suspicious())
     }
 
     /// Tells of a deadlock, if this request waits in one.
     pub(crate) fn report_deadlock(&self, request: RequestId) {
-        match self {
-            Self::Local(local) => local.report_deadlock(request),
-            #[cfg(feature = "connect")]
-            Self::Remote(_) => {}
-        }
+        there!(self, there => there.report_deadlock(request))
     }
 
     /// Another agent of the same manager.

@@ -1,12 +1,13 @@
 //! Connecting to a daemon.
 
 use crate::{
-    Error, Locks,
+    Deadlock, Error, Locks,
     agent::Agent,
     remote::{Remote, elsewhere},
+    shared::DeadlockHook,
 };
 use lockkeeper_client::{self as client, Endpoint, Session};
-use std::{env, io, path::PathBuf, pin::Pin};
+use std::{env, io, path::PathBuf, pin::Pin, sync::Arc};
 
 /// The program that is started as the daemon.
 const PROGRAM: &str = "lockkeeper";
@@ -29,7 +30,7 @@ impl Locks {
     /// # Ok(()) }
     /// ```
     pub fn connect_default() -> Connect {
-        Connect { url: None, bucket: "default".into(), token: None }
+        Connect { url: None, bucket: "default".into(), token: None, on_deadlock: None }
     }
 
     /// The locks of the daemon at `url`: `unix:/path/to/daemon.sock`, or, with the feature `network`, `ws://…` and `wss://…` on any
@@ -53,7 +54,7 @@ impl Locks {
     /// # Ok(()) }
     /// ```
     pub fn connect(url: impl Into<String>) -> Connect {
-        Connect { url: Some(url.into()), bucket: "default".into(), token: None }
+        Connect { url: Some(url.into()), bucket: "default".into(), token: None, on_deadlock: None }
     }
 }
 
@@ -81,6 +82,7 @@ pub struct Connect {
     url: Option<String>,
     bucket: String,
     token: Option<String>,
+    on_deadlock: Option<Arc<DeadlockHook>>,
 }
 
 impl Connect {
@@ -115,6 +117,19 @@ impl Connect {
         self
     }
 
+    /// Calls `report` when a nested request has waited for a second and turns out to wait in a cycle, as
+    /// [`Config::on_deadlock`](crate::Config::on_deadlock) does; on a thread of its own.
+    ///
+    /// ```no_run
+    /// # use lockkeeper::Locks;
+    /// let locks = Locks::connect_default().on_deadlock(|deadlock| eprintln!("{deadlock}")).blocking()?;
+    /// # Ok::<(), lockkeeper::Error>(())
+    /// ```
+    pub fn on_deadlock(mut self, report: impl Fn(&Deadlock) + Send + Sync + 'static) -> Self {
+        self.on_deadlock = Some(Arc::new(report));
+        self
+    }
+
     /// Connects, for code that is not async: blocks the thread.
     ///
     /// # Errors
@@ -138,7 +153,8 @@ impl Connect {
         if let Some(token) = self.token {
             endpoint = endpoint.with_token(token);
         }
-        Ok(Place { endpoint, program: on_path(), bucket: self.bucket })
+        let Self { bucket, on_deadlock, .. } = self;
+        Ok(Place { endpoint, program: on_path(), bucket, on_deadlock })
     }
 }
 
@@ -158,6 +174,7 @@ pub(crate) struct Place {
     /// What to start if nobody listens at this user's own endpoint.
     program: Option<PathBuf>,
     bucket: String,
+    pub(crate) on_deadlock: Option<Arc<DeadlockHook>>,
 }
 
 impl Place {

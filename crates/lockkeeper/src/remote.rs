@@ -48,6 +48,8 @@ struct Kept {
     /// The session's number for it.
     rid: u64,
     scope: Vec<(Name, Mode)>,
+    /// The daemon's number for it, once it is known to wait.
+    ticket: Option<u64>,
     stage: Stage,
     /// The task to wake when the stage changes.
     waker: Option<Waker>,
@@ -116,7 +118,8 @@ impl Remote {
             requests.last += 1;
             let key = requests.last;
             let (scope, waker) = (scope.clone(), Some(waker.clone()));
-            requests.live.insert(key, Kept { rid: 0, scope, stage: Stage::Asked, waker, over: None });
+            let kept = Kept { rid: 0, scope, ticket: None, stage: Stage::Asked, waker, over: None };
+            requests.live.insert(key, kept);
             (key, nested_in.and_then(|outer| Some(requests.live.get(&outer.arrival())?.rid)))
         };
         let hears = Arc::clone(desk);
@@ -239,12 +242,10 @@ impl Remote {
     pub(crate) async fn inspect(&self) -> Result<Inspection, Error> {
         let (answer, answered) = oneshot();
         self.link.session.inspect_then(None, answer);
-        let client::Snapshot { entries, deadlocks } = heard(answered.await)?;
+        let client::Snapshot { entries, deadlocks, .. } = heard(answered.await)?;
         let mut inspection = Inspection::default();
-        let mut clients = HashMap::new();
         for entry in entries {
             let client = client_id(&entry.client_id)?;
-            clients.insert(entry.ticket, client);
             let list = if entry.token.is_some() { &mut inspection.held } else { &mut inspection.pending };
             // The names of a request stand one after the other.
             match list.last_mut().filter(|last| last.id.arrival() == entry.ticket) {
@@ -252,19 +253,31 @@ impl Remote {
                 None => list.push(describe(entry, client)),
             }
         }
-        for cycle in deadlocks {
-            let step = |step: client::Step| {
-                Some(Step {
-                    request: RequestId::reported(step.ticket),
-                    client: *clients.get(&step.ticket)?,
-                    waits_for: step.waits_for.map_or(WaitsFor::Nested, WaitsFor::Name),
-                })
-            };
-            inspection
-                .deadlocks
-                .extend(cycle.into_iter().map(step).collect::<Option<_>>().map(|cycle| Deadlock { cycle }));
+        for deadlock in deadlocks {
+            inspection.deadlocks.push(Deadlock { cycle: steps(deadlock.cycle)? });
         }
         Ok(inspection)
+    }
+
+    pub(crate) fn suspicious(&self) -> bool {
+        self.link.place.on_deadlock.is_some()
+    }
+
+    /// Asks the daemon, and reports on a thread that nobody waits for.
+    pub(crate) fn report_deadlock(&self, request: RequestId) {
+        let Link { session, desk, place, .. } = &*self.link;
+        let asked = desk.lock().get(request).and_then(|kept| Some((kept.ticket?, kept.scope[0].0.clone())));
+        let (Some((ticket, name)), Some(report)) = (asked, place.on_deadlock.clone()) else { return };
+        session.inspect_then(Some(&name), move |answer| {
+            let deadlocks = answer.map_or_else(|_| Vec::new(), |snapshot| snapshot.deadlocks);
+            let concerned =
+                |deadlock: &client::Deadlock| deadlock.cycle.iter().any(|step| step.ticket == ticket);
+            let found = deadlocks.into_iter().find(concerned).map(|deadlock| steps(deadlock.cycle));
+            if let Some(Ok(cycle)) = found {
+                let report = move || report(&Deadlock { cycle });
+                let _ = thread::Builder::new().name("lockkeeper-deadlock".into()).spawn(report);
+            }
+        });
     }
 }
 
@@ -286,13 +299,22 @@ impl Desk {
         let mut requests = self.lock();
         let Some(kept) = requests.live.get_mut(&key) else { return };
         kept.stage = match event {
-            client::Event::Queued => return,
+            client::Event::Queued { ticket } => {
+                kept.ticket = Some(ticket);
+                return;
+            }
             client::Event::Granted { token } => match Token::new(token) {
                 Some(token) => Stage::Held(token),
                 None => Stage::Over(Over::Refused(not_a_daemon("gives out the token 0"))),
             },
             client::Event::Unavailable => Stage::Over(Over::Unavailable),
-            client::Event::Refused { code, message } => Stage::Over(Over::Refused(refused(code, message))),
+            client::Event::Refused { code, message } => {
+                Stage::Over(Over::Refused(Error::Refused { code, words: message }))
+            }
+            client::Event::Deadlocked(client::Deadlock { words, cycle }) => {
+                let error = steps(cycle).map(|cycle| Error::Deadlock { cycle, words });
+                Stage::Over(Over::Refused(error.unwrap_or_else(|error| error)))
+            }
             client::Event::Broken(cause) => Stage::Over(Over::Broken(cause)),
             client::Event::Ended => Stage::Over(Over::Released),
         };
@@ -385,17 +407,21 @@ fn not_a_daemon(what: &str) -> Error {
     Error::Refused { code: code::MALFORMED, words: format!("what listens there {what}: upgrade it") }
 }
 
-fn refused(code: u32, words: String) -> Error {
-    match code {
-        code::DEADLOCK => Error::Deadlock { cycle: Vec::new(), words },
-        code => Error::Refused { code, words },
-    }
+fn steps(cycle: Vec<client::Step>) -> Result<Vec<Step>, Error> {
+    let step = |step: client::Step| {
+        Ok(Step {
+            request: RequestId::reported(step.ticket),
+            client: client_id(&step.client_id)?,
+            waits_for: step.waits_for.map_or(WaitsFor::Nested, WaitsFor::Name),
+        })
+    };
+    cycle.into_iter().map(step).collect()
 }
 
 fn heard(answer: Answer) -> Result<client::Snapshot, Error> {
     answer.map_err(|(code, words)| match code {
         0 => Error::Unreachable(format!("{words}: ask again")),
-        code => refused(code, words),
+        code => Error::Refused { code, words },
     })
 }
 

@@ -89,6 +89,42 @@ mod connecting {
         });
     }
 
+    #[cfg(feature = "network")]
+    #[test]
+    fn with_tls_and_keys_it_takes_trust_and_a_token() {
+        use lockkeeper_server::{Permit, new_keys, sign};
+        let dir = Dir::new("tls");
+        let file = |name: &str, text: &str| {
+            let path = dir.0.join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let certified = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let (cert, key) = (certified.cert.pem(), certified.signing_key.serialize_pem());
+        let (cert, keys) = (file("cert.pem", &cert), new_keys());
+        let daemon = Daemon::on_network_with(|config| {
+            let listen = config.listen.as_mut().unwrap();
+            listen.tls = Some((cert.clone(), file("key.pem", &key)));
+            listen.keys = Some(file("keys.json", &keys));
+        });
+        drop(daemon.connect());
+        let permit =
+            Permit { buckets: vec!["default".into()], steal: false, force_release: false, inspect: false };
+        let token = sign(&keys, permit, Duration::from_secs(60)).unwrap();
+        let url = format!("wss://localhost:{}", daemon.address().port());
+        let connects = |ca: &PathBuf, token: &str| {
+            let settings =
+                [("URL", url.clone().into()), ("TOKEN", token.into()), ("LOCKKEEPER_CA", ca.into())];
+            Process::start("connects_with_a_token", settings).says()
+        };
+        assert_eq!(connects(&cert, &token), "mine");
+        let refused = connects(&cert, "nobody's");
+        assert!(refused.contains("the token is not one"), "{refused}");
+        let other = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+        let refused = connects(&file("other.pem", &other.cert.pem()), &token);
+        assert!(refused.contains("certificate"), "{refused}");
+    }
+
     #[test]
     fn a_limit_of_the_daemons_refuses_and_changes_nothing() {
         let daemon = Daemon::start_with(|config| config.limits.requests_per_client = 1);
@@ -104,6 +140,47 @@ mod connecting {
 
 mod requests {
     use super::*;
+
+    #[test]
+    fn what_is_too_long_for_a_message_is_refused_and_the_session_goes_on() {
+        let daemon = Daemon::start();
+        let locks = connect(&daemon);
+        let _held = locks.acquire_blocking("a").unwrap();
+        let names: Vec<String> = (0..20).map(|number| format!("{number:060000}")).collect();
+        let refused = locks.request(names.iter().map(String::as_str).collect::<Vec<_>>()).acquire_blocking();
+        assert!(matches!(refused, Err(Error::Refused { code: 2, .. })), "{refused:?}");
+        let refused = locks.force_release_blocking("n".repeat(2 << 20).as_str());
+        assert!(matches!(refused, Err(Error::Refused { code: 2, .. })), "{refused:?}");
+        assert_eq!(locks.query_blocking().unwrap().held.len(), 1, "of the same session");
+    }
+
+    #[test]
+    fn a_deadlock_is_reported_once_for_each_request_that_waits_in_it() {
+        let daemon = Daemon::start();
+        drop(daemon.connect());
+        let (report, reported) = mpsc::channel();
+        let locks =
+            Locks::connect(url(&daemon)).on_deadlock(move |found| report.send(found.clone()).unwrap());
+        let locks = locks.blocking().unwrap();
+        future::block_on(async {
+            let a = locks.acquire("a").await.unwrap();
+            let b = locks.acquire("b").await.unwrap();
+            let mut waiting = pin!(future::zip(a.request("b").acquire(), b.request("a").acquire()));
+            // Both wait for ever; the reports end the test.
+            let mut heard = pin!(smol::unblock(move || [reported.recv().unwrap(), reported.recv().unwrap()]));
+            let found = future::or(async { Some(heard.as_mut().await) }, async {
+                drop(waiting.as_mut().await);
+                None
+            });
+            let found = found.await.expect("a deadlock does not end");
+            assert!(found.iter().all(|deadlock| deadlock.cycle.len() == 4), "{found:?}");
+            let me = locks.client_id();
+            assert!(
+                found.iter().flat_map(|deadlock| &deadlock.cycle).all(|step| step.client == me),
+                "{found:?}"
+            );
+        });
+    }
 
     #[test]
     fn a_future_dropped_before_the_daemon_has_answered_leaves_nothing_behind() {
@@ -340,6 +417,18 @@ mod parts {
             Ok(false) => println!("\n> free"),
             Err(error) => println!("\n> {error}"),
         }
+    }
+
+    #[cfg(feature = "network")]
+    #[test]
+    #[ignore = "a part of other tests, in a process of its own"]
+    fn connects_with_a_token() {
+        let [Ok(url), Ok(token)] = ["URL", "TOKEN"].map(env::var) else { return };
+        let lock = Locks::connect(url)
+            .token(token)
+            .blocking()
+            .and_then(|locks| locks.acquire_blocking("a").map(drop));
+        println!("\n> {}", lock.map_or_else(|error| error.to_string(), |()| "mine".into()));
     }
 
     #[test]

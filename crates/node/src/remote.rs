@@ -4,10 +4,10 @@ use crate::{
     agent::{at_thread_exit, bell},
     fast::{Numbers, flag},
     names,
-    report::{self, JsText, Place},
+    report::{self, Place},
     state::{Address, Bell, Letter, State},
 };
-use lockkeeper_client::{Answer, Endpoint, Entry, Event, Flags, Request, Session, Snapshot, Step};
+use lockkeeper_client::{Answer, Deadlock, Endpoint, Entry, Event, Flags, Request, Session, Snapshot, Step};
 use lockkeeper_core::Cause;
 use napi::{
     Env, Error, JsString, Result,
@@ -46,6 +46,7 @@ enum Opening {
 
 enum Words {
     Refused { code: u32, message: String },
+    Deadlocked(Deadlock),
     Snapshot(Snapshot),
 }
 
@@ -54,13 +55,15 @@ enum Words {
 pub struct Refusal {
     pub code: u32,
     pub message: String,
+    /// Of the deadlock that it would have been.
+    pub cycle: Option<Vec<report::Step>>,
 }
 
 /// What a daemon shows.
 #[napi(object, object_from_js = false)]
 pub struct RemoteSnapshot {
     pub entries: Vec<RemoteEntry>,
-    pub deadlocks: Vec<Vec<RemoteStep>>,
+    pub deadlocks: Vec<report::Deadlock>,
 }
 
 /// One name of one request.
@@ -74,13 +77,6 @@ pub struct RemoteEntry {
     pub since: f64,
     pub nested_in: Option<BigInt>,
     pub stole: bool,
-}
-
-/// One request of a cycle, and the name it waits for.
-#[napi(object, object_from_js = false)]
-pub struct RemoteStep {
-    pub ticket: BigInt,
-    pub waits_for: Option<JsText>,
 }
 
 #[napi]
@@ -197,7 +193,10 @@ impl Remote {
     #[napi]
     pub fn refusal(&self, slot: u32) -> Option<Refusal> {
         match self.shared.words().remove(&slot)? {
-            Words::Refused { code, message } => Some(Refusal { code, message }),
+            Words::Refused { code, message } => Some(Refusal { code, message, cycle: None }),
+            Words::Deadlocked(Deadlock { words, cycle }) => {
+                Some(Refusal { code: 0, message: words, cycle: Some(steps(cycle)) })
+            }
             Words::Snapshot(_) => None,
         }
     }
@@ -217,17 +216,10 @@ impl Remote {
             nested_in: entry.nested_in.map(BigInt::from),
             stole: entry.stole,
         };
-        let step = |step: Step| RemoteStep {
-            ticket: BigInt::from(step.ticket),
-            waits_for: step.waits_for.as_ref().map(names::to_js),
-        };
+        let deadlock = |Deadlock { words, cycle }| report::Deadlock { message: words, cycle: steps(cycle) };
         Some(RemoteSnapshot {
             entries: snapshot.entries.into_iter().map(entry).collect(),
-            deadlocks: snapshot
-                .deadlocks
-                .into_iter()
-                .map(|cycle| cycle.into_iter().map(step).collect())
-                .collect(),
+            deadlocks: snapshot.deadlocks.into_iter().map(deadlock).collect(),
         })
     }
 
@@ -269,13 +261,16 @@ impl Shared {
 
     fn hear(&self, slot: u32, event: Event) {
         let letter = match event {
-            Event::Queued => return,
+            Event::Queued { .. } => return,
             Event::Granted { token } => Letter::Granted { slot, token },
             Event::Unavailable => Letter::Unavailable { slot },
             Event::Broken(cause @ (Cause::Stolen | Cause::Lost)) => Letter::Broken { slot, cause },
             Event::Ended => Letter::Ended { slot },
             Event::Refused { code, message } => {
                 return self.say(slot, Words::Refused { code, message }, Letter::Refused { slot });
+            }
+            Event::Deadlocked(deadlock) => {
+                return self.say(slot, Words::Deadlocked(deadlock), Letter::Refused { slot });
             }
         };
         State::lock().post(self.mailbox, letter);
@@ -310,4 +305,13 @@ impl Shared {
         self.close();
         State::lock().shut(self.mailbox)
     }
+}
+
+fn steps(cycle: Vec<Step>) -> Vec<report::Step> {
+    let step = |Step { ticket, client_id, waits_for }| report::Step {
+        request: BigInt::from(ticket),
+        client_id,
+        waits_for: waits_for.as_ref().map(names::to_js),
+    };
+    cycle.into_iter().map(step).collect()
 }

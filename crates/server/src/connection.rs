@@ -83,9 +83,15 @@ pub(crate) async fn run<S: AsyncRead + AsyncWrite + Unpin>(
         output: Vec::new(),
         written: 0,
     };
-    let _alive = Rc::clone(&connection.daemon.borrow().connections);
+    let alive = Rc::clone(&connection.daemon.borrow().connections);
     poll_fn(|context| connection.poll(context)).await;
     if let Some(session) = connection.session {
+        let heir = connection.daemon.borrow_mut().inherit(session, &connection.outbox);
+        if let Some(heir) = heir {
+            drop(alive);
+            connection.outbox.borrow_mut().cut();
+            heir.ended().await;
+        }
         connection.daemon.borrow_mut().disconnected(session, &connection.outbox);
     }
     let _ = tokio::time::timeout(FAREWELL, connection.farewell()).await;

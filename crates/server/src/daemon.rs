@@ -11,6 +11,7 @@ use crate::{
     grace::Grace,
     journal::{Found, Journal, Recorded, random, to_hex},
     metrics::Metrics,
+    process::{Life, Process},
     session::{Outbox, Peer, Session},
 };
 use lockkeeper_core::{Cause, Effect, Limit, Limits, Live, Manager, Mode, Options, Outcome, RequestError};
@@ -300,13 +301,32 @@ impl Daemon {
         (same && bucket && free).then_some(key)
     }
 
+    /// A session is to last at least as long as a child of its client's process.
+    fn heir(&mut self, key: u32, pid: u32) -> Result<(), Parting> {
+        let session = self.session(key);
+        let Peer::Local(client) = session.peer else {
+            return Err((code::OUT_OF_ORDER, "only a process of the daemon's machine has an heir".into()));
+        };
+        let heir = i32::try_from(pid).ok().and_then(Process::of);
+        // Another's process is none, nor is one that has ended meanwhile.
+        session.heir = heir.filter(|heir| client.is_some_and(|client| heir.parent() == Some(client.pid)));
+        Ok(())
+    }
+
+    /// The connection of a session has ended. Who has it from now on, if anybody does.
+    pub(crate) fn inherit(&mut self, key: u32, outbox: &Rc<RefCell<Outbox>>) -> Option<Process> {
+        let session = self.sessions[key as usize].as_mut().filter(|session| session.has(outbox))?;
+        let heir = session.heir.filter(|heir| !self.stopping && heir.life() != Life::Dead)?;
+        tracing::info!(session = session.id, pid = heir.pid, "its client has ended: it goes on with a child");
+        session.peer = Peer::Local(Some(heir));
+        Some(heir)
+    }
+
     /// The connection of a session has ended. On this machine that means the client has, or wants no more.
     pub(crate) fn disconnected(&mut self, key: u32, outbox: &Rc<RefCell<Outbox>>) {
-        let Some(session) = &mut self.sessions[key as usize] else { return };
-        if !session.outbox.as_ref().is_some_and(|own| Rc::ptr_eq(own, outbox)) {
-            // It has ended, or goes on with another connection.
-            return;
-        }
+        // Unless it has ended, or goes on with another connection.
+        let session = self.sessions[key as usize].as_mut().filter(|session| session.has(outbox));
+        let Some(session) = session else { return };
         if self.stopping || session.peer == Peer::Network {
             session.heard = outbox.borrow().heard;
             session.outbox = None;
@@ -379,6 +399,7 @@ impl Daemon {
             ToServer::Reclaim { rid, scope, info, claim } => self.reclaim(key, rid, &scope, info, claim)?,
             ToServer::Ready => self.ready(key),
             ToServer::Ping => self.session(key).send(&ToClient::Pong),
+            ToServer::Heir { pid } => self.heir(key, pid)?,
         }
         Ok(())
     }
@@ -482,13 +503,11 @@ impl Daemon {
                 session.send(&ToClient::Queued { rid, ticket: place });
             }
             Ok(Outcome::Unavailable) => session.send(&ToClient::Unavailable { rid }),
+            Err(RequestError::Deadlock(found)) => self.deadlocked(key, rid, place, &found),
             Err(error) => {
-                let (code, message) = match error {
-                    RequestError::Limit(_) => (code::LIMIT, error.to_string()),
-                    RequestError::Deadlock(cycle) => (code::DEADLOCK, self.describe(key, place, &cycle)),
-                    _ => (code::NOT_SUPPORTED, error.to_string()),
-                };
-                self.session(key).send(&ToClient::Refused { rid, code, message: &message });
+                let limit = matches!(error, RequestError::Limit(_));
+                let code = if limit { code::LIMIT } else { code::NOT_SUPPORTED };
+                session.send(&ToClient::Refused { rid, code, message: &error.to_string() });
             }
         }
     }
@@ -603,6 +622,7 @@ impl Daemon {
             reclaiming: false,
             heard: Instant::now(),
             look_at: None,
+            heir: None,
         };
         let key = match self.free.pop() {
             Some(key) => key,

@@ -38,6 +38,8 @@ pub(crate) struct Session {
     pub(crate) heard: Instant,
     /// When to look whether it is still heard of, if it is on the network.
     pub(crate) look_at: Option<Instant>,
+    /// A child of its client's with which it goes on when its connection ends.
+    pub(crate) heir: Option<Process>,
 }
 
 /// Where a client is.
@@ -134,6 +136,11 @@ impl Outbox {
 }
 
 impl Session {
+    /// Whether its messages go there.
+    pub(crate) fn has(&self, outbox: &Rc<RefCell<Outbox>>) -> bool {
+        self.outbox.as_ref().is_some_and(|own| Rc::ptr_eq(own, outbox))
+    }
+
     /// Sends a message. Who is not connected misses it, and asks when it is back.
     pub(crate) fn send(&mut self, message: &ToClient<'_>) {
         self.send_bytes(|out| message.encode(out));

@@ -12,7 +12,7 @@ mod to_server;
 pub mod websocket;
 
 pub use pack::Malformed;
-pub use to_client::{Entry, Step, ToClient};
+pub use to_client::{Deadlock, Entry, Step, ToClient};
 pub use to_server::{Claim, Flags, Scope, ToServer};
 
 /// The version of the protocol that this crate speaks. Two sides that do not speak the same part with an error.
@@ -24,8 +24,6 @@ pub mod code {
     pub const NOT_SUPPORTED: u32 = 1;
     /// A limit stands against it.
     pub const LIMIT: u32 = 2;
-    /// The request would have closed a cycle.
-    pub const DEADLOCK: u32 = 3;
     /// The state directory cannot be written to.
     pub const STORAGE: u32 = 4;
     /// The daemon has started again and waits for its clients.

@@ -117,6 +117,10 @@ impl<'a> Reader<'a> {
         self.bytes()?.try_into().map_err(|_| Malformed("16 bytes were expected"))
     }
 
+    pub(crate) fn pid(&mut self) -> Result<u32> {
+        u32::try_from(self.uint()?).map_err(|_| Malformed("no process has that number"))
+    }
+
     /// A value, or nil.
     pub(crate) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T>) -> Result<Option<T>> {
         match self.0.split_first() {

@@ -75,8 +75,10 @@ pub enum ToClient<'a> {
         rid: u64,
         /// A name of a request each.
         entries: Vec<Entry<'a>>,
-        /// The cycles that were looked for. Each request waits for the next, the last for the first.
-        deadlocks: Vec<Vec<Step<'a>>>,
+        /// The cycles that were looked for.
+        deadlocks: Vec<Deadlock<'a>>,
+        /// The greatest token that was given out.
+        last_token: u64,
     },
     /// The daemon is there.
     Pong,
@@ -87,6 +89,22 @@ pub enum ToClient<'a> {
         /// Why, for people.
         message: &'a str,
     },
+    /// The request would have waited in a cycle, and asked not to.
+    Deadlocked {
+        /// The request.
+        rid: u64,
+        /// The cycle.
+        deadlock: Deadlock<'a>,
+    },
+}
+
+/// Requests each of which waits for the next, the last for the first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Deadlock<'a> {
+    /// The cycle, for people.
+    pub words: &'a str,
+    /// Its requests.
+    pub cycle: Vec<Step<'a>>,
 }
 
 /// One name of one request.
@@ -117,8 +135,10 @@ pub struct Entry<'a> {
 /// One request of a cycle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step<'a> {
-    /// The request.
+    /// The place of the request in the order of arrivals.
     pub ticket: u64,
+    /// Whose request it is.
+    pub client_id: &'a str,
     /// The name it waits for; none if it waits for the next request, which is nested in it.
     pub waits_for: Option<&'a [u8]>,
 }
@@ -134,6 +154,7 @@ const REFUSED: u64 = 7;
 const SNAPSHOT: u64 = 8;
 const PONG: u64 = 9;
 const GOODBYE: u64 = 10;
+const DEADLOCKED: u64 = 11;
 
 impl<'a> ToClient<'a> {
     /// Appends the bytes of the message.
@@ -167,18 +188,20 @@ impl<'a> ToClient<'a> {
             Self::Refused { rid, code, message } => {
                 writer.array(4).uint(REFUSED).uint(*rid).uint(u64::from(*code)).text(message);
             }
-            Self::Snapshot { rid, entries, deadlocks } => {
-                writer.array(4).uint(SNAPSHOT).uint(*rid).array(entries.len());
+            Self::Snapshot { rid, entries, deadlocks, last_token } => {
+                writer.array(5).uint(SNAPSHOT).uint(*rid).array(entries.len());
                 entries.iter().for_each(|entry| entry.write(&mut writer));
                 writer.array(deadlocks.len());
-                for cycle in deadlocks {
-                    writer.array(cycle.len());
-                    cycle.iter().for_each(|step| step.write(&mut writer));
-                }
+                deadlocks.iter().for_each(|deadlock| deadlock.write(&mut writer));
+                writer.uint(*last_token);
             }
             Self::Pong => _ = writer.array(1).uint(PONG),
             Self::Goodbye { code, message } => {
                 writer.array(3).uint(GOODBYE).uint(u64::from(*code)).text(message);
+            }
+            Self::Deadlocked { rid, deadlock } => {
+                writer.array(3).uint(DEADLOCKED).uint(*rid);
+                deadlock.write(&mut writer);
             }
         }
     }
@@ -200,8 +223,9 @@ impl<'a> ToClient<'a> {
         let kind = reader.uint()?;
         let length = match kind {
             WELCOME => 6,
-            GRANTED | REFUSED | SNAPSHOT => 4,
-            QUEUED | BROKEN | GOODBYE => 3,
+            SNAPSHOT => 5,
+            GRANTED | REFUSED => 4,
+            QUEUED | BROKEN | GOODBYE | DEADLOCKED => 3,
             UNAVAILABLE | RELEASED | ABORTED => 2,
             PONG => 1,
             _ => return Err(Malformed("no such message")),
@@ -237,9 +261,11 @@ impl<'a> ToClient<'a> {
             SNAPSHOT => Self::Snapshot {
                 rid: reader.uint()?,
                 entries: list(&mut reader, Entry::read)?,
-                deadlocks: list(&mut reader, |reader| list(reader, Step::read))?,
+                deadlocks: list(&mut reader, Deadlock::read)?,
+                last_token: reader.uint()?,
             },
             PONG => Self::Pong,
+            DEADLOCKED => Self::Deadlocked { rid: reader.uint()?, deadlock: Deadlock::read(&mut reader)? },
             _ => Self::Goodbye { code: code(&mut reader)?, message: reader.text()? },
         };
         reader.end()?;
@@ -273,21 +299,29 @@ impl<'a> Entry<'a> {
             since: reader.uint()?,
             nested_in: reader.option(Reader::uint)?,
             stole: reader.bool()?,
-            pid: reader.option(|reader| {
-                u32::try_from(reader.uint()?).map_err(|_| Malformed("no process has that number"))
-            })?,
+            pid: reader.option(Reader::pid)?,
         })
     }
 }
 
-impl<'a> Step<'a> {
+impl<'a> Deadlock<'a> {
     fn write(&self, writer: &mut Writer<'_>) {
-        writer.array(2).uint(self.ticket).option(self.waits_for, |writer, name| _ = writer.bytes(name));
+        writer.array(2).text(self.words).array(self.cycle.len());
+        for Step { ticket, client_id, waits_for } in &self.cycle {
+            writer.array(3).uint(*ticket).text(client_id);
+            writer.option(*waits_for, |writer, name| _ = writer.bytes(name));
+        }
     }
 
     fn read(reader: &mut Reader<'a>) -> Result<Self> {
         reader.tuple(2)?;
-        Ok(Self { ticket: reader.uint()?, waits_for: reader.option(Reader::bytes)? })
+        let words = reader.text()?;
+        let step = |reader: &mut Reader<'a>| {
+            reader.tuple(3)?;
+            let (ticket, client_id) = (reader.uint()?, reader.text()?);
+            Ok(Step { ticket, client_id, waits_for: reader.option(Reader::bytes)? })
+        };
+        Ok(Self { words, cycle: list(reader, step)? })
     }
 }
 

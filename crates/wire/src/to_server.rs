@@ -80,6 +80,11 @@ pub enum ToServer<'a> {
     Ping,
     /// The client wants no more: its session ends.
     Bye,
+    /// The session lasts at least as long as a process that the client has started.
+    Heir {
+        /// The process.
+        pid: u32,
+    },
 }
 
 /// What a client says that its request was.
@@ -120,6 +125,7 @@ const RECLAIM: u64 = 6;
 const READY: u64 = 7;
 const PING: u64 = 8;
 const BYE: u64 = 9;
+const HEIR: u64 = 10;
 
 const IF_AVAILABLE: u64 = 1;
 const STEAL: u64 = 2;
@@ -174,6 +180,7 @@ impl<'a> ToServer<'a> {
             Self::Ready => _ = writer.array(1).uint(READY),
             Self::Ping => _ = writer.array(1).uint(PING),
             Self::Bye => _ = writer.array(1).uint(BYE),
+            Self::Heir { pid } => _ = writer.array(2).uint(HEIR).uint(u64::from(*pid)),
         }
     }
 
@@ -260,6 +267,10 @@ impl<'a> ToServer<'a> {
             BYE => {
                 expect(1)?;
                 Self::Bye
+            }
+            HEIR => {
+                expect(2)?;
+                Self::Heir { pid: reader.pid()? }
             }
             _ => return Err(Malformed("no such message")),
         };

@@ -1,7 +1,7 @@
 //! `docs/protocol-vectors.txt`: what other implementations are checked against is what this one says and understands.
 
 use lockkeeper_core::{Cause, Mode};
-use lockkeeper_wire::{Claim, Entry, Flags, Seal, Step, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{Claim, Deadlock, Entry, Flags, Seal, Step, ToClient, ToServer, VERSION, frame};
 use std::{collections::HashMap, fmt::Debug};
 
 const FILE: &str = include_str!("../../../docs/protocol-vectors.txt");
@@ -217,6 +217,7 @@ fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
         ("ready", ToServer::Ready),
         ("ping", ToServer::Ping),
         ("bye", ToServer::Bye),
+        ("heir", ToServer::Heir { pid: 4_194_304 }),
     ]
 }
 
@@ -245,6 +246,13 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         stole: false,
         pid: None,
     };
+    let deadlock = Deadlock {
+        words: "a circle \u{2026}",
+        cycle: vec![
+            Step { ticket: BIG, client_id: "0123456789abcdef", waits_for: Some(b"a") },
+            Step { ticket: 0, client_id: "fedcba9876543210", waits_for: None },
+        ],
+    };
     let welcome = |ttl, resumed| ToClient::Welcome {
         version: VERSION,
         client_id: "0123456789abcdef",
@@ -266,22 +274,31 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         ("broken: lost", ToClient::Broken { rid: 5, cause: Cause::Lost }),
         ("refused", ToClient::Refused { rid: 6, code: 1, message: "names that start with '-' are reserved" }),
         ("refused: without words", ToClient::Refused { rid: 6, code: u32::MAX, message: "" }),
-        ("snapshot: nothing", ToClient::Snapshot { rid: 13, entries: vec![], deadlocks: vec![] }),
-        ("snapshot", ToClient::Snapshot { rid: 14, entries: vec![held, waiting.clone()], deadlocks: vec![] }),
+        (
+            "snapshot: nothing",
+            ToClient::Snapshot { rid: 13, entries: vec![], deadlocks: vec![], last_token: 0 },
+        ),
+        (
+            "snapshot",
+            ToClient::Snapshot {
+                rid: 14,
+                entries: vec![held, waiting.clone()],
+                deadlocks: vec![],
+                last_token: BIG,
+            },
+        ),
         (
             "snapshot: sixteen entries",
-            ToClient::Snapshot { rid: 15, entries: vec![waiting; 16], deadlocks: vec![] },
+            ToClient::Snapshot { rid: 15, entries: vec![waiting; 16], deadlocks: vec![], last_token: 1 },
         ),
         (
             "snapshot: a deadlock",
-            ToClient::Snapshot {
-                rid: 16,
-                entries: vec![],
-                deadlocks: vec![vec![
-                    Step { ticket: BIG, waits_for: Some(b"a") },
-                    Step { ticket: 0, waits_for: None },
-                ]],
-            },
+            ToClient::Snapshot { rid: 16, entries: vec![], deadlocks: vec![deadlock.clone()], last_token: 1 },
+        ),
+        ("deadlocked", ToClient::Deadlocked { rid: 8, deadlock }),
+        (
+            "deadlocked: no more is to be known",
+            ToClient::Deadlocked { rid: 9, deadlock: Deadlock { words: "a circle", cycle: vec![] } },
         ),
         ("pong", ToClient::Pong),
         (

@@ -1,6 +1,6 @@
 /** The addon's session: with a daemon of this machine, on a Unix socket. It finds the daemon again when it dies. */
 
-import { noSession, refusal } from './errors.js';
+import { DeadlockError, noSession, refusal } from './errors.js';
 import { newNumbers, readLetters } from './mail.js';
 import { addon, daemonPath, News, type NativeRemote } from './native.js';
 import type { Listener, Session, Snapshot } from './remote.js';
@@ -124,8 +124,8 @@ export class DaemonSession implements Session {
   }
 
   #refusal(slot: number): Error {
-    const { code, message } = this.#native.refusal(slot) ?? { code: 0, message: 'the daemon is gone' };
-    return refusal(code, message);
+    const { code, message, cycle } = this.#native.refusal(slot) ?? { code: 0, message: 'the daemon is gone' };
+    return cycle ? new DeadlockError({ message, cycle }) : refusal(code, message);
   }
 
   #take(entry: Request | Question): number {

@@ -30,7 +30,6 @@ export function refused(error: unknown): unknown {
 export const Code = {
   NOT_SUPPORTED: 1,
   LIMIT: 2,
-  DEADLOCK: 3,
   STORAGE: 4,
   FORBIDDEN: 6,
   UNAUTHORIZED: 20,
@@ -41,7 +40,6 @@ export const Code = {
 export function refusal(code: number, words: string): Error {
   if (code === Code.NOT_SUPPORTED) return notSupported(words);
   if (code === Code.LIMIT) return new DOMException(words, 'QuotaExceededError');
-  if (code === Code.DEADLOCK) return new DeadlockError({ message: words, cycle: [] });
   if (code === Code.FORBIDDEN) return new DOMException(words, 'NotAllowedError');
   return new DOMException(words, 'OperationError');
 }

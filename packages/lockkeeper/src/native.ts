@@ -11,7 +11,7 @@ import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { getEnvironmentData, setEnvironmentData } from 'node:worker_threads';
 import type { Snapshot } from './remote.js';
-import type { Deadlock, Inspection } from './transport.js';
+import type { Deadlock, DeadlockStep, Inspection } from './transport.js';
 
 /** What a call came to. `MAIL`: there are letters to collect. */
 export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
@@ -65,7 +65,7 @@ export interface NativeRemote {
   release(slot: number): void;
   query(slot: number, deadlocks: boolean): void;
   forceRelease(slot: number, name: string): void;
-  refusal(slot: number): { code: number; message: string } | null;
+  refusal(slot: number): { code: number; message: string; cycle?: DeadlockStep[] } | null;
   snapshot(slot: number): Snapshot | null;
   close(): void;
 }

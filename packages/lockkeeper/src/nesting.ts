@@ -29,10 +29,16 @@ export function outerRequest(): Request | undefined {
 }
 
 /** Warns if the request, which waits, turns out to wait for itself. */
-export function watchForDeadlock(request: Request, find: () => Deadlock | null): void {
-  const look = (): void => {
-    const deadlock = request.state === State.WAITING ? find() : null;
-    if (deadlock) process!.emitWarning(deadlock.message, { type: 'DeadlockWarning', code: 'LOCKKEEPER_DEADLOCK' });
+export function watchForDeadlock(
+  request: Request,
+  find: () => Deadlock | null | Promise<Deadlock | undefined>,
+): void {
+  const look = async (): Promise<void> => {
+    const deadlock = request.state === State.WAITING && (await find());
+    if (!deadlock) return;
+    const { message } = deadlock;
+    if (process === undefined) console.warn(message);
+    else process.emitWarning(message, { type: 'DeadlockWarning', code: 'LOCKKEEPER_DEADLOCK' });
   };
-  later(look, PATIENCE);
+  later(() => void look().catch(() => {}), PATIENCE);
 }

@@ -5,6 +5,7 @@
 
 import type { BrokenBy } from './errors.js';
 import { Liveness } from './host.js';
+import { watchForDeadlock } from './nesting.js';
 import { State, type Request } from './request.js';
 import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
@@ -34,7 +35,7 @@ export type Outcome = 'ended' | 'unavailable' | BrokenBy | Error;
 /** What a daemon shows: an entry for each name of each request, held first, each in the order of arrival. */
 export interface Snapshot {
   entries: Entry[];
-  deadlocks: Step[][];
+  deadlocks: Deadlock[];
 }
 
 export interface Entry {
@@ -47,12 +48,6 @@ export interface Entry {
   since: number;
   nestedIn?: bigint;
   stole: boolean;
-}
-
-/** A request of a cycle, and the name it waits for; none if it waits for the next, which is nested in it. */
-export interface Step {
-  ticket: bigint;
-  waitsFor?: string;
 }
 
 export class Remote implements Transport, Listener {
@@ -82,7 +77,9 @@ export class Remote implements Transport, Listener {
     checkLength(request.scope().names, info);
     this.#liveness.waits(1);
     request.queued();
-    this.#session.request(request, flags, nestedIn?.transport === this ? nestedIn : undefined, info);
+    const outer = nestedIn?.transport === this ? nestedIn : undefined;
+    this.#session.request(request, flags, outer, info);
+    if (outer) watchForDeadlock(request, () => this.#deadlock(request));
     return true;
   }
 
@@ -139,6 +136,15 @@ export class Remote implements Transport, Listener {
     releasing?.(how === 'ended');
   }
 
+  /** The cycle in which a request waits. Nobody waits for the answer, or is told if there is none. */
+  async #deadlock(request: Request): Promise<Deadlock | undefined> {
+    const { names } = request.scope();
+    const { deadlocks } = await this.#session.query(true);
+    return deadlocks.find(({ cycle }) =>
+      cycle.some((step) => step.clientId === this.clientId && names.includes(step.waitsFor as string)),
+    );
+  }
+
   #check(): void {
     if (this.#closed) throw new DOMException('the session is closed: connect() gives another', 'InvalidStateError');
   }
@@ -185,21 +191,6 @@ function inspection({ entries, deadlocks }: Snapshot): Inspection {
   return {
     held: all.filter(({ token }) => token !== undefined),
     pending: all.filter(({ token }) => token === undefined),
-    deadlocks: deadlocks.map((steps) => deadlock(steps, requests)),
+    deadlocks,
   };
-}
-
-/** A cycle, and the words that the engine has for it. */
-function deadlock(steps: Step[], requests: Map<bigint, RequestInfo>): Deadlock {
-  const cycle = steps.map(({ ticket, waitsFor }) => {
-    const step = { request: ticket, clientId: requests.get(ticket)?.clientId ?? '' };
-    return waitsFor === undefined ? step : { ...step, waitsFor };
-  });
-  const words = cycle.map(({ request, clientId, ...step }, i) => {
-    const next = cycle[(i + 1) % cycle.length]!;
-    if (!('waitsFor' in step)) return `request ${next.request} is nested in request ${request}`;
-    const name = JSON.stringify(step.waitsFor);
-    return `request ${request} of ${clientId} waits for ${name} behind request ${next.request} of ${next.clientId}`;
-  });
-  return { message: `deadlock, if each awaits its nested request: ${words.join('; ')}`, cycle };
 }

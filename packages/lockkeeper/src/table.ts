@@ -1,10 +1,11 @@
 /** The requests and questions of a session, and how the daemon's words change them: the truth of this side. */
 
-import { refusal } from './errors.js';
+import { DeadlockError, refusal } from './errors.js';
 import type { Listener, Outcome, Snapshot } from './remote.js';
 import type { Request } from './request.js';
+import type { Deadlock } from './transport.js';
 import { fromName, Hear, Say, toName, type Claim, type ToClient, type ToServer } from './wire.js';
-import type { WireEntry, WireScope, WireStep } from './wire.js';
+import type { WireDeadlock, WireEntry, WireScope } from './wire.js';
 
 /** How far a request is. What comes after HELD is being given up. */
 const Stage = { UNSAID: 0, ASKED: 1, WAITING: 2, HELD: 3, RELEASING: 4, ABORTING: 5 } as const;
@@ -135,11 +136,13 @@ export class Table {
         return this.#over(message[1] as number, message[2] === 0 ? 'stolen' : 'lost');
       case Hear.REFUSED:
         return this.#over(message[1] as number, refusal(Number(message[2]), message[3]));
+      case Hear.DEADLOCKED:
+        return this.#over(message[1] as number, new DeadlockError(deadlockOf(message[2])));
       case Hear.SNAPSHOT: {
         const [, rid, entries, deadlocks] = message;
         return this.#over(rid as number, 'ended', {
           entries: entries.map(entryOf),
-          deadlocks: deadlocks.map((steps) => steps.map(stepOf)),
+          deadlocks: deadlocks.map(deadlockOf),
         });
       }
     }
@@ -231,6 +234,10 @@ function entryOf(entry: WireEntry): Snapshot['entries'][0] {
   };
 }
 
-function stepOf([ticket, waitsFor]: WireStep): Snapshot['deadlocks'][0][0] {
-  return { ticket: BigInt(ticket), ...(waitsFor !== null && { waitsFor: fromName(waitsFor) }) };
+function deadlockOf([message, steps]: WireDeadlock): Deadlock {
+  const cycle = steps.map(([ticket, clientId, waitsFor]) => {
+    const step = { request: BigInt(ticket), clientId };
+    return waitsFor === null ? step : { ...step, waitsFor: fromName(waitsFor) };
+  });
+  return { message, cycle };
 }

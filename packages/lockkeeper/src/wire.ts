@@ -19,6 +19,7 @@ export const Say = {
   READY: 7,
   PING: 8,
   BYE: 9,
+  HEIR: 10,
 } as const;
 
 type Rid = number;
@@ -33,7 +34,8 @@ export type ToServer =
   | [typeof Say.FORCE_RELEASE, Rid, name: Bytes]
   | [typeof Say.QUERY, Rid, name: Bytes | null, deadlocks: boolean]
   | [typeof Say.RECLAIM, Rid, WireScope, info: string | null, Claim]
-  | [typeof Say.READY | typeof Say.PING | typeof Say.BYE];
+  | [typeof Say.READY | typeof Say.PING | typeof Say.BYE]
+  | [typeof Say.HEIR, pid: number];
 
 /** What a daemon says. */
 export const Hear = {
@@ -48,6 +50,7 @@ export const Hear = {
   SNAPSHOT: 8,
   PONG: 9,
   GOODBYE: 10,
+  DEADLOCKED: 11,
 } as const;
 
 /** One name of one request. It is held if it has a token. */
@@ -64,7 +67,7 @@ export type WireEntry = [
   pid: Uint | null,
 ];
 
-export type WireStep = [ticket: Uint, waitsFor: Bytes | null];
+export type WireDeadlock = [words: string, cycle: [ticket: Uint, clientId: string, waitsFor: Bytes | null][]];
 
 /** A rid that is a BigInt was never said by this side. */
 export type ToClient =
@@ -74,9 +77,10 @@ export type ToClient =
   | [typeof Hear.UNAVAILABLE | typeof Hear.RELEASED | typeof Hear.ABORTED, rid: Uint]
   | [typeof Hear.BROKEN, rid: Uint, cause: 0 | 1]
   | [typeof Hear.REFUSED, rid: Uint, code: Uint, words: string]
-  | [typeof Hear.SNAPSHOT, rid: Uint, entries: WireEntry[], deadlocks: WireStep[][]]
+  | [typeof Hear.SNAPSHOT, rid: Uint, entries: WireEntry[], deadlocks: WireDeadlock[], lastToken: Uint]
   | [typeof Hear.PONG]
-  | [typeof Hear.GOODBYE, code: Uint, words: string];
+  | [typeof Hear.GOODBYE, code: Uint, words: string]
+  | [typeof Hear.DEADLOCKED, rid: Uint, WireDeadlock];
 
 export function encode(message: ToServer): Uint8Array<ArrayBuffer> {
   return pack(message);
@@ -106,6 +110,8 @@ const tuple = (...shapes: Shape[]): Shape => (value) =>
 
 const entry = tuple(bytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(uint));
 
+const deadlock = tuple(text, list(tuple(uint, text, orNil(bytes))));
+
 /** By the number of the message. */
 const shapes: Shape[] = [
   tuple(uint, uint, text, seal, uint, bool),
@@ -116,9 +122,10 @@ const shapes: Shape[] = [
   tuple(uint, uint),
   tuple(uint, uint, cause),
   tuple(uint, uint, uint, text),
-  tuple(uint, uint, list(entry), list(list(tuple(uint, orNil(bytes))))),
+  tuple(uint, uint, list(entry), list(deadlock), uint),
   tuple(uint),
   tuple(uint, uint, text),
+  tuple(uint, uint, deadlock),
 ];
 
 const encoder = new TextEncoder();

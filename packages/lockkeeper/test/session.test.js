@@ -3,12 +3,13 @@
  * The daemon, the network and the time are the test's.
  */
 
+import { DeadlockError } from '../dist/errors.js';
 import { between } from '../dist/host.js';
 import { Remote } from '../dist/remote.js';
 import { newManager } from '../dist/manager.js';
 import { unpack, pack } from '../dist/pack.js';
 import { WebSocketSession } from '../dist/session.js';
-import { fromName } from '../dist/wire.js';
+import { fromName, toName } from '../dist/wire.js';
 import { assert, test, turn, until } from './harness.js';
 
 const SECRET = new Uint8Array(16).fill(7);
@@ -212,7 +213,7 @@ test('a connection that drops: the session goes on, and all is said again, in it
   world.socket.hear(4, 4);
   world.socket.hear(5, 5);
   world.socket.hear(3, 6);
-  world.socket.hear(8, 7, [], []);
+  world.socket.hear(8, 7, [], [], 0);
   assert.deepEqual(await shown, { held: [], pending: [] });
   await settle();
   assert.equal(one.lock.signal.aborted, false);
@@ -643,10 +644,25 @@ test('words about what nobody asked for are ignored', async () => {
     for (const kind of [3, 4, 5]) world.socket.hear(kind, rid);
     world.socket.hear(6, rid, 1);
     world.socket.hear(7, rid, 1, 'no');
-    world.socket.hear(8, rid, [], []);
+    world.socket.hear(8, rid, [], [], 0);
+    world.socket.hear(11, rid, ['no', []]);
   }
   const asked = await held(manager, world, 'a', 1);
   assert.equal(asked.state, 'held');
+});
+
+test('a deadlock is refused with its cycle, or without if no more is to be known', async () => {
+  const { world, manager } = await connected();
+  const cycle = [[2n ** 60n, 'somebody', toName('b')], [4, 'me', null]];
+  for (const [rid, steps] of [[1, cycle], [2, []]]) {
+    const asked = ask(manager, 'a');
+    world.socket.hear(11, rid, ['words', steps]);
+    const error = await asked.done.catch((error) => error);
+    assert.ok(error instanceof DeadlockError);
+    assert.equal(error.message, 'words');
+    const shown = [{ request: 2n ** 60n, clientId: 'somebody', waitsFor: 'b' }, { request: 4n, clientId: 'me' }];
+    assert.deepEqual(error.cycle, steps.length > 0 ? shown : []);
+  }
 });
 
 test('refusals are the errors of the draft where it has some', async () => {
@@ -654,7 +670,6 @@ test('refusals are the errors of the draft where it has some', async () => {
   const names = {
     1: 'NotSupportedError',
     2: 'QuotaExceededError',
-    3: 'DeadlockError',
     4: 'OperationError',
     6: 'NotAllowedError',
     99: 'OperationError',

@@ -3,6 +3,7 @@
 import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
+import { fileURLToPath } from 'node:url';
 import { connect } from 'lockkeeper';
 import { WebSocket } from 'ws';
 import { assert, run, runtime, test as testAnywhere, turn, until } from './harness.js';
@@ -158,6 +159,20 @@ testNode('the WebSocket of the package ws will do, in Node 20 too', async () => 
   const ended = await run(new URL('fixtures/network.js', import.meta.url), ['held', url, 'ws']);
   assert.deepEqual([ended.stdout.trim(), ended.code], ['held', 0], ended.stderr);
   await assert.rejects(connect('ws://127.0.0.1:1/', { WebSocket }), { name: 'NetworkError', message: /ECONNREFUSED/ });
+});
+
+test('wss://: who trusts the certificate has its locks, who does not has a NetworkError', async () => {
+  // Made for this test: `openssl req -x509 -newkey ec … -subj /CN=localhost`, for a hundred years.
+  const [cert, key] = ['cert', 'key'].map((file) => fileURLToPath(new URL(`fixtures/tls/${file}.pem`, import.meta.url)));
+  const there = await serve('--tls-cert', cert, '--tls-key', key);
+  const url = `wss://localhost:${new URL(there.url).port}/`;
+  const program = [new URL('fixtures/network.js', import.meta.url), ['closed', url]];
+  const trust = { env: { ...process.env, NODE_EXTRA_CA_CERTS: cert, DENO_CERT: cert } };
+  const served = await run(...program, trust);
+  assert.deepEqual([served.stdout.trim(), served.code], ['closed', 0], served.stderr);
+  const refused = await run(...program);
+  assert.match(refused.stderr, /NetworkError/);
+  assert.notEqual(refused.code, 0);
 });
 
 const programs = {

@@ -2,8 +2,8 @@
 //!
 //! *With a terminal* it is in the process group of `run`, as a command of the shell is: what the terminal sends (Ctrl-C, Ctrl-Z,
 //! its size, its end) reaches it by itself, and `fg` and `bg` mean both. `run` passes on what is sent to `run` alone, and stops
-//! when the command does. *Without one* it has a group of its own, and signals go to all of it: a shell's children do not go on
-//! when the shell is told that the lock is lost.
+//! when the command does. *Without one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
+//! command has started is told, too, either way: a shell's children do not go on without the shell.
 
 use super::{News, next};
 use crate::{Failure, args::Run, exit};
@@ -105,7 +105,11 @@ impl Child {
             command.process_group(0);
         }
         match command.spawn() {
-            Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
+            Ok(child) => {
+                // What is inherited is closed with the daemon; whoever comes after it hears of the child itself.
+                session.set_heir(child.id());
+                Ok(Self { pid: Pid::from_child(&child), leads })
+            }
             Err(error) => {
                 let code = exit::CANNOT_RUN + u8::from(error.kind() == io::ErrorKind::NotFound);
                 let program = program.to_string_lossy();
@@ -154,12 +158,12 @@ impl Child {
                 }
                 Some(News::Lock(Event::Broken(cause))) => {
                     lost = Some(cause);
-                    self.signal(Signal::TERM);
+                    self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);
                 }
                 Some(News::Lock(_) | News::Queue(_)) => {}
                 None => {
-                    self.signal(Signal::KILL);
+                    self.end(Signal::KILL);
                     (kill_at, killed) = (None, true);
                 }
             }
@@ -180,12 +184,40 @@ impl Child {
         };
     }
 
+    /// Ends it, and what it has started: a group of its own at once, in ours one by one.
+    fn end(&self, signal: Signal) {
+        let others = if self.leads { Vec::new() } else { descendants(self.pid) };
+        self.signal(signal);
+        for pid in others {
+            let _ = kill_process(pid, signal);
+        }
+    }
+
     /// Stops as the command did, so that the shell has its terminal back. SIGCONT is one of the signals that are passed on.
     fn stop(&self) {
         if !self.leads {
             let _ = kill_process(getpid(), Signal::STOP);
         }
     }
+}
+
+/// The processes that one has started, and those that they have, and so on.
+fn descendants(ancestor: Pid) -> Vec<Pid> {
+    let parent = |pid: Pid| -> Option<(Pid, Pid)> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+        // Behind the name, which may have anything in it, and the state.
+        let parent = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?;
+        Some((Pid::from_raw(parent.parse().ok()?)?, pid))
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    let parents: Vec<_> = all.filter_map(parent).collect();
+    let mut family = vec![ancestor];
+    for next in 0.. {
+        let Some(&one) = family.get(next) else { break };
+        family.extend(parents.iter().filter(|(parent, _)| *parent == one).map(|(_, child)| *child));
+    }
+    family.split_off(1)
 }
 
 /// The command's own status; of one that a signal ended, as shells have it.

@@ -2,7 +2,7 @@
 
 use super::model::{Lock, Mode, Model};
 use crate::show;
-use lockkeeper_client::{Entry, Step};
+use lockkeeper_client::{Deadlock, Entry};
 use ratatui::{
     Frame,
     layout::{Constraint, Layout},
@@ -121,10 +121,12 @@ fn details(model: &Model, lines: usize) -> Vec<(String, Style)> {
     };
     let (name, members) = (show::name(model.name(lock)), model.members(lock));
     let mut details = vec![(format!("── {name}: {} held, {} waiting", lock.holders, lock.waiters), style())];
-    let concerned = |cycle: &&Vec<Step>| {
-        cycle.iter().any(|step| model.members(lock).any(|entry| entry.ticket == step.ticket))
+    let concerned = |deadlock: &&Deadlock| {
+        deadlock.cycle.iter().any(|step| model.members(lock).any(|entry| entry.ticket == step.ticket))
     };
-    if let Some(cycle) = model.snapshot.deadlocks.iter().filter(|_| lock.deadlock).find(concerned) {
+    if let Some(Deadlock { cycle, .. }) =
+        model.snapshot.deadlocks.iter().filter(|_| lock.deadlock).find(concerned)
+    {
         let steps = cycle.iter().map(|step| match &step.waits_for {
             Some(name) => format!("{} waits for {}", step.ticket, show::name(name)),
             None => format!("{} waits for its nested request", step.ticket),

@@ -123,9 +123,8 @@ impl Model {
             those.map(|entry| entry.ticket).collect::<HashSet<_>>().len()
         };
         (self.held, self.waiting) = (requests(true), requests(false));
-        // Whatever is held was granted before; a grant that is over already is seen in the next one's token.
-        let greatest = entries.iter().filter_map(|entry| entry.token).max();
-        let Some(greatest) = greatest else { return };
+        // Each grant has the next token.
+        let greatest = self.snapshot.last_token;
         let rate = self.last.and_then(|(before, then)| {
             let seconds = now.duration_since(then).as_secs_f64();
             let grants = greatest.checked_sub(before)?;
@@ -138,8 +137,13 @@ impl Model {
     /// Brings the entries of each name together. Two passes: one counts, one puts them in their places.
     fn group(&mut self) {
         let entries = &self.snapshot.entries;
-        let in_cycles: HashSet<u64> =
-            self.snapshot.deadlocks.iter().flatten().map(|step| step.ticket).collect();
+        let in_cycles: HashSet<u64> = self
+            .snapshot
+            .deadlocks
+            .iter()
+            .flat_map(|deadlock| &deadlock.cycle)
+            .map(|step| step.ticket)
+            .collect();
         self.locks.clear();
         let mut numbers: HashMap<&Name, usize> = HashMap::new();
         let mut lock_of = Vec::with_capacity(entries.len());
@@ -316,7 +320,7 @@ impl Model {
 mod tests {
     use super::{Act, Mode, Model, Sort};
     use crate::show;
-    use lockkeeper_client::{Entry, Snapshot, Step};
+    use lockkeeper_client::{Deadlock, Entry, Snapshot, Step};
     use lockkeeper_core::Name;
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
     use std::time::{Duration, Instant};
@@ -346,7 +350,7 @@ mod tests {
             entry("b", 5, None, 500),
             entry("c", 6, None, 400),
         ];
-        Snapshot { entries, deadlocks: Vec::new() }
+        Snapshot { entries, last_token: 12, ..Snapshot::default() }
     }
 
     fn model() -> Model {
@@ -440,8 +444,9 @@ mod tests {
     #[test]
     fn deadlocks_come_first() {
         let mut snapshot = snapshot();
-        let step = |ticket, name: &str| Step { ticket, waits_for: Some(Name::from(name)) };
-        snapshot.deadlocks = vec![vec![step(2, "x"), step(5, "b")]];
+        let step =
+            |ticket, name: &str| Step { ticket, client_id: String::new(), waits_for: Some(Name::from(name)) };
+        snapshot.deadlocks = vec![Deadlock { words: String::new(), cycle: vec![step(2, "x"), step(5, "b")] }];
         let mut model = Model::default();
         model.take(snapshot, Instant::now());
         assert_eq!(names(&model), "bca");
@@ -454,11 +459,11 @@ mod tests {
         model.take(snapshot(), start);
         assert_eq!(model.rate, None);
         let mut later = snapshot();
-        later.entries[0].token = Some(112);
+        later.last_token = 112;
         model.take(later.clone(), start + Duration::from_secs(2));
         assert_eq!(model.rate, Some(50.0));
         // A daemon that was killed goes on with another million.
-        later.entries[0].token = Some(5_000_000);
+        later.last_token = 5_000_000;
         model.take(later, start + Duration::from_secs(3));
         assert_eq!(model.rate, None);
     }
@@ -467,7 +472,7 @@ mod tests {
     fn a_hundred_thousand_locks_are_as_good_as_three() {
         let entries = (0..100_000).map(|number| entry(&format!("lock/{number}"), number, Some(number), 1));
         let mut model = Model::default();
-        model.take(Snapshot { entries: entries.collect(), deadlocks: Vec::new() }, Instant::now());
+        model.take(Snapshot { entries: entries.collect(), ..Snapshot::default() }, Instant::now());
         press(&mut model, "G");
         assert_eq!((model.len(), model.selected), (100_000, 99_999));
         press(&mut model, "/lock/99999\r");

@@ -1,8 +1,8 @@
 //! The snapshot (§4.5).
 
 use super::{Daemon, Ticket, code, since};
-use lockkeeper_core::{Deadlock, Live, Mode, RequestId, WaitsFor};
-use lockkeeper_wire::{Entry, Step, ToClient, frame};
+use lockkeeper_core::{Deadlock, Live, Mode, RequestId, Step, WaitsFor};
+use lockkeeper_wire::{self as wire, Entry, ToClient, frame};
 
 impl Daemon {
     pub(super) fn query(&mut self, key: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) {
@@ -26,8 +26,8 @@ impl Daemon {
     /// A message with the state of a bucket, or of one name of it; `None` if it would be too long.
     fn snapshot(&self, key: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) -> Option<Vec<u8>> {
         let asks = self.sessions[key as usize].as_ref().expect("who asks has a session");
-        let number = asks.bucket;
-        let manager = &self.buckets[number as usize].manager;
+        let bucket = &self.buckets[asks.bucket as usize];
+        let manager = &bucket.manager;
         let mut shown: Vec<Shown<'_>> = Vec::new();
         match name {
             Some(name) => shown.extend(manager.queue(name).map(|(live, mode)| (live, name, mode))),
@@ -47,9 +47,13 @@ impl Daemon {
         let now = since(self.began);
         let entries = shown.into_iter().map(|shown| self.entry(key, shown, now)).collect();
         let found = if deadlocks { manager.deadlocks() } else { Vec::new() };
-        let deadlocks = found.iter().map(|deadlock| self.cycle(number, deadlock)).collect();
+        let words: Vec<_> = found.iter().map(|deadlock| self.describe(key, 0, deadlock)).collect();
+        let deadlocks =
+            found.iter().zip(&words).map(|(deadlock, words)| self.deadlock(key, 0, deadlock, words));
+        let deadlocks = deadlocks.collect();
+        let last_token = if asks.rights.inspect { bucket.last_token } else { 0 };
         let mut bytes = Vec::new();
-        ToClient::Snapshot { rid, entries, deadlocks }.encode(&mut bytes);
+        ToClient::Snapshot { rid, entries, deadlocks, last_token }.encode(&mut bytes);
         (bytes.len() <= frame::MAX_TO_CLIENT).then_some(bytes)
     }
 
@@ -78,29 +82,52 @@ impl Daemon {
         }
     }
 
-    fn cycle<'a>(&self, number: u32, deadlock: &'a Deadlock) -> Vec<Step<'a>> {
-        let step = |step: &'a lockkeeper_core::Step| Step {
-            ticket: self.ticket(number, step.request).map_or(0, |ticket| ticket.place),
-            waits_for: match &step.waits_for {
-                WaitsFor::Name(name) => Some(name.as_bytes()),
-                WaitsFor::Nested => None,
-            },
-        };
-        deadlock.cycle.iter().map(step).collect()
+    /// Tells a session that a request of its own was refused, that would have had this place.
+    pub(super) fn deadlocked(&mut self, key: u32, rid: u64, place: u64, found: &Deadlock) {
+        let mut bytes = Vec::new();
+        let words = self.describe(key, place, found);
+        let deadlock = self.deadlock(key, place, found, &words);
+        ToClient::Deadlocked { rid, deadlock }.encode(&mut bytes);
+        self.session(key).send_bytes(|out| out.extend(bytes));
     }
 
-    /// A deadlock in words, because of which a request that would have had this place was refused.
-    pub(super) fn describe(&self, key: u32, place: u64, deadlock: &Deadlock) -> String {
-        let asks = self.sessions[key as usize].as_ref().expect("who asks has a session");
-        if !asks.rights.inspect {
-            return "the request would have waited in a circle".into();
+    /// What a session sees of a cycle.
+    fn deadlock<'a>(
+        &'a self,
+        key: u32,
+        place: u64,
+        found: &'a Deadlock,
+        words: &'a str,
+    ) -> wire::Deadlock<'a> {
+        let step = |step: &'a Step| {
+            let (ticket, client_id) = self.who(key, place, step);
+            let waits_for = match &step.waits_for {
+                WaitsFor::Name(name) => Some(name.as_bytes()),
+                WaitsFor::Nested => None,
+            };
+            wire::Step { ticket, client_id, waits_for }
+        };
+        let cycle = if self.may_inspect(key) { found.cycle.iter().map(step).collect() } else { Vec::new() };
+        wire::Deadlock { words, cycle }
+    }
+
+    fn describe(&self, key: u32, place: u64, found: &Deadlock) -> String {
+        match self.may_inspect(key) {
+            true => found.describe(|step| self.who(key, place, step)),
+            false => "the request would have waited in a circle".into(),
         }
-        deadlock.describe(|step| {
-            let ticket = self.ticket(asks.bucket, step.request);
-            let place = ticket.map_or(place, |ticket| ticket.place);
-            let session = ticket.and_then(|ticket| self.sessions[ticket.session as usize].as_ref());
-            (place, &session.unwrap_or(asks).id)
-        })
+    }
+
+    /// The place of a request, and whose it is. One that is not there is the one that was refused.
+    fn who(&self, key: u32, place: u64, step: &Step) -> (u64, &str) {
+        let asks = self.sessions[key as usize].as_ref().expect("who asks has a session");
+        let ticket = self.ticket(asks.bucket, step.request);
+        let session = ticket.and_then(|ticket| self.sessions[ticket.session as usize].as_ref());
+        (ticket.map_or(place, |ticket| ticket.place), &session.unwrap_or(asks).id)
+    }
+
+    fn may_inspect(&self, key: u32) -> bool {
+        self.sessions[key as usize].as_ref().is_some_and(|session| session.rights.inspect)
     }
 
     fn ticket(&self, number: u32, request: RequestId) -> Option<&Ticket> {

@@ -5,7 +5,7 @@ use crate::{
     web::{self, Web},
 };
 use lockkeeper_core::{Cause, Mode};
-use lockkeeper_wire::{Claim, Entry, Flags, Seal, Step, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{Claim, Deadlock, Entry, Flags, Seal, ToClient, ToServer, VERSION, frame};
 use std::{
     io::{ErrorKind, Read, Write},
     net::Shutdown,
@@ -259,6 +259,13 @@ impl Client {
         }
     }
 
+    pub(crate) fn deadlocked(&mut self, rid: u64) -> Deadlock<'static> {
+        match self.hear() {
+            ToClient::Deadlocked { rid: refused, deadlock } if refused == rid => deadlock,
+            other => panic!("{rid} is not refused: {other:?}"),
+        }
+    }
+
     pub(crate) fn broken(&mut self, rid: u64) -> Cause {
         match self.hear() {
             ToClient::Broken { rid: broken, cause } if broken == rid => cause,
@@ -297,19 +304,27 @@ impl Client {
     }
 
     /// The state of the bucket, and its deadlocks.
-    pub(crate) fn inspect(&mut self) -> (Vec<Entry<'static>>, Vec<Vec<Step<'static>>>) {
-        self.snapshot(None, true)
+    pub(crate) fn inspect(&mut self) -> (Vec<Entry<'static>>, Vec<Deadlock<'static>>) {
+        let (entries, deadlocks, _) = self.snapshot(None, true);
+        (entries, deadlocks)
+    }
+
+    /// The greatest token that was given out, as a snapshot has it.
+    pub(crate) fn last_token(&mut self) -> u64 {
+        self.snapshot(None, false).2
     }
 
     fn snapshot(
         &mut self,
         name: Option<&[u8]>,
         deadlocks: bool,
-    ) -> (Vec<Entry<'static>>, Vec<Vec<Step<'static>>>) {
+    ) -> (Vec<Entry<'static>>, Vec<Deadlock<'static>>, u64) {
         let asked = self.next_rid();
         self.say(&ToServer::Query { rid: asked, name, deadlocks });
         match self.hear() {
-            ToClient::Snapshot { rid, entries, deadlocks } if rid == asked => (entries, deadlocks),
+            ToClient::Snapshot { rid, entries, deadlocks, last_token } if rid == asked => {
+                (entries, deadlocks, last_token)
+            }
             other => panic!("not a snapshot: {other:?}"),
         }
     }

@@ -218,6 +218,13 @@ fn who_may_not_inspect_sees_who_has_what_and_no_more() {
     let rid = one.next_rid();
     one.say(&ToServer::Query { rid, name: None, deadlocks: true });
     assert_eq!(one.refused(rid).0, code::FORBIDDEN);
+    assert_eq!(one.last_token(), 0);
+    let (outer, inner) = (one.hold("y").rid, one.next_rid());
+    let scope = vec![(&b"y"[..], Mode::Exclusive)];
+    let flags = Flags { refuse_deadlock: true, ..Flags::default() };
+    one.say(&ToServer::Request { rid: inner, scope, flags, nested_in: Some(outer), info: None });
+    assert!(one.deadlocked(inner).cycle.is_empty());
+    one.release(outer);
     let (seen, _) = other.inspect();
     assert_eq!(seen.iter().map(|entry| entry.info).collect::<Vec<_>>(), [Some("secret"); 2]);
 }

@@ -3,7 +3,8 @@
 use crate::{client::Client, daemon::Daemon};
 use lockkeeper_core::{Cause, Limits, Mode};
 use lockkeeper_server::code;
-use lockkeeper_wire::{Flags, Step, ToClient, ToServer};
+use lockkeeper_wire::{Deadlock, Flags, Step, ToClient, ToServer};
+use std::process::{Command, Stdio};
 
 const NONE: Flags = Flags { if_available: false, steal: false, refuse_deadlock: false };
 const IF_AVAILABLE: Flags = Flags { if_available: true, ..NONE };
@@ -165,9 +166,8 @@ fn a_request_that_would_close_a_cycle_is_refused_if_it_wants_to_be() {
     let waiting = one.request_scope(&[("b", Mode::Exclusive)], NONE, Some(a.rid));
     one.queued(waiting);
     let refused = other.request_scope(&[("a", Mode::Exclusive)], REFUSE_DEADLOCK, Some(b.rid));
-    let (code, message) = other.refused(refused);
-    assert_eq!(code, code::DEADLOCK);
-    assert!(message.contains("deadlock"), "{message}");
+    let words = other.deadlocked(refused).words;
+    assert!(words.contains("deadlock"), "{words}");
     assert_eq!(one.queue_of("a"), [(one.id.clone(), true)]);
     other.release(b.rid);
     one.granted(waiting);
@@ -183,8 +183,7 @@ fn a_deadlock_is_shown_and_told_in_the_words_of_the_protocol() {
     let from_a = one.request_scope(&[("b", Mode::Exclusive)], NONE, Some(a));
     one.queued(from_a);
     let from_b = other.request_scope(&[("a", Mode::Exclusive)], REFUSE_DEADLOCK, Some(b));
-    let (code, words) = other.refused(from_b);
-    assert_eq!(code, code::DEADLOCK);
+    let Deadlock { words, cycle: refused } = other.deadlocked(from_b);
     assert!(words.contains(&one.id) && words.contains(&other.id), "clients by their ids: {words}");
     let (entries, none) = one.inspect();
     assert!(none.is_empty(), "it was refused: {none:?}");
@@ -198,15 +197,24 @@ fn a_deadlock_is_shown_and_told_in_the_words_of_the_protocol() {
             entries_then.iter().find(|entry| entry.name == name.as_bytes() && entry.token.is_some() == held);
         found.expect("it is there").ticket
     };
-    let step =
-        |ticket, waits_for: Option<&'static str>| Step { ticket, waits_for: waits_for.map(str::as_bytes) };
+    let step = |client_id, ticket, waits_for: Option<&'static str>| Step {
+        ticket,
+        client_id,
+        waits_for: waits_for.map(str::as_bytes),
+    };
+    let (one, other) = (&one.id[..], &other.id[..]);
     let cycle = vec![
-        step(ticket("b", false), Some("b")),
-        step(ticket("b", true), None),
-        step(ticket("a", false), Some("a")),
-        step(ticket("a", true), None),
+        step(one, ticket("b", false), Some("b")),
+        step(other, ticket("b", true), None),
+        step(other, ticket("a", false), Some("a")),
+        step(one, ticket("a", true), None),
     ];
-    assert_eq!(deadlocks, [cycle]);
+    assert!(deadlocks[0].words.contains(one) && deadlocks[0].words.contains(other), "{deadlocks:?}");
+    assert_eq!((deadlocks.len(), &deadlocks[0].cycle), (1, &cycle));
+    let told = |cycle: &[Step<'static>]| -> Vec<_> {
+        cycle.iter().map(|step| (step.client_id.to_string(), step.waits_for)).collect()
+    };
+    assert_eq!(told(&refused), told(&deadlocks[0].cycle), "the one that it would have been");
     let nested: Vec<_> = entries_then.iter().map(|entry| (entry.ticket, entry.nested_in)).collect();
     assert!(nested.contains(&(ticket("b", false), Some(ticket("a", true)))), "{nested:?}");
     assert!(nested.contains(&(ticket("a", true), None)), "{nested:?}");
@@ -243,6 +251,58 @@ fn a_bye_ends_the_session_at_once_after_what_was_answered() {
     leaver.granted(last);
     assert_eq!(leaver.hear_or_end(), None);
     assert!(!leaver.come_back(&daemon), "it is over");
+}
+
+#[test]
+fn a_session_goes_on_with_its_heir_and_ends_with_it() {
+    let daemon = Daemon::start();
+    let (mut client, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
+    let mut heir = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat starts");
+    client.hold("a");
+    client.say(&ToServer::Heir { pid: heir.id() });
+    client.ping();
+    let (id, waiting) = (client.id.clone(), waiter.wait_for("a"));
+    drop(client);
+    // It is the daemon that sees the end of the connection, in its own time: until its process is another one.
+    while waiter.query(Some(b"a"))[0].pid == Some(std::process::id()) {}
+    assert_eq!(waiter.queue_of("a"), [(id, true), (waiter.id.clone(), false)]);
+    assert_eq!(waiter.query(Some(b"a"))[0].pid, Some(heir.id()));
+    heir.kill().expect("it runs");
+    waiter.granted(waiting.rid);
+    heir.wait().expect("it has ended");
+}
+
+#[test]
+fn an_heir_that_is_no_child_or_has_ended_is_none() {
+    let daemon = Daemon::start();
+    let mut waiter = Client::open(&daemon);
+    let mut ended = Command::new("true").spawn().expect("true starts");
+    ended.wait().expect("it ends");
+    for pid in [0, 1, std::process::id(), ended.id(), u32::MAX] {
+        let mut client = Client::open(&daemon);
+        client.hold("a");
+        client.say(&ToServer::Heir { pid });
+        client.ping();
+        let waiting = waiter.wait_for("a");
+        drop(client);
+        waiter.granted(waiting.rid);
+        waiter.release(waiting.rid);
+    }
+}
+
+#[test]
+fn a_snapshot_has_the_greatest_token_that_was_given_out() {
+    let daemon = Daemon::start();
+    let mut client = Client::open(&daemon);
+    let mut last = client.last_token();
+    for _ in 0..3 {
+        let rid = client.request("a");
+        let token = client.granted(rid);
+        client.release(rid);
+        assert_eq!(client.last_token(), token);
+        assert!(token > last);
+        last = token;
+    }
 }
 
 #[test]

@@ -538,3 +538,11 @@ fn limits_are_named_when_they_are_met() {
         Client::mute_on_network(&daemon).hello_with("default", None, None).expect_err("two are there");
     assert!(code == code::LIMIT && words.contains("2 live clients"), "{words}");
 }
+
+#[test]
+fn nobody_on_the_network_has_an_heir() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::on_network(&daemon);
+    client.say(&ToServer::Heir { pid: std::process::id() });
+    assert_eq!(client.goodbye().0, code::OUT_OF_ORDER);
+}

@@ -8,8 +8,8 @@ import struct
 import sys
 
 HELLO, REQUEST, RELEASE, ABORT, FORCE_RELEASE, QUERY = range(6)
-WELCOME, GRANTED, QUEUED, UNAVAILABLE, RELEASED, ABORTED, BROKEN, REFUSED, SNAPSHOT, PONG, GOODBYE = range(11)
-WORDS = "welcome granted queued unavailable released aborted broken refused snapshot pong goodbye".split()
+WELCOME, GRANTED, QUEUED, UNAVAILABLE, RELEASED, ABORTED, BROKEN, REFUSED, SNAPSHOT, PONG, GOODBYE, DEADLOCKED = range(12)
+WORDS = "welcome granted queued unavailable released aborted broken refused snapshot pong goodbye deadlocked".split()
 FLAGS = {"if-available": 1, "steal": 2, "refuse-deadlock": 4}
 
 
@@ -116,7 +116,7 @@ class Session:
 
     def query(self, name=None):
         """Who holds and who waits: [name, shared, client id, ticket, token, info, milliseconds, ...] each."""
-        _, _, entries, _ = self.answer(self._ask(QUERY, None if name is None else wtf8(name), False))
+        _, _, entries, *_ = self.answer(self._ask(QUERY, None if name is None else wtf8(name), False))
         return entries
 
     def answer(self, rid):
