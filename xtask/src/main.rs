@@ -145,7 +145,13 @@ fn fuzz(seconds: Option<&str>) -> Result {
 }
 
 fn faults(count: &str) -> Result {
-    cargo(&["run", "--release", "--package", "lockkeeper-faults", "--", "--faults", count])
+    let run = ["run", "--release", "--package", "lockkeeper-faults", "--", "--faults", count];
+    cargo(&run)?;
+    // Clients on the network, and what does not have the daemon wait for the dead all the time.
+    let kinds = ["silence", "cut", "cut-stopped", "stop-worker", "stop-daemon", "end-daemon"];
+    let only = kinds.iter().flat_map(|kind| ["--only", kind]);
+    let network = ["--network", "3", "--ttl", "1000"];
+    cargo(&run.into_iter().chain(network).chain(only).collect::<Vec<_>>())
 }
 
 fn docs() -> Result {

@@ -4,6 +4,7 @@ use crate::{
     Nanos,
     check::{self, Facts, Fate, Rule, Violation},
     history::Lines,
+    network::Network,
     now,
     plan::{self, Fault, KINDS, Step},
     process::{Daemon, Worker},
@@ -15,6 +16,7 @@ use lockkeeper_client::{Endpoint, Entry, Session};
 use rustix::process::Signal;
 use std::{
     fmt, fs, io,
+    net::{SocketAddr, TcpListener},
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -34,6 +36,8 @@ pub struct Config {
     pub each: usize,
     /// How many workers there are at a time.
     pub workers: usize,
+    /// How many of them, the first, are on the network.
+    pub network: usize,
     /// How many requests each makes at a time.
     pub hands: usize,
     /// For how long a daemon that was killed waits for its clients.
@@ -103,6 +107,9 @@ struct Driver<'a> {
     /// When the one before ended.
     down: Option<Nanos>,
     workers: Vec<Worker>,
+    /// The daemon's port, and the way of each place among the workers that is on the network.
+    port: Option<SocketAddr>,
+    networks: Vec<Network>,
     violations: Vec<Violation>,
 }
 
@@ -112,11 +119,17 @@ impl<'a> Driver<'a> {
         let deeds = Lines::open(&stage.deeds())?;
         let facts = Facts { ttl: config.ttl, ..Facts::default() };
         let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
-        let mut driver = Self { config, stage, deeds, facts, daemon, down, workers, violations };
+        // Free a moment ago, and of this run in all lives of the daemon.
+        let free = || TcpListener::bind("127.0.0.1:0")?.local_addr();
+        let port = (config.network > 0).then(free).transpose()?;
+        let network = |_| Network::to(port.expect("somebody is on the network"));
+        let networks = (0..config.network).map(network).collect::<io::Result<_>>()?;
+        let mut driver =
+            Self { config, stage, deeds, facts, daemon, down, workers, port, networks, violations };
         driver.start_daemon()?;
         driver.serving()?;
-        for _ in 0..config.workers {
-            let worker = driver.start_worker()?;
+        for place in 0..config.workers {
+            let worker = driver.start_worker(place)?;
             driver.workers.push(worker);
         }
         Ok(driver)
@@ -180,6 +193,15 @@ impl<'a> Driver<'a> {
                 thread::sleep(stopped);
                 Ok(())
             }),
+            Fault::Silence { worker, silent } => {
+                let Some(place) = worker.checked_rem(self.networks.len()) else { return Ok(()) };
+                let (process, from) = (self.workers[place].process, now());
+                self.networks[place].set_silent(true);
+                thread::sleep(silent);
+                self.networks[place].set_silent(false);
+                self.fate(process).silences.push((from, now()));
+                Ok(())
+            }
             Fault::StopDaemon { fresh, stopped } => {
                 if fresh {
                     self.kill_daemon()?;
@@ -203,7 +225,7 @@ impl<'a> Driver<'a> {
     }
 
     fn start_daemon(&mut self) -> io::Result<()> {
-        self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.config.ttl)?);
+        self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.config.ttl, self.port)?);
         self.facts.disturbances.push(now());
         self.facts.outages.extend(self.down.take().map(|since| (since, now())));
         Ok(())
@@ -250,16 +272,18 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    fn start_worker(&mut self) -> io::Result<Worker> {
+    fn start_worker(&mut self, place: usize) -> io::Result<Worker> {
         let process = self.facts.fates.len();
-        self.facts.fates.push(Fate::default());
+        let network = self.networks.get(place);
+        let url = network.map_or_else(|| self.local(), Network::url);
+        self.facts.fates.push(Fate { network: network.is_some(), ..Fate::default() });
         let orders = Orders {
             process,
             seed: self.config.seed ^ (process as u64) << 32,
             hands: self.config.hands,
             stubborn: self.config.mutation == Some(Mutation::Stubborn),
         };
-        Worker::start(&self.config.worker, &self.stage, orders)
+        Worker::start(&self.config.worker, &self.stage, &url, orders)
     }
 
     fn kill_worker(&mut self, worker: usize) -> io::Result<()> {
@@ -270,7 +294,7 @@ impl<'a> Driver<'a> {
     }
 
     fn replace_worker(&mut self, worker: usize) -> io::Result<()> {
-        let new = self.start_worker()?;
+        let new = self.start_worker(worker)?;
         self.workers.insert(worker, new);
         Ok(())
     }
@@ -350,6 +374,10 @@ impl<'a> Driver<'a> {
                 }
             }
         }
+        if self.config.network > 0 {
+            // Of those that were killed, the daemon knows no earlier.
+            thread::sleep(self.config.ttl + Duration::from_millis(200));
+        }
         for life in ["last", "next"] {
             match self.query(2 * self.config.ttl) {
                 Ok(entries) if entries.is_empty() => {}
@@ -387,8 +415,7 @@ impl<'a> Driver<'a> {
     /// What the daemon shows. Asked again while that is something, or it waits for clients and shows nothing, until the
     /// patience is over.
     fn query(&self, patience: Duration) -> Result<Vec<Entry>, String> {
-        let url = format!("unix:{}", self.stage.socket().display());
-        let endpoint: Endpoint = url.parse()?;
+        let endpoint: Endpoint = self.local().parse()?;
         let deadline = Instant::now() + patience;
         loop {
             let session = Session::open(&endpoint, None, "faults").map_err(|error| error.to_string())?;
@@ -398,6 +425,10 @@ impl<'a> Driver<'a> {
                 _ => thread::sleep(Duration::from_millis(20)),
             }
         }
+    }
+
+    fn local(&self) -> String {
+        format!("unix:{}", self.stage.socket().display())
     }
 
     fn note(&self, deed: &dyn fmt::Display) {

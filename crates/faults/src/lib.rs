@@ -12,6 +12,7 @@
 pub mod check;
 pub mod driver;
 pub mod history;
+mod network;
 pub mod plan;
 pub mod process;
 pub mod report;

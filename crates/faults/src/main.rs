@@ -23,7 +23,7 @@ and in the end reads what the workers have seen. It exits with 0 if all was well
 says which: then the histories are kept, and where they are is printed.
 
 The kinds of faults: kill-daemon, end-daemon, kill-in-start, kill-in-end, kill-worker, kill-both, stop-worker,
-stop-across, cut, cut-stopped, stop-daemon.
+stop-across, cut, cut-stopped, stop-daemon; with --network, silence.
 
 To see that the check notices:
   lockkeeper-faults --mutate no-grace         a daemon that has been killed forgets who had sessions
@@ -50,6 +50,9 @@ struct Run {
     /// How many workers there are at a time
     #[arg(long, default_value_t = 5)]
     workers: usize,
+    /// How many of them are on the network: slower, since the locks of one that is killed last for the TTL
+    #[arg(long, default_value_t = 0)]
+    network: usize,
     /// How many requests a worker makes at a time
     #[arg(long, default_value_t = 3)]
     hands: usize,
@@ -78,6 +81,8 @@ enum Mode {
         #[arg(long)]
         dir: PathBuf,
         #[arg(long)]
+        url: String,
+        #[arg(long)]
         process: usize,
         #[arg(long)]
         seed: u64,
@@ -91,8 +96,8 @@ enum Mode {
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
-        Some(Mode::Worker { dir, process, seed, hands, stubborn }) => {
-            worker::work(&dir, worker::Orders { process, seed, hands, stubborn }).map(|()| true)
+        Some(Mode::Worker { dir, url, process, seed, hands, stubborn }) => {
+            worker::work(&dir, &url, worker::Orders { process, seed, hands, stubborn }).map(|()| true)
         }
         None => run(args.run),
     };
@@ -115,15 +120,17 @@ fn run(args: Run) -> io::Result<bool> {
     let seed = args.seed.unwrap_or_else(clock);
     println!("seed {seed}");
     let worker = env::current_exe()?;
-    let kinds = match args.only.is_empty() {
-        true => (0..KINDS.len()).collect(),
-        false => (0..KINDS.len()).filter(|kind| args.only.iter().any(|only| only == KINDS[*kind])).collect(),
+    let wanted = |kind: &usize| match args.only.is_empty() {
+        true => args.network > 0 || KINDS[*kind] != "silence",
+        false => args.only.iter().any(|only| only == KINDS[*kind]),
     };
+    let kinds: Vec<_> = (0..KINDS.len()).filter(wanted).collect();
     let config = Config {
         seed,
         kinds,
         each: args.faults,
         workers: args.workers,
+        network: args.network,
         hands: args.hands,
         ttl: Duration::from_millis(args.ttl),
         daemon: PathBuf::new(),

@@ -84,10 +84,17 @@ pub enum Fault {
         /// For how long.
         stopped: Duration,
     },
+    /// Nothing that a worker on the network and the daemon say reaches the other for a while.
+    Silence {
+        /// Whose.
+        worker: usize,
+        /// For how long.
+        silent: Duration,
+    },
 }
 
 /// Every kind of fault, by the name it goes by.
-pub const KINDS: [&str; 11] = [
+pub const KINDS: [&str; 12] = [
     "kill-daemon",
     "end-daemon",
     "kill-in-start",
@@ -99,6 +106,7 @@ pub const KINDS: [&str; 11] = [
     "cut",
     "cut-stopped",
     "stop-daemon",
+    "silence",
 ];
 
 impl Fault {
@@ -116,6 +124,7 @@ impl Fault {
             Self::Cut { .. } => 8,
             Self::CutStopped { .. } => 9,
             Self::StopDaemon { .. } => 10,
+            Self::Silence { .. } => 11,
         }
     }
 
@@ -146,6 +155,13 @@ impl Fault {
             },
             8 => Self::Cut { worker },
             9 => Self::CutStopped { worker, stopped: between(rng, 0, 120) },
+            11 => Self::Silence {
+                worker,
+                silent: match rng.u8(..4) {
+                    0 => ttl + between(rng, 0, 500),
+                    _ => ttl * rng.u32(..100) / 100,
+                },
+            },
             _ => match rng.u8(..40) {
                 0 => Self::StopDaemon { fresh: true, stopped: ttl + between(rng, 0, 200) },
                 _ => Self::StopDaemon { fresh: rng.bool(), stopped: between(rng, 0, 60) },

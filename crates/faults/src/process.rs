@@ -6,7 +6,7 @@ use std::{
     env,
     fs::{self, OpenOptions},
     io::{self, BufRead as _, BufReader, Write as _},
-    net::Shutdown,
+    net::{Shutdown, SocketAddr},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
@@ -50,10 +50,16 @@ impl Daemon {
     /// # Errors
     ///
     /// If the program cannot be started.
-    pub fn start(program: &Path, stage: &Stage, ttl: Duration) -> io::Result<Self> {
+    pub fn start(
+        program: &Path,
+        stage: &Stage,
+        ttl: Duration,
+        listen: Option<SocketAddr>,
+    ) -> io::Result<Self> {
         let mut command = Command::new(program);
         command.arg("serve").arg("--socket").arg(stage.socket()).arg("--state-dir").arg(stage.state());
         command.args(["--ttl", &format!("{}ms", ttl.as_millis())]);
+        command.args(listen.iter().flat_map(|address| ["--listen".into(), address.to_string()]));
         // Should this process be killed, it leaves when the workers have.
         command.args(["--idle", "30s"]);
         command.env("NO_COLOR", "1").env("LOCKKEEPER_LOG", "info").env("RUST_BACKTRACE", "0");
@@ -135,10 +141,10 @@ pub struct Worker {
 
 impl Worker {
     /// Starts it.
-    pub(crate) fn start(program: &Path, stage: &Stage, orders: Orders) -> io::Result<Self> {
+    pub(crate) fn start(program: &Path, stage: &Stage, url: &str, orders: Orders) -> io::Result<Self> {
         let Orders { process, seed, hands, stubborn } = orders;
         let mut command = Command::new(program);
-        command.arg("worker").arg("--dir").arg(stage.dir());
+        command.arg("worker").arg("--dir").arg(stage.dir()).args(["--url", url]);
         command
             .arg(format!("--process={process}"))
             .arg(format!("--seed={seed}"))

@@ -54,12 +54,11 @@ const PAUSE: Duration = Duration::from_millis(3);
 /// # Errors
 ///
 /// If its files cannot be used.
-pub fn work(dir: &Path, orders: Orders) -> io::Result<()> {
+pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
     // Nobody is to find it stopped and forgotten when the driver has died.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let stage = Stage::at(dir);
     let resource = |name: &'static str| Ok((name, Lines::open(&stage.resource(name))?));
-    let url = format!("unix:{}", stage.socket().display());
     let worker = Arc::new(Worker {
         orders,
         endpoint: url.parse().map_err(io::Error::other)?,

@@ -22,13 +22,18 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 }
 
 fn config(test: &str, each: usize, kinds: &[&str]) -> Config {
-    let kinds = (0..KINDS.len()).filter(|kind| kinds.is_empty() || kinds.contains(&KINDS[*kind]));
+    let wanted = |kind: &str| match kinds.is_empty() {
+        true => kind != "silence",
+        false => kinds.contains(&kind),
+    };
+    let kinds = (0..KINDS.len()).filter(|kind| wanted(KINDS[*kind]));
     let seed = env::var("LOCKKEEPER_SEED").map_or(1, |seed| seed.parse().expect("a seed is a number"));
     Config {
         seed,
         kinds: kinds.collect(),
         each,
         workers: 5,
+        network: 0,
         hands: 3,
         ttl: Duration::from_secs(2),
         daemon: process::daemon_program().expect("the daemon can be built"),
@@ -57,8 +62,23 @@ fn no_fault_breaks_a_promise() {
     let report = run(&config);
     assert!(report.violations.is_empty(), "promises were broken: see {}", config.dir.display());
     clear(&config);
-    assert!(report.faults.iter().all(|count| *count == 24));
+    assert_eq!(report.faults.iter().filter(|count| **count == 24).count(), KINDS.len() - 1);
     assert!(report.holds > 200, "locks were held: {}", report.holds);
+}
+
+#[test]
+fn nor_does_one_on_the_network() {
+    let _one = one_at_a_time();
+    let faults = ["silence", "cut", "cut-stopped", "stop-worker", "stop-daemon", "end-daemon"];
+    // What makes the daemon wait for the dead is rare: it would do nothing else.
+    let deaths = ["silence", "cut", "kill-worker", "kill-daemon", "kill-in-end", "stop-across"];
+    for (test, kinds, each, holds) in [("network", faults, 24, 200), ("network-killed", deaths, 3, 20)] {
+        let config = Config { network: 3, ttl: Duration::from_secs(1), ..config(test, each, &kinds) };
+        let report = run(&config);
+        assert!(report.violations.is_empty(), "promises were broken: see {}", config.dir.display());
+        clear(&config);
+        assert!(report.holds > holds, "locks were held: {}", report.holds);
+    }
 }
 
 /// Runs with a promise broken on purpose until two are seen in each other's way. A machine that is quick or slow enough
@@ -87,4 +107,11 @@ fn the_check_notices_a_daemon_without_grace() {
 fn the_check_notices_a_client_that_goes_on_with_what_it_lost() {
     let _one = one_at_a_time();
     notices(Config { mutation: Some(Mutation::Stubborn), ..config("stubborn", 40, &["cut"]) });
+}
+
+#[test]
+fn the_check_notices_a_client_on_the_network_without_a_deadline_of_its_own() {
+    let _one = one_at_a_time();
+    let config = Config { network: 3, ttl: Duration::from_secs(1), ..config("deadline", 10, &["silence"]) };
+    notices(Config { mutation: Some(Mutation::Stubborn), ..config });
 }

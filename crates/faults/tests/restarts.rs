@@ -40,7 +40,8 @@ impl Place {
     }
 
     fn start(&mut self) -> bool {
-        let mut daemon = Daemon::start(&self.program, &self.stage, TTL).expect("the daemon can be started");
+        let mut daemon =
+            Daemon::start(&self.program, &self.stage, TTL, None).expect("the daemon can be started");
         let serves = daemon.serves(PROMPT);
         self.daemon = Some(daemon);
         serves

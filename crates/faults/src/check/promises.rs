@@ -122,9 +122,12 @@ fn may_be_lost(seen: &Seen, process: usize, at: Nanos) -> bool {
     let from = at.saturating_sub(2 * seen.ttl + LATE);
     // Whoever has been stopped meanwhile hears of it later.
     let from = from.saturating_sub(seen.stopped(process, from, at));
-    let cut = fate.cuts.iter().any(|&cut| from <= cut && cut <= at);
+    let cut = !fate.network && fate.cuts.iter().any(|&cut| from <= cut && cut <= at);
     let long =
         |(death, start): &(Nanos, Nanos)| start - death >= seen.ttl / 2 && *start >= from && *death <= at;
     let down = seen.outages.iter().any(long);
-    cut || down || seen.stopped(process, from, at) >= seen.ttl / 4
+    // Its last word may have been heard a fifth of the ttl before.
+    let quiet = |(start, end): &(Nanos, Nanos)| end - start >= seen.ttl / 4 && *end >= from && *start <= at;
+    let silent = fate.silences.iter().any(quiet);
+    cut || down || silent || seen.stopped(process, from, at) >= seen.ttl / 4
 }

@@ -33,6 +33,10 @@ pub struct Fate {
     pub stops: Vec<(Nanos, Nanos)>,
     /// When its connections were cut.
     pub cuts: Vec<Nanos>,
+    /// Whether it is on the network: a cut ends nothing there, the TTL does.
+    pub network: bool,
+    /// From when to when nothing that was said there was heard.
+    pub silences: Vec<(Nanos, Nanos)>,
 }
 
 /// All of it.
@@ -186,8 +190,11 @@ impl Seen {
     /// later is no excuse.
     pub(crate) fn is_excused(&self, place: usize, at: Nanos) -> bool {
         let story = &self.stories[place];
-        let cut =
-            self.fates[story.process].cuts.iter().find(|cut| **cut >= story.asked).map(|&cut| (cut, cut));
+        let fate = &self.fates[story.process];
+        let cut = fate.cuts.iter().find(|cut| **cut >= story.asked && !fate.network).map(|&cut| (cut, cut));
+        // Who is stopped on the network cannot look at its clock. A silence is no excuse: its clock goes on.
+        let frozen =
+            fate.stops.iter().copied().filter(|(from, to)| fate.network && to - from >= self.ttl / 4);
         let (told, untold): (Vec<_>, Vec<_>) =
             self.thieves(place).map(|thief| &self.stories[thief]).partition(|thief| thief.granted.is_some());
         let first = told.into_iter().min_by_key(|thief| thief.granted.map(|(_, token)| token));
@@ -198,7 +205,7 @@ impl Seen {
             (thief.asked, latest.unwrap_or(Nanos::MAX))
         });
         let may_be = |(earliest, latest)| earliest <= at && at <= self.due(story.process, latest, at);
-        cut.into_iter().chain(steals).any(may_be)
+        cut.into_iter().chain(frozen).chain(steals).any(may_be)
     }
 
     /// Who may have stolen from a holder: who did with a greater token, or was never told whether he had.

@@ -85,7 +85,7 @@ fn a_later_thief_is_no_excuse_for_what_the_first_took() {
 fn who_is_stopped_hears_of_a_cut_later() {
     let rules = |stops: Vec<(Nanos, Nanos)>| {
         let mut facts = facts(2);
-        facts.fates[0] = Fate { cuts: vec![ms(10)], stops, killed: None };
+        facts.fates[0] = Fate { cuts: vec![ms(10)], stops, ..Fate::default() };
         let cut = told(exclusive(0, ms(0), 1, 0), ms(20) + LATE + ms(200), Cause::Lost);
         seen(facts, vec![cut, exclusive(1, ms(10), 2, ms(100) + 2 * LATE)], &[])
     };
