@@ -17,9 +17,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long to wait before another attempt to reach a daemon that is not there; on the network, longer each time.
+/// How long to wait before another attempt to reach a daemon that is not there; on the network, longer each time, but not so
+/// long that there would be few of them while locks are believed in.
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const ATTEMPTS: u32 = 8;
 
 /// How often it looks, while it cannot reach the daemon, whether that still makes sense.
 const LOOK: Duration = Duration::from_millis(100);
@@ -384,6 +386,7 @@ impl Shared {
     /// Goes on with the session at the daemon that is there next. `None` if there is none in time, or it is another one.
     fn come_back(self: &Arc<Self>, deadline: Duration) -> Option<(Reader, Option<Pulse>)> {
         let mut pause = PAUSE;
+        let longest = LONGEST_PAUSE.min(self.lock().patience / ATTEMPTS);
         loop {
             if self.lock().closed || pulse::now() >= deadline {
                 return None;
@@ -412,7 +415,7 @@ impl Shared {
                 Err(_) => {
                     thread::sleep(pause.min(deadline.saturating_sub(pulse::now())));
                     if self.endpoint.socket().is_none() {
-                        pause = (pause * 2).min(LONGEST_PAUSE);
+                        pause = (pause * 2).min(longest);
                     }
                 }
             }

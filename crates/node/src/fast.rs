@@ -11,7 +11,7 @@ use napi::{
     bindgen_prelude::{JsObjectValue, Object, Unknown, sys},
     check_status,
 };
-use std::{ffi::c_void, ptr, rc::Rc};
+use std::{ffi::c_void, ptr, rc::Rc, thread};
 
 /// How a request is made, beyond its names.
 pub(crate) mod flag {
@@ -85,12 +85,17 @@ impl Numbers {
 
     /// Takes letters out of a mailbox, as many as there is room for. Answers how many.
     #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
-    pub(crate) fn collect(&self, mailbox: Address) {
+    pub(crate) fn collect(&self, mailbox: Address, looks_again: bool) {
         let mut state = State::lock();
-        let letters = state.letters(mailbox.place);
+        let letters = state.look(mailbox.place, looks_again);
         let count = letters.len().min(self.room());
         letters.drain(..count).enumerate().for_each(|(place, letter)| self.put_letter(place, letter));
         self.put(0, count as f64, 0);
+        drop(state);
+        if looks_again && count == 0 {
+            // Who is to write one may need the processor.
+            thread::yield_now();
+        }
     }
 
     fn put_letter(&self, place: usize, letter: Letter) {
@@ -155,11 +160,13 @@ unsafe extern "C" fn release(env: sys::napi_env, info: sys::napi_callback_info) 
     ptr::null_mut()
 }
 
-/// `collect()`: takes letters out of the mailbox, as many as there is room for. Answers how many.
+/// `collect()`: takes letters out of the mailbox, as many as there is room for. Answers how many. The first number says whether
+/// the caller will look again soon: then the bell need not ring.
 unsafe extern "C" fn collect(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([], agent) = unsafe { arguments::<0>(env, info) };
-    agent.numbers.collect(agent.mailbox);
+    let (looks_again, _) = agent.numbers.given();
+    agent.numbers.collect(agent.mailbox, looks_again != 0);
     ptr::null_mut()
 }
 

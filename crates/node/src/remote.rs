@@ -124,7 +124,7 @@ impl Remote {
 
     #[napi]
     pub fn collect(&self) {
-        self.numbers.collect(self.shared.mailbox);
+        self.numbers.collect(self.shared.mailbox, false);
     }
 
     /// Makes a request, of the slot and with the flags in the numbers.

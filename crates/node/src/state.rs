@@ -49,6 +49,8 @@ struct Mailbox {
     bell: Bell,
     /// Whether the bell has rung since the mailbox was last emptied.
     rung: bool,
+    /// Whether its agent looks into it without being told.
+    looked_at: bool,
 }
 
 /// What befell a request of one slot.
@@ -107,7 +109,7 @@ impl State {
     pub(crate) fn open(&mut self, bell: Bell) -> Address {
         self.opened += 1;
         let serial = self.opened;
-        let mailbox = Some(Mailbox { serial, letters: VecDeque::new(), bell, rung: false });
+        let mailbox = Some(Mailbox { serial, letters: VecDeque::new(), bell, rung: false, looked_at: false });
         let place = self.mailboxes.iter().position(Option::is_none).unwrap_or(self.mailboxes.len());
         match self.mailboxes.get_mut(place) {
             Some(free) => *free = mailbox,
@@ -166,6 +168,14 @@ impl State {
         &mut mailbox.letters
     }
 
+    /// The same; and whether the agent will look again, without being told.
+    pub(crate) fn look(&mut self, place: u32, again: bool) -> &mut VecDeque<Letter> {
+        if let Some(mailbox) = &mut self.mailboxes[place as usize] {
+            mailbox.looked_at = again;
+        }
+        self.letters(place)
+    }
+
     /// To whom an effect is told, and what. A request that its own agent aborted is known to be gone.
     fn letter(&self, effect: &Effect<Ticket>) -> Option<(u32, Letter)> {
         match effect {
@@ -191,7 +201,7 @@ impl State {
 
 impl Mailbox {
     fn ring(&mut self) {
-        if !self.rung {
+        if !self.rung && !self.looked_at {
             self.rung = self.bell.ring();
         }
     }

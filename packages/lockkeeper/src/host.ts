@@ -78,7 +78,7 @@ function leave(): void {
 
 /** Keeps the event loop alive, at no cost, while somebody waits. */
 export class Liveness {
-  private waiting = 0;
+  waiting = 0;
   private readonly timer = timers?.setInterval(() => {}, 2 ** 31 - 1).unref();
 
   waits(more: 1 | -1): void {

@@ -4,7 +4,7 @@
  */
 
 import { DeadlockError, refused } from './errors.js';
-import { Liveness } from './host.js';
+import { Liveness, task } from './host.js';
 import { newNumbers, readLetters } from './mail.js';
 import { newManager, type LockManager } from './manager.js';
 import { addon, Answer, News } from './native.js';
@@ -14,11 +14,25 @@ import type { Deadlock, Inspection, Transport } from './transport.js';
 import type { LockManagerSnapshot } from './webidl.js';
 
 const numbers = newNumbers();
-const agent = new addon.Agent(numbers, collect);
+const agent = new addon.Agent(numbers, woken);
 const native = agent.fast();
 
 const table: (Request | undefined)[] = [];
 const free: number[] = [];
+
+/** How often to look for letters, once each turn of the event loop, before the thread sleeps. */
+const LOOKS = 100;
+/** How many rings of the bell it takes at most until that is tried again, once it was in vain. */
+const DOUBT = 127;
+
+/** How often it will still look; and whether that seems worth it for what waits next. */
+let looks = 0;
+let quick = false;
+/** After how many rings it will; and the last such number. */
+let rings = 0;
+let doubt = 0;
+/** Whether letters are read in a task of their own. */
+let alone = false;
 
 /** Counts the requests of this thread that wait. */
 const liveness = new Liveness();
@@ -124,6 +138,10 @@ function answered(request: Request): boolean {
   } else if (outcome === Answer.QUEUED) {
     liveness.waits(1);
     request.queued();
+    if (quick && looks === 0) {
+      looks = LOOKS;
+      task(look);
+    }
   } else {
     give(request);
     return false;
@@ -131,18 +149,53 @@ function answered(request: Request): boolean {
   return true;
 }
 
-function collect(): void {
-  readLetters(numbers, native.collect, hear);
+function collect(): number {
+  return readLetters(numbers, takeLetters, hear);
+}
+
+/** The same, in a task that does nothing else: a grant that comes alone is delivered in it. */
+function collectAlone(): number {
+  alone = true;
+  const heard = collect();
+  alone = false;
+  return heard;
+}
+
+function takeLetters(): void {
+  numbers[0] = looks;
+  native.collect();
+}
+
+/** The bell has rung. */
+function woken(): void {
+  if (rings > 0) rings -= 1;
+  else quick = true;
+  collectAlone();
+}
+
+/** Looks for letters, rather than sleep until the bell rings: to wake a thread takes longer than all else. */
+function look(): void {
+  const heard = collectAlone() > 0;
+  if (heard) doubt = 0;
+  if (liveness.waiting === 0) looks = 0;
+  else looks = heard ? LOOKS : looks - 1;
+  if (looks > 0) return task(look);
+  if (liveness.waiting > 0) {
+    quick = false;
+    rings = doubt = Math.min(2 * doubt + 1, DOUBT);
+  }
+  // From now on, the bell rings.
+  collectAlone();
 }
 
 function hear(slot: number, news: number, token: number): void {
-  if (news === News.GRANTED) grant(slot, token);
+  if (news === News.GRANTED) grant(slot, token, alone && numbers[0] === 1);
   else breakLock(slot, news);
 }
 
-function grant(slot: number, token: number): void {
+function grant(slot: number, token: number, now?: boolean): void {
   liveness.waits(-1);
-  table[slot]!.granted(token);
+  table[slot]!.granted(token, now);
 }
 
 function breakLock(slot: number, news: number): void {

@@ -73,12 +73,14 @@ export abstract class Request {
     task(this.deliverLater ?? (() => this.begin()));
   }
 
-  granted(token: number | bigint): void {
+  /** With `now`, the caller runs in a task of its own, which is as good as a later one. */
+  granted(token: number | bigint, now = false): void {
     const waited = this.state === State.WAITING;
     this.state = State.GRANTED;
     this.token = token;
-    if (waited) task(this.deliverLater!);
-    else this.grantedAtOnce();
+    if (!waited) this.grantedAtOnce();
+    else if (now) this.deliverLater!();
+    else task(this.deliverLater!);
   }
 
   /** The task of §4.4, step 14. A lock that was aborted or broken since is not delivered. */

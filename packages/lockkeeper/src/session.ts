@@ -54,9 +54,10 @@ const BELIEF = 3 / 4;
 const PATIENCE = 10_000;
 /** How many it may take to close. */
 const LEAVING = 1000;
-/** Milliseconds between attempts, at first and at most. */
+/** Milliseconds between attempts, at first and at most; and how many there are at least while a session is believed in. */
 const PAUSE = 50;
 const LONGEST_PAUSE = 2000;
+const ATTEMPTS = 8;
 /** What a timer can count to. */
 const LONGEST_TTL = 2 ** 31 - 1;
 
@@ -273,7 +274,8 @@ export class WebSocketSession implements Session {
     this.#unplug();
     this.#table.disconnected(reason);
     if (this.#identity === undefined && this.#table.isEmpty) return;
-    const pause = Math.min(PAUSE * 2 ** this.#attempts, LONGEST_PAUSE);
+    const belief = (this.#identity?.ttl ?? Infinity) * BELIEF;
+    const pause = Math.min(PAUSE * 2 ** this.#attempts, LONGEST_PAUSE, belief / ATTEMPTS);
     this.#attempts += 1;
     this.#cancelAttempt = this.world.later(() => this.#connect(), pause * (0.5 + Math.random() / 2));
   }
