@@ -144,7 +144,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Ready(Ok(false));
         }
         self.input.extend_from_slice(read.filled());
-        self.outbox.borrow_mut().heard = Instant::now();
+        if self.peer == Peer::Network {
+            self.outbox.borrow_mut().heard = Instant::now();
+        }
         self.understand();
         Poll::Ready(Ok(true))
     }

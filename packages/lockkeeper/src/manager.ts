@@ -1,6 +1,6 @@
 /** `LockManager` (§3.2), and what goes beyond it. */
 
-import { publish } from './diagnostics.js';
+import { channels, publish } from './diagnostics.js';
 import { notSupported } from './errors.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
 import { outerRequest } from './nesting.js';
@@ -39,6 +39,9 @@ export interface AcquireOptions {
   deadlock?: 'refuse' | 'report';
 }
 
+/** No options. */
+const NONE: LockOptions = {};
+
 /** Nobody else has it, so nobody else makes managers. */
 const key = Symbol('lockkeeper');
 
@@ -69,7 +72,7 @@ export class LockManager {
       const resource = toDOMString(name);
       const options = arguments.length === 2 ? undefined : toLockOptions(second);
       const callback = toCallback(options === undefined ? second : third);
-      return request(transport, resource, options ?? {}, callback);
+      return request(transport, resource, options ?? NONE, callback);
     } catch (error) {
       return Promise.reject(error);
     }
@@ -130,7 +133,7 @@ function request(
   checkName(name);
   checkOptions(shared, ifAvailable, steal, signal);
   const request = new CallbackRequest(transport, name, mode, callback);
-  publish('request', request);
+  publish(channels.request, request);
   const flags = flagsOf(shared, ifAvailable, steal);
   const nestedIn = outerRequest();
   const available = nestedIn
@@ -184,7 +187,7 @@ function acquire(
     flagsOf(scope.shared[0]!, ifAvailable || now, steal) |
     (deadlock === 'refuse' ? Flag.REFUSE_DEADLOCK : 0);
   const request = new AcquireRequest(transport, scope, now && !ifAvailable);
-  publish('request', request);
+  publish(channels.request, request);
   const plain = scope.names.length === 1 && nestedIn === undefined && info === undefined;
   const held = nestedIn?.state === State.HELD ? nestedIn : undefined;
   const available = plain

@@ -3,7 +3,7 @@
  * There are two kinds, which differ in how they tell their owner: one runs a callback, one hands out the lock.
  */
 
-import { publish } from './diagnostics.js';
+import { channels, publish } from './diagnostics.js';
 import { broken, timedOut, type BrokenBy } from './errors.js';
 import { task } from './host.js';
 import { newAcquiredLock, newLock, type Lock } from './lock.js';
@@ -92,7 +92,7 @@ export abstract class Request {
     if (this.state !== State.GRANTED) return;
     this.state = State.HELD;
     this.disarm?.();
-    publish('grant', this);
+    publish(channels.grant, this);
     // Who hears that it was granted may have stolen it.
     if (this.state === State.HELD) this.deliver();
   }
@@ -113,7 +113,7 @@ export abstract class Request {
     // Listeners are other people's code: they run when this thread is done with its mail.
     queueMicrotask(() => {
       this.controller?.abort(error);
-      publish('steal', this);
+      publish(channels.steal, this);
     });
   }
 
@@ -139,7 +139,7 @@ export abstract class Request {
   private released(done: boolean): boolean {
     if (done) {
       this.end();
-      publish('release', this);
+      publish(channels.release, this);
     }
     return done;
   }

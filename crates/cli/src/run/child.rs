@@ -21,6 +21,7 @@ use signal_hook::{
     low_level::siginfo::{Cause, Origin},
 };
 use std::{
+    collections::HashMap,
     fs::{self, File},
     io,
     os::{
@@ -211,13 +212,16 @@ fn descendants(ancestor: Pid) -> Vec<Pid> {
     };
     let all = fs::read_dir("/proc").into_iter().flatten().flatten();
     let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    let parents: Vec<_> = all.filter_map(parent).collect();
-    let mut family = vec![ancestor];
-    for next in 0.. {
-        let Some(&one) = family.get(next) else { break };
-        family.extend(parents.iter().filter(|(parent, _)| *parent == one).map(|(_, child)| *child));
+    let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
+    for (parent, child) in all.filter_map(parent) {
+        children.entry(parent).or_default().push(child);
     }
-    family.split_off(1)
+    let (mut found, mut next) = (children.remove(&ancestor).unwrap_or_default(), 0);
+    while let Some(pid) = found.get(next) {
+        found.extend(children.remove(pid).unwrap_or_default());
+        next += 1;
+    }
+    found
 }
 
 /// The command's own status; of one that a signal ended, as shells have it.
