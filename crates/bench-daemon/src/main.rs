@@ -102,12 +102,17 @@ fn table() {
     report.say("Redis has no queue: its clients try again after a millisecond.\n");
     for clients in [16, 64] {
         let figures = load::compare(&contenders, clients, Names::Hot);
-        let [ours, redis, postgres, _, _] = &figures[..] else { unreachable!("as many as contenders") };
+        let [ours, redis, postgres, dropping, _] = &figures[..] else {
+            unreachable!("as many as contenders")
+        };
         let mut target = |what: &str, measured, target| {
             report.target(&format!("{clients} at once, one name: {what}"), measured, target);
         };
         target("pairs ÷ PostgreSQL's", ours.per_second / postgres.per_second, AtLeast(3.0));
         target("pairs ÷ Redis's", ours.per_second / redis.per_second, AtLeast(5.0));
+        let not_waited = |peer: &load::Figures| dropping.per_second / peer.per_second;
+        target("release not waited for: pairs ÷ PostgreSQL's", not_waited(postgres), AtLeast(3.0));
+        target("release not waited for: pairs ÷ Redis's", not_waited(redis), AtLeast(5.0));
         target("longest wait ÷ mean", ours.longest, AtMost(3.0));
         target("longest wait ÷ mean, in turns", ours.longest_turns, AtMost(3.0));
         report.figures(clients, &figures, true);

@@ -20,20 +20,29 @@ pub(crate) struct Attention {
     handed_over: Cell<Instant>,
     looking: Cell<bool>,
     begin: Notify,
+    /// Whether that was in the current message.
+    just_now: Cell<bool>,
 }
 
 impl Attention {
     pub(crate) fn new() -> Self {
-        Self { handed_over: Cell::new(Instant::now()), looking: Cell::new(false), begin: Notify::new() }
+        let (looking, just_now) = (Cell::new(false), Cell::new(false));
+        Self { handed_over: Cell::new(Instant::now()), looking, begin: Notify::new(), just_now }
     }
 
     /// A lock changes hands.
     pub(crate) fn hand_over(&self) {
+        self.just_now.set(true);
         let now = Instant::now();
         let before = self.handed_over.replace(now);
         if now.duration_since(before) < PATIENCE && !self.looking.replace(true) {
             self.begin.notify_one();
         }
+    }
+
+    /// Whether a lock has changed hands since this was last asked.
+    pub(crate) fn has_handed_over(&self) -> bool {
+        self.just_now.take()
     }
 
     /// Looks out whenever that seems worth it.

@@ -118,6 +118,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 false => self.read(context),
             };
             match read {
+                // Who has the lock now hears of it before who has it no more.
+                Poll::Ready(Ok(true)) if self.daemon.borrow().attention.has_handed_over() => break,
                 Poll::Ready(Ok(true)) => {}
                 Poll::Ready(Ok(false) | Err(_)) => return Poll::Ready(()),
                 Poll::Pending => {
