@@ -92,7 +92,8 @@ fn acquire(
             // It asked for no refusal of deadlocks.
             Some(News::Lock(Event::Ended | Event::Deadlocked(_)) | News::Signal(_)) => {}
             None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                // The session ends with this process, and the request with the session.
+                // The session ends with this process, and the request with the session; this is for who counts.
+                session.time_out(rid);
                 return Err(wait.gave_up("it was not free in time"));
             }
             None => wait.look(),

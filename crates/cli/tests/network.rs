@@ -115,6 +115,22 @@ fn locks_reach_across_the_network() {
 }
 
 #[test]
+fn timeouts_are_counted() {
+    let server = Server::start(&[]);
+    let mut holder = server.start_holder(&["a"]);
+    assert_eq!(holder.line(), "held");
+    let args = ["run", "--timeout", "1ms", "a", "--", "true"];
+    for late in [server.run(&args), server.user.run(&args)] {
+        assert_eq!(late.status.code(), Some(75));
+    }
+    let mut stream = TcpStream::connect(&server.address).expect("it listens");
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").expect("it listens");
+    let mut page = String::new();
+    stream.read_to_string(&mut page).expect("it is text");
+    assert!(page.contains("\nlockkeeper_timeouts_total 2\n"), "{page}");
+}
+
+#[test]
 fn holders_and_waiters_outlive_a_daemon_that_is_killed() {
     let mut server = Server::start(&["--ttl", "60s"]);
     let mut holder = server.hold(&["a"]);

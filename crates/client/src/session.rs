@@ -165,7 +165,12 @@ impl Session {
 
     /// Releases a lock, or aborts its request. `false` if it was over already.
     pub fn release(&self, rid: u64) -> bool {
-        self.shared.say(|state| state.table.give_up(rid, &mut state.outgoing))
+        self.shared.say(|state| state.table.give_up(rid, false, &mut state.outgoing))
+    }
+
+    /// The same, of a request whose time is up: the daemon counts those.
+    pub fn time_out(&self, rid: u64) -> bool {
+        self.shared.say(|state| state.table.give_up(rid, true, &mut state.outgoing))
     }
 
     /// The held locks and waiting requests of the bucket, or of one name of it.

@@ -139,7 +139,7 @@ enum Stage {
     Waiting { ticket: u64 },
     Held { token: u64, receipt: Seal },
     Releasing,
-    Aborting,
+    Aborting { timed_out: bool },
 }
 
 /// Whom to tell what, once the table is let go.
@@ -175,12 +175,12 @@ impl Table {
     }
 
     /// Wants a lock no more, whether it is held or still waited for. `false` if it was over already.
-    pub(crate) fn give_up(&mut self, rid: u64, out: &mut Vec<u8>) -> bool {
+    pub(crate) fn give_up(&mut self, rid: u64, timed_out: bool, out: &mut Vec<u8>) -> bool {
         let Some(live) = self.requests.get_mut(&rid) else { return false };
         live.stage = match live.stage {
             Stage::Held { .. } => Stage::Releasing,
-            Stage::Asked | Stage::Waiting { .. } => Stage::Aborting,
-            Stage::Releasing | Stage::Aborting => return false,
+            Stage::Asked | Stage::Waiting { .. } => Stage::Aborting { timed_out },
+            Stage::Releasing | Stage::Aborting { .. } => return false,
         };
         live.say(rid, out);
         true
@@ -255,7 +255,7 @@ impl Table {
     /// The daemon is gone: what was to be given up is, and questions have no answer.
     pub(crate) fn disconnected(&mut self) -> Vec<Told> {
         let mut told = self.unanswered();
-        let over = |live: &Live| matches!(live.stage, Stage::Releasing | Stage::Aborting);
+        let over = |live: &Live| matches!(live.stage, Stage::Releasing | Stage::Aborting { .. });
         let ended: Vec<u64> =
             self.requests.iter().filter(|(_, live)| over(live)).map(|(rid, _)| *rid).collect();
         let ended = ended.iter().filter_map(|rid| self.requests.remove(rid));
@@ -293,7 +293,7 @@ impl Live {
     fn say(&self, rid: u64, out: &mut Vec<u8>) {
         match self.stage {
             Stage::Releasing => send(out, &ToServer::Release { rid }),
-            Stage::Aborting => send(out, &ToServer::Abort { rid }),
+            Stage::Aborting { timed_out } => send(out, &ToServer::Abort { rid, timed_out }),
             _ => {
                 let Request { flags, nested_in, ref info, .. } = self.request;
                 let (scope, info) = (self.scope(), info.as_deref());

@@ -50,6 +50,7 @@ struct Waiting<'a> {
     request: RequestId,
     /// Whether there is still something to give up: the request has neither ended nor become a lock.
     waits: bool,
+    timed_out: bool,
     /// What can end the waiting early.
     limits: Option<Box<Patience>>,
 }
@@ -116,7 +117,7 @@ impl<'a> Waiting<'a> {
     fn new<S: IntoScope>(new: &mut Request<'a, S>, request: RequestId) -> Self {
         let extras = new.extras.take();
         let limits = extras.map(|extras| Box::new(Patience::new(extras, new.agent)));
-        Self { agent: new.agent, request, waits: true, limits }
+        Self { agent: new.agent, request, waits: true, timed_out: false, limits }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Lock<'a>>, Error>> {
@@ -140,6 +141,7 @@ impl<'a> Waiting<'a> {
             return Poll::Pending;
         };
         if timeout.as_mut().is_some_and(|timeout| timeout.poll(cx.waker())) {
+            self.timed_out = true;
             return Poll::Ready(Err(Error::TimedOut));
         }
         if suspicion.as_mut().is_some_and(|suspicion| suspicion.poll(cx.waker())) {
@@ -153,7 +155,7 @@ impl<'a> Waiting<'a> {
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
         if self.waits {
-            self.agent.cancel(self.request);
+            self.agent.cancel(self.request, self.timed_out);
         }
     }
 }

@@ -78,9 +78,9 @@ impl Agent {
         there!(self, there => there.poll_granted(request, waker))
     }
 
-    /// Ends a request that its owner gives up, whether it waits or is held.
-    pub(crate) fn cancel(&self, request: RequestId) {
-        there!(self, there => there.cancel(request))
+    /// Ends a request that its owner gives up, whether it waits or is held; perhaps because its time was up.
+    pub(crate) fn cancel(&self, request: RequestId, timed_out: bool) {
+        there!(self, there => there.cancel(request, timed_out))
     }
 
     /// Releases a lock. If it had been broken: why.

@@ -87,7 +87,7 @@ impl Local {
         poll
     }
 
-    pub(crate) fn cancel(&self, request: RequestId) {
+    pub(crate) fn cancel(&self, request: RequestId, _timed_out: bool) {
         self.shared.with(|state| state.cancel(request));
     }
 

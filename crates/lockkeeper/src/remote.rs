@@ -156,9 +156,10 @@ impl Remote {
         }
     }
 
-    pub(crate) fn cancel(&self, request: RequestId) {
-        if let Some(Kept { rid, .. }) = self.link.desk.take(request) {
-            self.link.session.release(rid);
+    pub(crate) fn cancel(&self, request: RequestId, timed_out: bool) {
+        let Link { session, desk, .. } = &*self.link;
+        if let Some(Kept { rid, .. }) = desk.take(request) {
+            _ = if timed_out { session.time_out(rid) } else { session.release(rid) };
         }
     }
 

@@ -160,12 +160,12 @@ impl Remote {
         Ok(())
     }
 
-    /// Releases a lock or gives a request up. A letter tells when it is done.
+    /// Releases a lock or gives a request up, perhaps because its time was up. A letter tells when it is done.
     #[napi]
-    pub fn release(&self, slot: u32) {
+    pub fn release(&self, slot: u32, timed_out: bool) {
         let rid = self.slots.borrow().get(slot as usize).copied();
         if let (Some(rid), Ok(session)) = (rid, self.shared.session()) {
-            session.release(rid);
+            _ = if timed_out { session.time_out(rid) } else { session.release(rid) };
         }
     }
 

@@ -385,8 +385,10 @@ impl Daemon {
             ToServer::Release { rid } => {
                 self.give_up(key, rid, Some(&ToClient::Released { rid }));
             }
-            ToServer::Abort { rid } => {
+            ToServer::Abort { rid, timed_out } => {
+                let before = self.metrics.aborts;
                 self.give_up(key, rid, Some(&ToClient::Aborted { rid }));
+                self.metrics.timeouts += if timed_out { self.metrics.aborts - before } else { 0 };
             }
             ToServer::ForceRelease { rid, name } => {
                 self.advance(key, rid)?;

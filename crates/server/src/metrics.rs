@@ -11,6 +11,8 @@ pub(crate) struct Metrics {
     /// Locks that somebody else broke.
     pub(crate) steals: u64,
     pub(crate) aborts: u64,
+    /// Those of them whose time was up.
+    pub(crate) timeouts: u64,
     pub(crate) resumes: u64,
     /// Locks that ended with their session.
     pub(crate) ended: u64,
@@ -73,6 +75,8 @@ impl Metrics {
         one("lockkeeper_grants_total", "counter", "Requests that were granted.", self.grants);
         one("lockkeeper_steals_total", "counter", "Locks broken by a steal or by force.", self.steals);
         one("lockkeeper_aborts_total", "counter", "Requests given up while they waited.", self.aborts);
+        let help = "Those of them whose time was up.";
+        one("lockkeeper_timeouts_total", "counter", help, self.timeouts);
         one(
             "lockkeeper_resumes_total",
             "counter",

@@ -46,6 +46,8 @@ pub enum ToServer<'a> {
     Abort {
         /// The request.
         rid: u64,
+        /// Whether its time was up: for who counts.
+        timed_out: bool,
     },
     /// Breaks every lock of a name.
     ForceRelease {
@@ -158,7 +160,7 @@ impl<'a> ToServer<'a> {
                 writer.option(*info, |writer, info| _ = writer.text(info));
             }
             Self::Release { rid } => _ = writer.array(2).uint(RELEASE).uint(*rid),
-            Self::Abort { rid } => _ = writer.array(2).uint(ABORT).uint(*rid),
+            Self::Abort { rid, timed_out } => _ = writer.array(3).uint(ABORT).uint(*rid).bool(*timed_out),
             Self::ForceRelease { rid, name } => {
                 writer.array(3).uint(FORCE_RELEASE).uint(*rid).bytes(name);
             }
@@ -231,8 +233,8 @@ impl<'a> ToServer<'a> {
                 Self::Release { rid: reader.uint()? }
             }
             ABORT => {
-                expect(2)?;
-                Self::Abort { rid: reader.uint()? }
+                expect(3)?;
+                Self::Abort { rid: reader.uint()?, timed_out: reader.bool()? }
             }
             FORCE_RELEASE => {
                 expect(3)?;

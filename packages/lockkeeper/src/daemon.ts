@@ -43,8 +43,8 @@ export class DaemonSession implements Session {
     });
   }
 
-  giveUp(request: Request): void {
-    this.#say(() => this.#native.release(request.slot));
+  giveUp(request: Request, timedOut = false): void {
+    this.#say(() => this.#native.release(request.slot, timedOut));
   }
 
   query(deadlocks: boolean): Promise<Snapshot> {

@@ -62,7 +62,7 @@ export interface NativeRemote {
   clientId(): string;
   collect(): void;
   request(names: string[], shared: boolean[], nestedIn: number | undefined, info: string | undefined): void;
-  release(slot: number): void;
+  release(slot: number, timedOut: boolean): void;
   query(slot: number, deadlocks: boolean): void;
   forceRelease(slot: number, name: string): void;
   refusal(slot: number): { code: number; message: string; cycle?: DeadlockStep[] } | null;

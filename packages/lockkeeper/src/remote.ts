@@ -17,7 +17,7 @@ export interface Session {
   readonly opened: Promise<void>;
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void;
   /** Releases a lock, or gives a request up. */
-  giveUp(request: Request): void;
+  giveUp(request: Request, timedOut?: boolean): void;
   query(deadlocks: boolean): Promise<Snapshot>;
   forceRelease(name: string): Promise<void>;
   close(): void | Promise<void>;
@@ -83,8 +83,8 @@ export class Remote implements Transport, Listener {
     return true;
   }
 
-  abort(request: Request): boolean {
-    this.#session.giveUp(request);
+  abort(request: Request, timedOut: boolean): boolean {
+    this.#session.giveUp(request, timedOut);
     return true;
   }
 

@@ -118,9 +118,9 @@ export abstract class Request {
   }
 
   /** Gives the request up, unless the owner has the lock already. */
-  abort(reason: unknown): void {
+  abort(reason: unknown, timedOut = false): void {
     const gone =
-      (this.state === State.WAITING && this.transport.abort(this)) ||
+      (this.state === State.WAITING && this.transport.abort(this, timedOut)) ||
       (this.state === State.GRANTED && this.transport.release(this));
     if (!gone) return;
     this.end();
@@ -148,7 +148,7 @@ export abstract class Request {
   arm(signal: AbortSignal | undefined, timeout?: number): void {
     if (this.state !== State.WAITING && this.state !== State.GRANTED) return;
     const unlisten = signal && addAbortAlgorithm(signal, () => this.abort(signal.reason));
-    const expire = (): void => this.abort(timedOut(describe(this.scope()), timeout!));
+    const expire = (): void => this.abort(timedOut(describe(this.scope()), timeout!), true);
     const timer = timeout !== undefined && timeout <= MAX_TIMEOUT ? setTimeout(expire, timeout) : undefined;
     this.disarm = () => {
       unlisten?.();

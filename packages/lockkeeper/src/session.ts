@@ -109,8 +109,8 @@ export class WebSocketSession implements Session {
     this.#table.request(request, flags, nestedIn, info);
   }
 
-  giveUp(request: Request): void {
-    this.#table.giveUp(request);
+  giveUp(request: Request, timedOut?: boolean): void {
+    this.#table.giveUp(request, timedOut);
   }
 
   query(deadlocks: boolean): Promise<Snapshot> {

@@ -25,6 +25,8 @@ interface Live {
   info: string | null;
   /** The daemon's last word on it. */
   claim: Claim;
+  /** Whether it is given up because its time was up. */
+  timedOut: boolean;
 }
 
 interface Question {
@@ -66,10 +68,11 @@ export class Table {
       nestedIn: nestedIn?.slot ?? null,
       info: info ?? null,
       claim: [null],
+      timedOut: false,
     });
   }
 
-  giveUp(request: Request): void {
+  giveUp(request: Request, timedOut = false): void {
     const live = this.#request(request.slot);
     if (live === undefined || live.stage > Stage.HELD) return;
     if (live.stage === Stage.UNSAID) {
@@ -77,6 +80,7 @@ export class Table {
       return queueMicrotask(() => this.listener.over(request, 'ended'));
     }
     live.stage = live.stage === Stage.HELD ? Stage.RELEASING : Stage.ABORTING;
+    live.timedOut = timedOut;
     this.send(wordsFor(request.slot, live));
   }
 
@@ -213,9 +217,9 @@ export class Table {
 }
 
 /** What there is to say of a request: for the first time, or again. */
-function wordsFor(rid: number, { stage, scope, flags, nestedIn, info, claim }: Live): ToServer {
+function wordsFor(rid: number, { stage, scope, flags, nestedIn, info, claim, timedOut }: Live): ToServer {
   if (stage === Stage.RELEASING) return [Say.RELEASE, rid];
-  if (stage === Stage.ABORTING) return [Say.ABORT, rid];
+  if (stage === Stage.ABORTING) return [Say.ABORT, rid, timedOut];
   if (stage > Stage.ASKED) return [Say.RECLAIM, rid, scope, info, claim];
   return [Say.REQUEST, rid, scope, flags, nestedIn, info];
 }

@@ -10,8 +10,8 @@ export interface Transport {
   submit(request: Request, flags: number): boolean;
   /** The same with all that a scope may have. */
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean;
-  /** Takes a waiting request out of its queues. `false` if it does not wait any more. */
-  abort(request: Request): boolean;
+  /** Takes a waiting request out of its queues, perhaps because its time was up. `false` if it does not wait any more. */
+  abort(request: Request, timedOut: boolean): boolean;
   /** Releases a lock. `false` if it was broken before; then its request has been told. */
   release(request: Request): boolean | Promise<boolean>;
   query(): LockManagerSnapshot | Promise<LockManagerSnapshot>;

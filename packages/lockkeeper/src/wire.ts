@@ -30,7 +30,8 @@ export type Claim = [token: Uint, receipt: Bytes] | [ticket: Uint] | [null];
 export type ToServer =
   | [typeof Say.HELLO, version: number, bucket: string, [id: string, secret: Bytes] | null, token: string | null]
   | [typeof Say.REQUEST, Rid, WireScope, flags: number, nestedIn: Rid | null, info: string | null]
-  | [typeof Say.RELEASE | typeof Say.ABORT, Rid]
+  | [typeof Say.RELEASE, Rid]
+  | [typeof Say.ABORT, Rid, timedOut: boolean]
   | [typeof Say.FORCE_RELEASE, Rid, name: Bytes]
   | [typeof Say.QUERY, Rid, name: Bytes | null, deadlocks: boolean]
   | [typeof Say.RECLAIM, Rid, WireScope, info: string | null, Claim]

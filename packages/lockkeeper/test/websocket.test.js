@@ -161,6 +161,21 @@ testNode('the WebSocket of the package ws will do, in Node 20 too', async () => 
   await assert.rejects(connect('ws://127.0.0.1:1/', { WebSocket }), { name: 'NetworkError', message: /ECONNREFUSED/ });
 });
 
+test('timeouts are told apart from other aborts', async () => {
+  const { url } = await serve();
+  const manager = await connected(url);
+  await hold(manager, 'a');
+  await assert.rejects(manager.acquire('a', { timeout: 1 }), { name: 'TimeoutError' });
+  const aborted = new AbortController();
+  const waiting = manager.acquire('a', { signal: aborted.signal });
+  aborted.abort();
+  await assert.rejects(waiting, { name: 'AbortError' });
+  await manager.query();
+  const page = await (await fetch(url.replace('ws:', 'http:') + 'metrics')).text();
+  const [aborts, timeouts] = ['aborts', 'timeouts'].map((what) => page.match(`lockkeeper_${what}_total (\\d+)\n`)?.[1]);
+  assert.deepEqual([aborts, timeouts], ['2', '1'], page);
+});
+
 test('wss://: who trusts the certificate has its locks, who does not has a NetworkError', async () => {
   // Made for this test: `openssl req -x509 -newkey ec … -subj /CN=localhost`, for a hundred years.
   const [cert, key] = ['cert', 'key'].map((file) => fileURLToPath(new URL(`fixtures/tls/${file}.pem`, import.meta.url)));

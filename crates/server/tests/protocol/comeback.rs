@@ -239,7 +239,7 @@ fn what_is_given_up_meanwhile_is_not_reclaimed() {
         stop(&mut daemon);
         daemon.run();
         assert!(client.come_back(&daemon));
-        client.say(&ToServer::Abort { rid: waiting.rid });
+        client.say(&ToServer::Abort { rid: waiting.rid, timed_out: false });
         assert_eq!(client.hear(), ToClient::Aborted { rid: waiting.rid });
         client.release(held.rid);
         client.say(&ToServer::Ready);

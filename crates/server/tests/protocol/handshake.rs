@@ -51,7 +51,7 @@ fn the_first_message_is_hello() {
             info: None,
         },
         ToServer::Release { rid: 1 },
-        ToServer::Abort { rid: 1 },
+        ToServer::Abort { rid: 1, timed_out: false },
         ToServer::ForceRelease { rid: 1, name: b"a" },
         ToServer::Query { rid: 1, name: None, deadlocks: false },
         ToServer::Reclaim { rid: 1, scope: vec![], info: None, claim: Claim::Waiting { ticket: None } },

@@ -54,7 +54,7 @@ fn a_release_is_answered_before_what_it_lets_in() {
     client.say(&ToServer::Release { rid: held.rid });
     assert_eq!(client.hear(), ToClient::Released { rid: held.rid });
     client.granted(next.rid);
-    client.say(&ToServer::Abort { rid: next.rid });
+    client.say(&ToServer::Abort { rid: next.rid, timed_out: false });
     assert_eq!(client.hear(), ToClient::Aborted { rid: next.rid });
     client.granted(last.rid);
 }
@@ -79,7 +79,7 @@ fn an_aborted_request_waits_no_more() {
     let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
     let held = one.hold("a");
     let waiting = other.wait_for("a");
-    other.say(&ToServer::Abort { rid: waiting.rid });
+    other.say(&ToServer::Abort { rid: waiting.rid, timed_out: false });
     assert_eq!(other.hear(), ToClient::Aborted { rid: waiting.rid });
     assert_eq!(one.queue_of("a"), [(one.id.clone(), true)]);
     one.release(held.rid);
@@ -91,7 +91,7 @@ fn an_abort_that_crosses_its_grant_releases() {
     let daemon = Daemon::start();
     let mut client = Client::open(&daemon);
     let rid = client.request("a");
-    client.say(&ToServer::Abort { rid });
+    client.say(&ToServer::Abort { rid, timed_out: false });
     client.granted(rid);
     assert_eq!(client.hear(), ToClient::Aborted { rid });
     assert_eq!(client.query(None), []);

@@ -382,7 +382,7 @@ fn what_happens_is_counted_without_names() {
     );
     one.release(held.rid);
     other.granted(waiting.rid);
-    other.say(&ToServer::Abort { rid: given_up.rid });
+    other.say(&ToServer::Abort { rid: given_up.rid, timed_out: true });
     assert_eq!(other.hear(), ToClient::Aborted { rid: given_up.rid });
     let thief = other.request_with("b", Flags { steal: true, ..Flags::default() });
     one.broken(kept.rid);
@@ -401,6 +401,7 @@ fn what_happens_is_counted_without_names() {
         ("grants_total", 4.0),
         ("steals_total", 1.0),
         ("aborts_total", 1.0),
+        ("timeouts_total", 1.0),
         ("resumes_total", 1.0),
         ("losses_total", 0.0),
         ("refused_frames_total", 1.0),

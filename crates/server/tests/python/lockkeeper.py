@@ -109,10 +109,10 @@ class Session:
         return self._ask(REQUEST, scope, sum(FLAGS[flag] for flag in flags), None, info)
 
     def release(self, rid):
-        return self._end(RELEASE, RELEASED, rid)
+        return self._end(RELEASED, RELEASE, rid)
 
     def abort(self, rid):
-        return self._end(ABORT, ABORTED, rid)
+        return self._end(ABORTED, ABORT, rid, False)
 
     def query(self, name=None):
         """Who holds and who waits: [name, shared, client id, ticket, token, info, milliseconds, ...] each."""
@@ -138,8 +138,8 @@ class Session:
         self._send([kind, rid, *rest])
         return rid
 
-    def _end(self, kind, done, rid):
-        self._send([kind, rid])
+    def _end(self, done, kind, rid, *rest):
+        self._send([kind, rid, *rest])
         # A grant, or the news that the lock was broken, may be on its way.
         while self.answer(rid)[0] != done:
             pass
