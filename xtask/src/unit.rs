@@ -3,8 +3,9 @@
 use crate::{Result, cargo, root};
 use std::{
     io::{BufRead, BufReader},
+    iter,
     process::{Command, Stdio},
-    sync::{Arc, Mutex, PoisonError},
+    sync::mpsc,
     thread,
     time::Duration,
 };
@@ -32,27 +33,26 @@ fn run_all() -> Result<Vec<String>> {
     let broken = |error: std::io::Error| format!("cargo did not run: {error}");
     let mut child = command.stderr(Stdio::piped()).spawn().map_err(broken)?;
     let stderr = child.stderr.take().ok_or("cargo has no standard error")?;
-    let failed = Arc::new(Mutex::new(Vec::new()));
-    let heard = Arc::clone(&failed);
-    // Not waited for: what a test has left behind could have its end of the pipe.
+    let (sender, failed) = mpsc::channel();
     thread::spawn(move || {
         for line in BufReader::new(stderr).split(b'\n').map_while(|line| line.ok()) {
             let line = String::from_utf8_lossy(&line).into_owned();
             eprintln!("{line}");
             let target = line.trim().strip_prefix("`-p ").and_then(|line| line.strip_suffix('`'));
-            heard
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .extend(target.map(|target| format!("-p {target}")));
+            if let Some(target) = target {
+                let _ = sender.send(format!("-p {target}"));
+            }
         }
     });
     let status = child.wait().map_err(broken)?;
-    thread::sleep(Duration::from_secs(1));
-    let failed = std::mem::take(&mut *failed.lock().unwrap_or_else(PoisonError::into_inner));
-    match status {
-        status if status.success() => Ok(Vec::new()),
+    if status.success() {
+        return Ok(Vec::new());
+    }
+    // To the end of what was said; not for ever, since what a test has left behind could have its end of the pipe.
+    let failed: Vec<_> = iter::from_fn(|| failed.recv_timeout(Duration::from_secs(1)).ok()).collect();
+    match failed.is_empty() {
         // It does not even compile.
-        status if failed.is_empty() => Err(format!("{command:?} failed: {status}")),
-        _ => Ok(failed),
+        true => Err(format!("{command:?} failed: {status}")),
+        false => Ok(failed),
     }
 }

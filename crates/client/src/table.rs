@@ -164,14 +164,12 @@ impl Table {
     pub(crate) fn ask(&mut self, request: Request, out: &mut Vec<u8>) -> (u64, Told) {
         self.last += 1;
         let live = Live { request, stage: Stage::Asked };
-        let told = match fits(out, |out| live.say(self.last, out)) {
-            true => Told::Nobody,
-            false => live.told(Event::Refused { code: code::LIMIT, message: TOO_LONG.into() }),
-        };
-        if let Told::Nobody = told {
-            self.requests.insert(self.last, live);
+        if !fits(out, |out| live.say(self.last, out)) {
+            let refused = Event::Refused { code: code::LIMIT, message: TOO_LONG.into() };
+            return (self.last, live.told(refused));
         }
-        (self.last, told)
+        self.requests.insert(self.last, live);
+        (self.last, Told::Nobody)
     }
 
     /// Wants a lock no more, whether it is held or still waited for. `false` if it was over already.

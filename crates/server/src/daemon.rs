@@ -386,9 +386,8 @@ impl Daemon {
                 self.give_up(key, rid, Some(&ToClient::Released { rid }));
             }
             ToServer::Abort { rid, timed_out } => {
-                let before = self.metrics.aborts;
-                self.give_up(key, rid, Some(&ToClient::Aborted { rid }));
-                self.metrics.timeouts += if timed_out { self.metrics.aborts - before } else { 0 };
+                let waited = self.give_up(key, rid, Some(&ToClient::Aborted { rid }));
+                self.metrics.timeouts += u64::from(timed_out && waited);
             }
             ToServer::ForceRelease { rid, name } => {
                 self.advance(key, rid)?;
@@ -515,8 +514,8 @@ impl Daemon {
     }
 
     /// Ends a request, however it stands. One that has ended already is no matter: the two messages have crossed. The
-    /// client has its answer before it hears what that lets in.
-    fn give_up(&mut self, key: u32, rid: u64, answer: Option<&ToClient<'_>>) {
+    /// client has its answer before it hears what that lets in. Whether it waited.
+    fn give_up(&mut self, key: u32, rid: u64, answer: Option<&ToClient<'_>>) -> bool {
         if let Some(grace) = &mut self.grace {
             grace.give_up(key, rid);
         }
@@ -525,14 +524,17 @@ impl Daemon {
             session.send(answer);
         }
         session.unclaimed.remove(&rid);
-        let Some(request) = session.requests.remove(&rid) else { return };
+        let Some(request) = session.requests.remove(&rid) else { return false };
         let number = session.bucket;
         let bucket = &mut self.buckets[number as usize];
-        match bucket.manager.release(request, &mut bucket.effects) {
-            Some(ticket) => self.metrics.ended(since(self.began).saturating_sub(ticket.since)),
-            None => self.metrics.aborts += u64::from(bucket.manager.abort(request, &mut bucket.effects)),
+        let released = bucket.manager.release(request, &mut bucket.effects);
+        let waited = released.is_none() && bucket.manager.abort(request, &mut bucket.effects);
+        if let Some(ticket) = released {
+            self.metrics.ended(since(self.began).saturating_sub(ticket.since));
         }
+        self.metrics.aborts += u64::from(waited);
         self.deliver(number);
+        waited
     }
 
     /// Refuses what the client's token does not allow.

@@ -8,7 +8,10 @@ export function newNumbers(): Float64Array {
   return new Float64Array(2 + 2 * ROOM);
 }
 
-/** Reads all letters, and says how many. Who hears them runs no code but ours, and makes no requests: nothing overwrites them meanwhile. */
+/**
+ * Reads all letters, and says how many. Who hears them runs no code but ours, and makes no requests: nothing overwrites
+ * them meanwhile.
+ */
 export function readLetters(
   numbers: Float64Array,
   collect: () => void,

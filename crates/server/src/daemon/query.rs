@@ -6,7 +6,7 @@ use lockkeeper_wire::{self as wire, Entry, ToClient, frame};
 
 impl Daemon {
     pub(super) fn query(&mut self, key: u32, rid: u64, name: Option<&[u8]>, deadlocks: bool) {
-        if deadlocks && !self.session(key).rights.inspect {
+        if deadlocks && !self.may_inspect(key) {
             return self.forbid(key, rid, "inspect");
         }
         if self.refuse_in_grace(key, rid) {

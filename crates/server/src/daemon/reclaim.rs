@@ -15,7 +15,9 @@ impl Daemon {
         let unclaimed = std::mem::take(&mut session.unclaimed);
         self.awaited.remove(&key);
         // The last first, so that none lets in another of them.
-        unclaimed.into_iter().rev().for_each(|rid| self.give_up(key, rid, None));
+        for rid in unclaimed.into_iter().rev() {
+            self.give_up(key, rid, None);
+        }
         self.settle_if_all_are_back();
     }
 
