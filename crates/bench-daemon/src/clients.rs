@@ -1,16 +1,15 @@
-//! The clients: each asks, waits for its answer, and does nothing else. All are alike, but for the last, which is the
-//! client that programs use.
+//! The clients: each asks, waits for its answer, and does nothing else. All are alike, but for the last, which is the crate that
+//! programs use.
 
-use lockkeeper_client::{Endpoint, Event, Flags, Request, Session};
-use lockkeeper_core::{Mode, Name};
-use lockkeeper_wire::{ToClient, ToServer, VERSION, frame};
+use lockkeeper::{Lock, Locks, Mode};
+use lockkeeper_wire::{Flags, ToClient, ToServer, VERSION, frame};
+use rustix::net::{RecvFlags, recv};
 use std::{
     io::{Read, Write},
     os::unix::net::UnixStream,
     path::Path,
-    sync::{Arc, mpsc},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// What is locked.
@@ -50,12 +49,15 @@ struct Wire {
     /// Where in `input` that which was not looked at begins, and ends.
     start: usize,
     end: usize,
+    /// Looks out for an answer for so long before it sleeps.
+    attention: Duration,
 }
 
 impl Wire {
     fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the server listens");
-        Self { stream, output: Vec::new(), input: vec![0; 4 << 10], start: 0, end: 0 }
+        let (output, input, attention) = (Vec::new(), vec![0; 4 << 10], Duration::ZERO);
+        Self { stream, output, input, start: 0, end: 0, attention }
     }
 
     fn send(&mut self) {
@@ -76,10 +78,25 @@ impl Wire {
             if self.end == self.input.len() {
                 self.input.resize(2 * self.end, 0);
             }
-            let count = self.stream.read(&mut self.input[self.end..]).expect("the server answers");
+            let count = match self.look_out() {
+                0 => self.stream.read(&mut self.input[self.end..]).expect("the server answers"),
+                count => count,
+            };
             assert!(count > 0, "the server has gone");
             self.end += count;
         }
+    }
+
+    /// As the crate does it.
+    fn look_out(&mut self) -> usize {
+        let begun = Instant::now();
+        while !self.attention.is_zero() && begun.elapsed() < self.attention {
+            match recv(&self.stream, &mut self.input[self.end..], RecvFlags::DONTWAIT) {
+                Ok((_, count)) => return count,
+                Err(_) => thread::yield_now(),
+            }
+        }
+        0
     }
 }
 
@@ -142,12 +159,6 @@ impl Raw {
         rid
     }
 
-    /// Releases what it asked for last.
-    fn give_up(&mut self) {
-        self.say(&ToServer::Release { rid: self.rid });
-        self.send();
-    }
-
     /// Asks who holds and who waits for a name. Returns how many there are, and the bytes of the answer.
     pub fn query(&mut self, name: &str) -> (usize, usize) {
         self.rid += 1;
@@ -180,7 +191,7 @@ impl Client for Raw {
         self.send();
         loop {
             match self.hear() {
-                ToClient::Queued { .. } | ToClient::Released { .. } => {}
+                ToClient::Queued { .. } => {}
                 ToClient::Granted { .. } => return,
                 other => panic!("not granted: {other:?}"),
             }
@@ -188,21 +199,9 @@ impl Client for Raw {
     }
 
     fn release(&mut self, _: &Resource) {
-        self.give_up();
+        self.say(&ToServer::Release { rid: self.rid });
+        self.send();
         assert!(matches!(self.hear(), ToClient::Released { .. }));
-    }
-}
-
-/// The same, which leaves the answer to a release for later, as who drops a guard does.
-pub struct Dropping(pub Raw);
-
-impl Client for Dropping {
-    fn acquire(&mut self, resource: &Resource) {
-        self.0.acquire(resource);
-    }
-
-    fn release(&mut self, _: &Resource) {
-        self.0.give_up();
     }
 }
 
@@ -233,6 +232,13 @@ pub struct Redis {
 impl Redis {
     const DELETE: &[u8] =
         b"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+
+    /// A client that looks out for its answers, as ours does.
+    pub fn attentive(socket: &Path, number: usize) -> Self {
+        let mut redis = Self::connect(socket, number);
+        redis.wire.attention = Duration::from_micros(50);
+        redis
+    }
 
     pub fn connect(socket: &Path, number: usize) -> Self {
         let mut wire = Wire::connect(socket);
@@ -383,44 +389,26 @@ impl Client for Postgres {
     }
 }
 
-/// `lockkeeper_client::Session`, which survives the daemon's death.
+/// The crate `lockkeeper`, as programs use it: it survives the daemon's death.
 pub struct Ours {
-    session: Session,
-    rid: u64,
-    listener: Arc<dyn Fn(Event) + Send + Sync>,
-    events: mpsc::Receiver<Event>,
+    locks: Locks,
+    held: Option<Lock<'static>>,
 }
 
 impl Ours {
     pub fn connect(socket: &Path) -> Self {
-        let endpoint: Endpoint = format!("unix:{}", socket.display()).parse().expect("an absolute path");
-        let session = Session::open(&endpoint, None, "default").expect("the daemon serves");
-        let (sender, events) = mpsc::channel();
-        let listener = Arc::new(move |event| _ = sender.send(event));
-        Self { session, rid: 0, listener, events }
+        let locks = Locks::connect(format!("unix:{}", socket.display()));
+        Self { locks: locks.blocking().expect("the daemon serves"), held: None }
     }
 }
 
 impl Client for Ours {
     fn acquire(&mut self, resource: &Resource) {
-        self.rid = self.session.request(Request {
-            scope: vec![(Name::from(resource.name.as_str()), Mode::Exclusive)],
-            flags: Flags::default(),
-            nested_in: None,
-            info: None,
-            listener: Arc::clone(&self.listener),
-        });
-        loop {
-            match self.events.recv().expect("the session listens") {
-                Event::Queued { .. } => {}
-                Event::Granted { .. } => return,
-                other => panic!("not granted: {other:?}"),
-            }
-        }
+        let lock = self.locks.acquire_blocking(resource.name.as_str());
+        self.held = Some(lock.expect("the daemon is there").into_owned());
     }
 
     fn release(&mut self, _: &Resource) {
-        assert!(self.session.release(self.rid));
-        assert_eq!(self.events.recv(), Ok(Event::Ended));
+        self.held.take().expect("it is held").release().expect("nobody steals");
     }
 }

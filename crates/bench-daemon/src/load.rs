@@ -7,7 +7,7 @@ use crate::{
 use std::{
     sync::{
         Barrier,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant},
@@ -29,6 +29,8 @@ pub struct Figures {
     /// Pairs of acquire and release, by all clients: the median round's; of one client, the best round's, since where the
     /// system puts two processes that take turns makes more difference than what they do.
     pub per_second: f64,
+    /// How often the lock went to another client than had it before: the median round's.
+    pub changes: f64,
     /// Microseconds of the server's processor time for a pair.
     pub cpu: f64,
     /// The longest wait of a round over the mean one, in time: the median round's.
@@ -66,6 +68,7 @@ pub fn compare(contenders: &[Contender<'_>], clients: usize, names: Names) -> Ve
         Figures {
             name: contender.name.clone(),
             per_second: if clients == 1 { rates.fold(0.0, f64::max) } else { median(rates) },
+            changes: median(rounds.iter().map(|round| round.changes as f64 / round.time.as_secs_f64())),
             cpu: cpu.as_secs_f64() * 1e6 / pairs as f64,
             longest: median(rounds.iter().map(|round| round.longest)),
             longest_turns: median(rounds.iter().map(|round| round.longest_turns)),
@@ -76,6 +79,7 @@ pub fn compare(contenders: &[Contender<'_>], clients: usize, names: Names) -> Ve
 
 struct Round {
     pairs: u64,
+    changes: u64,
     time: Duration,
     cpu: Duration,
     longest: f64,
@@ -83,7 +87,8 @@ struct Round {
 }
 
 fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Round {
-    let (ready, over, turns) = (Barrier::new(clients.len() + 1), AtomicBool::new(false), AtomicU64::new(0));
+    let (ready, over) = (Barrier::new(clients.len() + 1), AtomicBool::new(false));
+    let turns = Turns { count: AtomicU64::new(0), last: AtomicUsize::new(usize::MAX) };
     let cpu = server.cpu();
     thread::scope(|scope| {
         let (ready, over, turns) = (&ready, &over, &turns);
@@ -93,7 +98,7 @@ fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Roun
                 Names::Hot => vec![Resource::new(0)],
             };
             ready.wait();
-            work(client.as_mut(), &resources, over, turns)
+            work(client.as_mut(), number, &resources, over, turns)
         };
         let threads: Vec<_> =
             clients.iter_mut().enumerate().map(|client| scope.spawn(move || work(client))).collect();
@@ -108,6 +113,7 @@ fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Roun
         let pairs = waits.count as f64;
         Round {
             pairs: waits.count,
+            changes: waits.changes,
             time,
             cpu,
             longest: waits.longest.as_secs_f64() / (waits.sum.as_secs_f64() / pairs),
@@ -116,10 +122,19 @@ fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Roun
     })
 }
 
+/// Who got a lock.
+struct Turns {
+    count: AtomicU64,
+    /// The client that got one last.
+    last: AtomicUsize,
+}
+
 /// How long acquires took, and how many others got a lock meanwhile.
 #[derive(Default)]
 struct Waits {
     count: u64,
+    /// How often it was another client that had got one before.
+    changes: u64,
     sum: Duration,
     longest: Duration,
     turns: u64,
@@ -130,6 +145,7 @@ impl Waits {
     fn and(self, other: Self) -> Self {
         Self {
             count: self.count + other.count,
+            changes: self.changes + other.changes,
             sum: self.sum + other.sum,
             longest: self.longest.max(other.longest),
             turns: self.turns + other.turns,
@@ -138,17 +154,25 @@ impl Waits {
     }
 }
 
-fn work(client: &mut dyn Client, resources: &[Resource], over: &AtomicBool, turns: &AtomicU64) -> Waits {
+fn work(
+    client: &mut dyn Client,
+    number: usize,
+    resources: &[Resource],
+    over: &AtomicBool,
+    turns: &Turns,
+) -> Waits {
     let mut waits = Waits::default();
     for resource in resources.iter().cycle() {
         if over.load(Relaxed) {
             break;
         }
-        let (start, before) = (Instant::now(), turns.load(Relaxed));
+        let (start, before) = (Instant::now(), turns.count.load(Relaxed));
         client.acquire(resource);
-        let (sum, turns) = (start.elapsed(), turns.fetch_add(1, Relaxed) - before);
+        let (sum, others) = (start.elapsed(), turns.count.fetch_add(1, Relaxed) - before);
+        let changes = u64::from(turns.last.swap(number, Relaxed) != number);
         client.release(resource);
-        waits = waits.and(Waits { count: 1, sum, longest: sum, turns, longest_turns: turns });
+        waits =
+            waits.and(Waits { count: 1, changes, sum, longest: sum, turns: others, longest_turns: others });
     }
     waits
 }

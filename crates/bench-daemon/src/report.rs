@@ -30,10 +30,13 @@ impl Report {
     }
 
     /// A table of so many clients. The first row is what the others are compared with.
-    pub fn figures(&mut self, clients: usize, figures: &[Figures], waits: bool) {
+    pub fn figures(&mut self, clients: usize, figures: &[Figures], one_name: bool) {
         let plural = if clients == 1 { "client" } else { "clients" };
-        let (head, line) = match waits {
-            true => (" longest wait ÷ mean | the same in turns |", "---|---|"),
+        let (head, line) = match one_name {
+            true => (
+                " changes of the holder a second | longest wait ÷ mean | the same in turns |",
+                "---|---|---|",
+            ),
             false => ("", ""),
         };
         self.say(&format!(
@@ -41,10 +44,13 @@ impl Report {
         ));
         self.say(&format!("|---|---|---|---|---|{line}"));
         for figure in figures {
-            let Figures { name, per_second, cpu, longest, longest_turns } = figure;
+            let Figures { name, per_second, changes, cpu, longest, longest_turns } = figure;
             let (rate, cost) = (figures[0].per_second / per_second, figures[0].cpu / cpu);
-            let waits = if waits { format!(" {longest:.1} | {longest_turns:.1} |") } else { String::new() };
-            self.say(&format!("| {name} | {per_second:.0} | {rate:.2} | {cpu:.1} | {cost:.2} |{waits}"));
+            let more = match one_name {
+                true => format!(" {changes:.0} | {longest:.1} | {longest_turns:.1} |"),
+                false => String::new(),
+            };
+            self.say(&format!("| {name} | {per_second:.0} | {rate:.2} | {cpu:.1} | {cost:.2} |{more}"));
         }
         self.say("");
     }

@@ -125,7 +125,7 @@ impl Endpoint {
     /// somebody else to start what listens there, and knows with which state.
     pub(crate) fn connect(&self, program: Option<&Path>) -> io::Result<Line> {
         match &self.place {
-            Place::Local { socket, own } => connect(socket, program.filter(|_| *own)).map(Line::Local),
+            Place::Local { socket, own } => connect(socket, program.filter(|_| *own)).and_then(Line::local),
             #[cfg(feature = "network")]
             Place::Network(address) => crate::web::Web::connect(address).map(Line::Network),
         }

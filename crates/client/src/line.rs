@@ -1,4 +1,4 @@
-//! A connection to a daemon: written to by whoever has something to say, read by the session's thread.
+//! A connection to a daemon: written to by whoever has something to say, read by the session's thread or by who looks out.
 
 #[cfg(feature = "network")]
 use crate::web::Web;
@@ -7,53 +7,100 @@ use lockkeeper_wire::websocket::{Frames, Said};
 use lockkeeper_wire::{ToClient, frame};
 use rustix::{
     buffer::spare_capacity,
-    event::{PollFd, PollFlags, poll},
+    event::{
+        PollFd, PollFlags, Timespec,
+        epoll::{self, EventData, EventFlags},
+        poll,
+    },
     io::Errno,
+    net::RecvFlags,
 };
 use std::{
     io::{self, Write},
     net::Shutdown,
     os::{
-        fd::{AsFd, BorrowedFd},
+        fd::{AsFd, BorrowedFd, OwnedFd},
         unix::net::UnixStream,
     },
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub(crate) enum Line {
-    Local(UnixStream),
+    Local {
+        stream: UnixStream,
+        /// Wakes the session's thread when there is something to read.
+        bell: OwnedFd,
+    },
     #[cfg(feature = "network")]
     Network(Web),
 }
 
 impl Line {
+    pub(crate) fn local(stream: UnixStream) -> io::Result<Self> {
+        let bell = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&bell, &stream, EventData::new_u64(0), EventFlags::IN)?;
+        Ok(Self::Local { stream, bell })
+    }
+
     /// Writes messages, each preceded by its length.
     pub(crate) fn write(&self, messages: &[u8]) -> io::Result<()> {
         match self {
-            Self::Local(stream) => (&*stream).write_all(messages),
+            Self::Local { stream, .. } => (&*stream).write_all(messages),
             #[cfg(feature = "network")]
             Self::Network(web) => web.write(messages),
         }
     }
 
-    /// Sleeps until there is something to read. Who sleeps in the read itself is woken, too, when the daemon has read.
+    /// Sleeps until the bell rings. Who sleeps in the read itself is woken, too, when the daemon has read.
     pub(crate) fn sleep(&self) {
-        let _ = poll(&mut [PollFd::new(self, PollFlags::IN)], None);
+        if let Self::Local { bell, .. } = self {
+            let _ = epoll::wait(bell, spare_capacity(&mut Vec::with_capacity(1)), None);
+        }
+    }
+
+    /// Sleeps until there is something to read, whether the bell rings or not. `false` if that time comes first.
+    pub(crate) fn sleep_until(&self, until: Option<Instant>) -> bool {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // So long a time that it cannot be said is as good as none.
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        !matches!(poll(&mut [PollFd::new(self, PollFlags::IN)], left.as_ref()), Ok(0))
+    }
+
+    /// Whether the bell rings when there is something to read, or only at the end. There is one on this machine only.
+    pub(crate) fn ring(&self, rings: bool) -> bool {
+        let flags = if rings { EventFlags::IN } else { EventFlags::empty() };
+        match self {
+            Self::Local { stream, bell } => epoll::modify(bell, stream, EventData::new_u64(0), flags).is_ok(),
+            #[cfg(feature = "network")]
+            Self::Network(_) => false,
+        }
     }
 
     /// Waits for bytes, and appends them.
     fn read(&self, input: &mut Vec<u8>) -> io::Result<()> {
         match self {
-            Self::Local(stream) => read_some(stream, input),
+            Self::Local { stream, .. } => read_some(stream, input),
             #[cfg(feature = "network")]
             Self::Network(web) => web.read(input),
         }
     }
 
+    /// Appends the bytes that are there. `false` if there are none; on the network, waits for some.
+    fn try_read(&self, input: &mut Vec<u8>) -> io::Result<bool> {
+        let Self::Local { stream, .. } = self else { return self.read(input).map(|()| true) };
+        input.reserve(SPACE);
+        match rustix::net::recv(stream, spare_capacity(input), RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     pub(crate) fn shutdown(&self) {
         let _ = match self {
-            Self::Local(stream) => stream.shutdown(Shutdown::Both),
+            Self::Local { stream, .. } => stream.shutdown(Shutdown::Both),
             #[cfg(feature = "network")]
             Self::Network(web) => web.stream().shutdown(Shutdown::Both),
         };
@@ -61,7 +108,7 @@ impl Line {
 
     pub(crate) fn set_read_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
-            Self::Local(stream) => stream.set_read_timeout(timeout),
+            Self::Local { stream, .. } => stream.set_read_timeout(timeout),
             #[cfg(feature = "network")]
             Self::Network(web) => web.stream().set_read_timeout(timeout),
         }
@@ -69,23 +116,26 @@ impl Line {
 
     /// Whether the daemon may be on another machine, so that only heartbeats tell whether it is still there.
     pub(crate) fn is_network(&self) -> bool {
-        !matches!(self, Self::Local(_))
+        !matches!(self, Self::Local { .. })
     }
 }
 
 impl AsFd for Line {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
-            Self::Local(stream) => stream.as_fd(),
+            Self::Local { stream, .. } => stream.as_fd(),
             #[cfg(feature = "network")]
             Self::Network(web) => web.stream().as_fd(),
         }
     }
 }
 
+/// Bytes that are read in one go.
+const SPACE: usize = 64 << 10;
+
 /// Reads once, and appends what came. The space for it is not cleared first: an answer is short.
 pub(crate) fn read_some(stream: impl AsFd, input: &mut Vec<u8>) -> io::Result<()> {
-    input.reserve(64 << 10);
+    input.reserve(SPACE);
     match rustix::io::read(stream, spare_capacity(input)) {
         Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
         Ok(_) | Err(Errno::INTR) => Ok(()),
@@ -118,14 +168,22 @@ impl Reader {
         self.line.read(&mut self.input)
     }
 
+    /// Takes the bytes that are there. `false` if there are none; on the network, waits for some.
+    pub(crate) fn try_fill(&mut self) -> io::Result<bool> {
+        self.line.try_read(&mut self.input)
+    }
+
     /// Hands on every whole message that has come.
     pub(crate) fn read(&mut self, mut hear: impl FnMut(ToClient<'_>)) -> io::Result<()> {
         let mut start = 0;
-        while let Some(length) = self.take(start, &mut hear)? {
-            start += length;
-        }
+        let end = loop {
+            match self.take(start, &mut hear) {
+                Ok(Some(length)) => start += length,
+                end => break end.map(drop),
+            }
+        };
         self.input.drain(..start);
-        Ok(())
+        end
     }
 
     /// Hands on the first message, if it is whole.

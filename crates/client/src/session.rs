@@ -12,7 +12,7 @@ use std::{
     fmt, io,
     os::fd::{AsFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -22,6 +22,12 @@ use std::{
 const PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 const ATTEMPTS: u32 = 8;
+
+/// How long who has asked looks out for the answer, before it sleeps. To wake a processor that sleeps can take as long.
+const LOOK_OUT: Duration = Duration::from_micros(50);
+
+/// How often that is left out at most, after it was in vain.
+const DISCOURAGED: u32 = 64;
 
 /// How often it looks, while it cannot reach the daemon, whether that still makes sense.
 const LOOK: Duration = Duration::from_millis(100);
@@ -86,6 +92,15 @@ struct Shared {
     program: Option<PathBuf>,
     bucket: String,
     state: Mutex<State>,
+    ear: Mutex<Ear>,
+}
+
+/// Who has it hears the daemon, and tells listeners and askers in that order. Locked before the state.
+struct Ear {
+    reader: Reader,
+    /// How often it will not be looked out for answers, and how often it was not after it had been in vain last.
+    discouraged: u32,
+    pause: u32,
 }
 
 struct State {
@@ -134,11 +149,12 @@ impl Session {
             heir: None,
         };
         let (endpoint, bucket) = (endpoint.clone(), bucket.into());
-        let shared = Arc::new(Shared { endpoint, program, bucket, state: Mutex::new(state) });
+        let ear = Mutex::new(Ear { reader, discouraged: 0, pause: 1 });
+        let shared = Arc::new(Shared { endpoint, program, bucket, state: Mutex::new(state), ear });
         let (ends, ended) = mpsc::channel();
         let listening = Arc::clone(&shared);
         let listen = move || {
-            listening.listen(reader, pulse);
+            listening.listen(pulse);
             drop(ends);
         };
         thread::Builder::new()
@@ -173,13 +189,61 @@ impl Session {
         self.shared.say(|state| state.table.give_up(rid, true, &mut state.outgoing))
     }
 
+    /// Releases a lock, or gives its request up, of which its listener is to hear no more. `false` if it was over already.
+    pub fn let_go(&self, rid: u64) -> bool {
+        self.shared.say(|state| state.table.let_go(rid, &mut state.outgoing))
+    }
+
+    /// Whether its daemon is on this machine, so that it may be worth to [look out](Self::look_out) for answers.
+    pub fn is_near(&self) -> bool {
+        self.shared.endpoint.socket().is_some()
+    }
+
+    /// Hears the daemon on this thread for some microseconds, or until it has `answered`. Who has just asked calls this before it
+    /// sleeps: to wake a thread for an answer often takes longer than the answer.
+    ///
+    /// It returns early if the daemon is on the network, goes away, or is heard by another thread; and if such answers took
+    /// long of late.
+    pub fn look_out(&self, answered: impl Fn() -> bool) {
+        if answered() {
+            return;
+        }
+        self.shared.overhear(|ear| {
+            ear.discouraged = ear.discouraged.saturating_sub(1);
+            let begun = Instant::now();
+            while ear.discouraged == 0 && !answered() {
+                if self.shared.hear_some(ear)? {
+                    ear.pause = 1;
+                } else if begun.elapsed() < LOOK_OUT {
+                    thread::yield_now();
+                } else {
+                    ear.pause = (2 * ear.pause).min(DISCOURAGED);
+                    ear.discouraged = ear.pause;
+                }
+            }
+            Ok(())
+        });
+    }
+
+    /// Hears the daemon on this thread, and sleeps meanwhile, until it is `done` or that time has come. A thread that would sleep
+    /// anyway does it here first: what it waits for then wakes one thread rather than two.
+    ///
+    /// It returns early if the daemon is on the network, goes away, or is heard by another thread: who is told of what is waited
+    /// for must wake this thread, too.
+    pub fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
+        self.shared.overhear(|ear| {
+            while !done() && (self.shared.hear_some(ear)? || ear.reader.line.sleep_until(until)) {}
+            Ok(())
+        });
+    }
+
     /// The held locks and waiting requests of the bucket, or of one name of it.
     ///
     /// # Errors
     ///
     /// If the daemon goes away, or refuses.
     pub fn query(&self, name: Option<&Name>) -> Result<Vec<Entry>, Error> {
-        self.wait(|asker| self.ask_state(name, false, asker)).map(|snapshot| snapshot.entries)
+        self.answer(|asker| self.ask_state(name, false, asker)).map(|snapshot| snapshot.entries)
     }
 
     /// The same, and the cycles of requests that wait for each other.
@@ -188,7 +252,7 @@ impl Session {
     ///
     /// If the daemon goes away, or refuses.
     pub fn inspect(&self, name: Option<&Name>) -> Result<Snapshot, Error> {
-        self.wait(|asker| self.ask_state(name, true, asker))
+        self.answer(|asker| self.ask_state(name, true, asker))
     }
 
     /// As [`query`](Self::query), without waiting: `then` is called on the session's thread, and must not wait for anything.
@@ -211,7 +275,7 @@ impl Session {
     ///
     /// If the daemon goes away, or refuses.
     pub fn force_release(&self, name: &Name) -> Result<(), Error> {
-        self.wait(|asker| self.force_release_then(name, asker)).map(drop)
+        self.answer(|asker| self.force_release_then(name, asker)).map(drop)
     }
 
     /// The same, without waiting: `then` is called on the session's thread, and must not wait for anything.
@@ -219,7 +283,7 @@ impl Session {
         self.ask(|rid| ToServer::ForceRelease { rid, name: name.as_bytes() }, Box::new(then));
     }
 
-    fn wait(&self, ask: impl FnOnce(Asker)) -> Result<Snapshot, Error> {
+    fn answer(&self, ask: impl FnOnce(Asker)) -> Result<Snapshot, Error> {
         let (sender, answer) = mpsc::channel();
         ask(Box::new(move |answer| _ = sender.send(answer)));
         let gone = || Err((0, "the daemon went away".into()));
@@ -335,11 +399,16 @@ impl Shared {
         let _ = thread::Builder::new().name("lockkeeper-write".into()).spawn(flush);
     }
 
+    fn ear(&self) -> MutexGuard<'_, Ear> {
+        self.ear.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// The session's thread.
-    fn listen(self: &Arc<Self>, mut reader: Reader, mut pulse: Option<Pulse>) {
+    fn listen(self: &Arc<Self>, mut pulse: Option<Pulse>) {
         loop {
-            let _ = self.hear(&mut reader, &mut pulse);
-            reader.line.shutdown();
+            let line = Arc::clone(&self.ear().reader.line);
+            let _ = self.hear(&line, &mut pulse);
+            line.shutdown();
             let (told, patience) = {
                 let mut state = self.lock();
                 state.connected = false;
@@ -348,7 +417,7 @@ impl Shared {
             told.into_iter().for_each(Told::tell);
             let deadline = pulse.map_or_else(|| pulse::now() + patience, |pulse| pulse.deadline());
             match self.come_back(deadline) {
-                Some(again) => (reader, pulse) = again,
+                Some(again) => (self.ear().reader, pulse) = again,
                 None => break,
             }
         }
@@ -361,30 +430,54 @@ impl Shared {
     }
 
     /// Hears what the daemon says, and shows it that this side is there, until the connection ends.
-    fn hear(self: &Arc<Self>, reader: &mut Reader, pulse: &mut Option<Pulse>) -> io::Result<()> {
+    fn hear(self: &Arc<Self>, line: &Line, pulse: &mut Option<Pulse>) -> io::Result<()> {
         loop {
-            reader.read(|message| match (&message, &mut *pulse) {
+            self.ear().reader.read(|message| match (&message, &mut *pulse) {
                 (ToClient::Pong, Some(pulse)) => pulse.pong(),
-                _ => {
-                    let told = self.lock().table.hear(message);
-                    told.tell();
-                }
+                _ => self.tell(message),
             })?;
             let due = match pulse {
-                Some(pulse) => pulse.wait(&reader.line)?,
+                Some(pulse) => pulse.wait(line)?,
                 None => {
-                    reader.line.sleep();
+                    line.sleep();
                     Due::Read
                 }
             };
             match due {
-                Due::Read => reader.fill()?,
+                Due::Read => _ = self.ear().reader.try_fill()?,
                 Due::Ping => {
                     send(&mut self.lock().outgoing, &ToServer::Ping);
                     self.flush_aside();
                 }
                 Due::Lost => return Err(io::ErrorKind::TimedOut.into()),
             }
+        }
+    }
+
+    fn tell(&self, message: ToClient<'_>) {
+        let told = self.lock().table.hear(message);
+        told.tell();
+    }
+
+    /// Hears what there is. `false` if there is nothing.
+    fn hear_some(&self, ear: &mut Ear) -> io::Result<bool> {
+        let some = ear.reader.try_fill()?;
+        ear.reader.read(|message| self.tell(message))?;
+        Ok(some)
+    }
+
+    /// Lets this thread hear the daemon instead of the session's, if nobody else does.
+    fn overhear(&self, hear: impl FnOnce(&mut Ear) -> io::Result<()>) {
+        let mut ear = match self.ear.try_lock() {
+            Ok(ear) => ear,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        let line = Arc::clone(&ear.reader.line);
+        // The session's thread sleeps on meanwhile, unless the connection ends: that is its business.
+        if line.ring(false) {
+            let _ = hear(&mut ear);
+            line.ring(true);
         }
     }
 

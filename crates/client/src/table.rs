@@ -184,6 +184,17 @@ impl Table {
         true
     }
 
+    /// The same, without an answer: its listener hears no more.
+    pub(crate) fn let_go(&mut self, rid: u64, out: &mut Vec<u8>) -> bool {
+        let lives = |live: &Live| !matches!(live.stage, Stage::Releasing | Stage::Aborting { .. });
+        let lives = self.requests.get(&rid).is_some_and(lives);
+        if lives {
+            self.requests.remove(&rid);
+            send(out, &ToServer::Drop { rid });
+        }
+        lives
+    }
+
     pub(crate) fn question<'a>(
         &mut self,
         asker: Asker,

@@ -197,6 +197,10 @@ pub(crate) struct Wish {
     pub(crate) patience: Option<Duration>,
     /// How long it holds.
     pub(crate) hold: Duration,
+    /// Whether the hand hears the daemon itself while it waits.
+    pub(crate) hears: bool,
+    /// Whether it lets go without hearing that it is done.
+    pub(crate) lets_go: bool,
 }
 
 /// The names that all is about: few, so that everybody meets.
@@ -226,6 +230,8 @@ impl Wish {
                 1..20 => between(rng, 4, 30),
                 _ => between(rng, 0, 4),
             },
+            hears: rng.bool(),
+            lets_go: rng.bool(),
         }
     }
 }

@@ -83,8 +83,14 @@ pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
         hand.join().map_err(|_| io::Error::other("a hand panicked"))?;
     }
     for name in NAMES {
-        let scope = vec![(name.to_owned(), Mode::Exclusive)];
-        worker.carry_out(Wish { scope, flags: Flags::default(), patience: None, hold: Duration::ZERO });
+        worker.carry_out(Wish {
+            scope: vec![(name.to_owned(), Mode::Exclusive)],
+            flags: Flags::default(),
+            patience: None,
+            hold: Duration::ZERO,
+            hears: false,
+            lets_go: false,
+        });
     }
     println!("settled");
     lines.next().transpose()?;
@@ -122,7 +128,7 @@ impl Worker {
             stands: Mutex::new(Stands::Asked),
             news: Condvar::new(),
         });
-        attempt.write(What::Asked { flags: wish.flags, scope: wish.scope });
+        attempt.write(What::Asked { flags: wish.flags, scope: wish.scope.clone() });
         let listening = Arc::clone(&attempt);
         let rid = session.request(Request {
             scope,
@@ -131,7 +137,7 @@ impl Worker {
             info: None,
             listener: Arc::new(move |event| listening.hear(&event)),
         });
-        if attempt.see_through(&session, rid, wish.patience, wish.hold) == Some(Cause::Lost) {
+        if attempt.see_through(&session, rid, &wish) == Some(Cause::Lost) {
             self.forget(&session);
         }
     }
@@ -185,14 +191,14 @@ enum Stands {
 
 impl Attempt {
     /// Waits, holds, and gives up. Returns by whose doing the request was broken, if it was.
-    fn see_through(
-        &self,
-        session: &Session,
-        rid: u64,
-        patience: Option<Duration>,
-        hold: Duration,
-    ) -> Option<Cause> {
+    fn see_through(&self, session: &Session, rid: u64, wish: &Wish) -> Option<Cause> {
+        let Wish { patience, hold, hears, lets_go, .. } = *wish;
         let deadline = patience.map(|patience| Instant::now() + patience);
+        if hears {
+            let answered = || *self.lock() != Stands::Asked;
+            session.look_out(answered);
+            session.wait(answered, deadline);
+        }
         let mut stands = self.lock();
         while *stands == Stands::Asked {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
@@ -228,6 +234,10 @@ impl Attempt {
         *stands = over;
         if over == Stands::GivenUp {
             drop(stands);
+            if lets_go && session.let_go(rid) {
+                self.write(What::Ended);
+                return None;
+            }
             session.release(rid);
             stands = self.lock();
         }

@@ -6,7 +6,10 @@ use crate::remote::Remote;
 use crate::{Error, Inspection, local::Local};
 use event_listener::EventListener;
 use lockkeeper_core::{Cause, ClientId, Mode, Name, Options, RequestId, Snapshot, Token};
-use std::task::{Poll, Waker};
+use std::{
+    task::{Poll, Waker},
+    time::Instant,
+};
 
 pub(crate) enum Agent {
     Local(Local),
@@ -67,6 +70,16 @@ impl Agent {
         waker: &Waker,
     ) -> Asked {
         there!(self, there => there.ask(scope, options, info, waker))
+    }
+
+    /// Hears a daemon on this thread, which is about to sleep, until something is `done` or that time has come. It may return
+    /// early.
+    #[cfg_attr(not(feature = "connect"), expect(unused_variables, clippy::unused_self))]
+    pub(crate) fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
+        #[cfg(feature = "connect")]
+        if let Self::Remote(remote) = self {
+            remote.wait(done, until);
+        }
     }
 
     /// What has become of a request that was [`Queued`](Asked::Queued): its token, or none if it was not to wait.

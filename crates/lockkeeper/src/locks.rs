@@ -188,7 +188,7 @@ impl Locks {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn client_blocking(&self) -> Result<Self, Error> {
-        block_on(self.client())
+        block_on(None, None, self.client())
     }
 
     /// The agent that this handle stands for: what [`query`](Self::query) shows as its client.
@@ -340,7 +340,7 @@ impl Locks {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn force_release_blocking(&self, name: impl Into<Name>) -> Result<(), Error> {
-        block_on(self.force_release(name))
+        block_on(Some(&self.agent), None, self.force_release(name))
     }
 
     /// The held locks and the requests that wait (§4.5), of all agents of the manager.
@@ -378,7 +378,7 @@ impl Locks {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn query_blocking(&self) -> Result<Snapshot, Error> {
-        block_on(self.query())
+        block_on(Some(&self.agent), None, self.query())
     }
 
     /// What [`query`](Self::query) shows and more: scopes, labels, tokens, waiting times, deadlocks.
@@ -415,7 +415,7 @@ impl Locks {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn inspect_blocking(&self) -> Result<Inspection, Error> {
-        block_on(self.inspect())
+        block_on(Some(&self.agent), None, self.inspect())
     }
 }
 

@@ -16,7 +16,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Poll, Waker},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub(crate) struct Remote {
@@ -55,6 +55,8 @@ struct Kept {
     waker: Option<Waker>,
     /// Told when it is over.
     over: Option<Arc<Event>>,
+    /// Nobody has looked out for the daemon's answer yet.
+    fresh: bool,
 }
 
 enum Stage {
@@ -118,7 +120,8 @@ impl Remote {
             requests.last += 1;
             let key = requests.last;
             let (scope, waker) = (scope.clone(), Some(waker.clone()));
-            let kept = Kept { rid: 0, scope, ticket: None, stage: Stage::Asked, waker, over: None };
+            let (ticket, stage, fresh) = (None, Stage::Asked, session.is_near());
+            let kept = Kept { rid: 0, scope, ticket, stage, waker, over: None, fresh };
             requests.live.insert(key, kept);
             (key, nested_in.and_then(|outer| Some(requests.live.get(&outer.arrival())?.rid)))
         };
@@ -133,7 +136,24 @@ impl Remote {
         if let Some(kept) = desk.lock().live.get_mut(&key) {
             kept.rid = rid;
         }
+        if session.is_near() {
+            // It looks out for the answer when all other tasks have asked what they want to.
+            waker.wake_by_ref();
+        }
         Asked::Queued(RequestId::reported(key))
+    }
+
+    /// Looks out for the daemon's first word on a request, once.
+    fn look_out(&self, request: RequestId) {
+        let Link { session, desk, .. } = &*self.link;
+        let fresh = desk.lock().get(request).is_some_and(|kept| std::mem::take(&mut kept.fresh));
+        if fresh {
+            session.look_out(|| desk.lock().get(request).is_none_or(Kept::is_answered));
+        }
+    }
+
+    pub(crate) fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
+        self.link.session.wait(done, until);
     }
 
     pub(crate) fn poll_granted(
@@ -142,6 +162,7 @@ impl Remote {
         waker: &Waker,
     ) -> Poll<Result<Option<Token>, Error>> {
         let desk = &self.link.desk;
+        self.look_out(request);
         match desk.poll(request, waker, |stage| matches!(stage, Stage::Held(_))) {
             Poll::Pending => Poll::Pending,
             Poll::Ready(Ok(token)) => Poll::Ready(Ok(token)),
@@ -159,7 +180,7 @@ impl Remote {
     pub(crate) fn cancel(&self, request: RequestId, timed_out: bool) {
         let Link { session, desk, .. } = &*self.link;
         if let Some(Kept { rid, .. }) = desk.take(request) {
-            _ = if timed_out { session.time_out(rid) } else { session.release(rid) };
+            _ = if timed_out { session.time_out(rid) } else { session.let_go(rid) };
         }
     }
 
@@ -170,7 +191,7 @@ impl Remote {
         match self.link.desk.take(request) {
             Some(Kept { stage: Stage::Over(over), .. }) => Err(over.cause()),
             // The session may know of a steal that it is just about to tell.
-            Some(Kept { rid, .. }) if self.link.session.release(rid) => Ok(()),
+            Some(Kept { rid, .. }) if self.link.session.let_go(rid) => Ok(()),
             _ => Err(Cause::Stolen),
         }
     }
@@ -187,7 +208,12 @@ impl Remote {
 
         let Owner(desk, _) = &Owner(&self.link.desk, request);
         let Some(rid) = desk.lock().get(request).map(|kept| kept.rid) else { return Err(Cause::Lost) };
-        self.link.session.release(rid);
+        let session = &self.link.session;
+        session.release(rid);
+        if session.is_near() {
+            others_first().await;
+            session.look_out(|| desk.lock().broken(request).is_some());
+        }
         match poll_fn(|cx| desk.poll(request, cx.waker(), |_| false)).await {
             Err(Over::Released) => Ok(()),
             Err(over) => Err(over.cause()),
@@ -373,6 +399,12 @@ impl Requests {
     }
 }
 
+impl Kept {
+    fn is_answered(&mut self) -> bool {
+        self.ticket.is_some() || !matches!(self.stage, Stage::Asked)
+    }
+}
+
 impl Over {
     fn cause(&self) -> Cause {
         match self {
@@ -436,6 +468,19 @@ pub(crate) async fn elsewhere<T: Send + 'static>(
         Ok(_) => answered.await,
         Err(error) => Err(Error::Unreachable(format!("no thread to connect with can be started: {error}"))),
     }
+}
+
+/// Lets all other tasks have their turn, on most executors.
+async fn others_first() {
+    let mut had = false;
+    poll_fn(|cx| match std::mem::replace(&mut had, true) {
+        true => Poll::Ready(()),
+        false => {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        }
+    })
+    .await;
 }
 
 /// A value that somebody else will have.

@@ -8,7 +8,7 @@ use std::{
     future::poll_fn,
     pin::{Pin, pin},
     task::Poll,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A request for a lock, made by [`Locks::request`](crate::Locks::request) or [`Lock::request`].
@@ -275,7 +275,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn try_acquire(self) -> Result<Option<Lock<'a>>, Error> {
-        block_on(acquire::attempt(self))
+        block_on(Some(self.agent), self.disturbed(), acquire::attempt(self))
     }
 
     /// A guard, for code that is not async: blocks the thread until the lock is granted.
@@ -296,7 +296,14 @@ impl<'a, S: IntoScope> Request<'a, S> {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn acquire_blocking(self) -> Result<Lock<'a>, Error> {
-        block_on(self.acquire())
+        block_on(Some(self.agent), self.disturbed(), self.acquire())
+    }
+
+    /// From when on something else than the answer may end the waiting.
+    fn disturbed(&self) -> Option<Instant> {
+        let Extras { timeout, ref signal, nested_in, .. } = **self.extras.as_ref()?;
+        let time = if signal.is_some() || nested_in.is_some() { Some(Duration::ZERO) } else { timeout };
+        Instant::now().checked_add(time?)
     }
 
     /// A lock that releases itself when the futures that went through [`AutoLock::wait_until`] are done.

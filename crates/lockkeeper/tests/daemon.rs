@@ -5,7 +5,7 @@
 mod common;
 
 use common::{connect, daemon::Daemon, step, url};
-use lockkeeper::{Cause, Error, Locks};
+use lockkeeper::{AbortController, Cause, Error, Lock, Locks};
 use smol::future;
 use std::{
     env,
@@ -247,6 +247,53 @@ mod requests {
         });
     }
 
+    /// One of them hears the daemon for all.
+    #[test]
+    fn threads_that_wait_on_one_session_are_all_served() {
+        let daemon = Daemon::start();
+        let (locks, other) = (connect(&daemon), connect(&daemon));
+        let held = other.acquire_blocking("a").unwrap();
+        let (sender, served) = mpsc::channel();
+        thread::scope(|scope| {
+            for number in 0..8 {
+                let (locks, sender) = (&locks, sender.clone());
+                scope.spawn(move || {
+                    for _ in 0..100 {
+                        drop(locks.acquire_blocking("a").unwrap());
+                        drop(locks.acquire_blocking(&*format!("b{number}")).unwrap());
+                    }
+                    sender.send(number).unwrap();
+                });
+            }
+            while locks.query_blocking().unwrap().pending.len() < 8 {}
+            // Neither other threads nor tasks of the session are kept waiting by those.
+            drop(locks.acquire_blocking("c").unwrap());
+            future::block_on(async { locks.request("c").run(async |_| ()).await }).unwrap();
+            assert!(served.try_recv().is_err());
+            held.release().unwrap();
+            let mut served: Vec<i32> = served.iter().take(8).collect();
+            served.sort_unstable();
+            assert_eq!(served, [0, 1, 2, 3, 4, 5, 6, 7]);
+        });
+    }
+
+    #[test]
+    fn a_thread_that_waits_hears_what_else_ends_its_waiting() {
+        let daemon = Daemon::start();
+        let (locks, other) = (connect(&daemon), connect(&daemon));
+        let _held = other.acquire_blocking("a").unwrap();
+        let late = locks.request("a").timeout(Duration::from_millis(20)).acquire_blocking();
+        assert!(matches!(late, Err(Error::TimedOut)), "{late:?}");
+        let controller = AbortController::new();
+        thread::scope(|scope| {
+            let signal = controller.signal();
+            let waits = scope.spawn(|| locks.request("a").signal(signal).acquire_blocking().map(drop));
+            while locks.query_blocking().unwrap().pending.is_empty() {}
+            controller.abort("enough");
+            assert!(matches!(waits.join().unwrap(), Err(Error::Aborted(_))));
+        });
+    }
+
     #[test]
     fn inspect_shows_whose_process_it_is() {
         let daemon = Daemon::start();
@@ -301,6 +348,37 @@ mod restarts {
             daemon.stop();
             daemon.run();
         })
+    }
+
+    #[test]
+    fn a_thread_that_waits_goes_on_at_the_next_daemon() {
+        let mut daemon = Daemon::start();
+        let (locks, other) = (connect(&daemon), connect(&daemon));
+        for _ in 0..10 {
+            let held = other.acquire_blocking("a").unwrap();
+            thread::scope(|scope| {
+                let waits = scope.spawn(|| locks.acquire_blocking("a").and_then(Lock::release));
+                while other.query_blocking().unwrap().pending.is_empty() {}
+                daemon.kill();
+                daemon.run();
+                future::block_on(answers(&other));
+                held.release().unwrap();
+                waits.join().unwrap().unwrap();
+            });
+        }
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_told_that_no_daemon_comes_back() {
+        let mut daemon = Daemon::start_with(|config| config.ttl = Duration::from_millis(400));
+        let (locks, other) = (connect(&daemon), connect(&daemon));
+        let _held = other.acquire_blocking("a").unwrap();
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| locks.acquire_blocking("a").map(drop));
+            while other.query_blocking().unwrap().pending.is_empty() {}
+            daemon.kill();
+            assert!(matches!(waits.join().unwrap(), Err(Error::Lost)));
+        });
     }
 
     #[test]

@@ -1,9 +1,9 @@
-//! Looking out for the next message, rather than sleeping, while a lock changes hands quickly.
+//! Looking out for the next message, rather than sleeping, while messages come in quick succession.
 //!
-//! Whoever waits for a lock waits for all wake-ups before its own, and the daemon's are half of them: to wake a processor
-//! that has nothing to do can take longer than all else. So while hand-overs follow each other quickly the daemon asks again and
-//! again whether there is a message, and lets others have its processor in between. It stops once that was in vain; what comes
-//! now and then costs nothing more.
+//! To wake a processor that has nothing to do can take longer than all else that the daemon does for a message. And whoever waits
+//! for a lock waits for all wake-ups before its own, of which the daemon's are half. So while messages or hand-overs follow each
+//! other quickly the daemon asks again and again whether there is a message, and lets others have its processor in between.
+//! It stops once that was in vain; what comes now and then costs nothing more.
 
 use std::{
     cell::Cell,
@@ -12,31 +12,55 @@ use std::{
 };
 use tokio::{sync::Notify, task::yield_now};
 
-/// How soon a hand-over is to follow another.
-const PATIENCE: Duration = Duration::from_micros(100);
+/// How soon a message is to follow another: as one does whose sender did not sleep.
+const MESSAGE: Duration = Duration::from_micros(20);
+
+/// How soon a hand-over is to follow another: the new holder has to be woken.
+const HAND_OVER: Duration = Duration::from_micros(100);
 
 pub(crate) struct Attention {
+    heard: Cell<Instant>,
     /// When a lock was last granted to who had waited for it.
     handed_over: Cell<Instant>,
+    /// Until when it looks out.
+    until: Cell<Instant>,
     looking: Cell<bool>,
     begin: Notify,
-    /// Whether that was in the current message.
+    /// Whether a lock has changed hands in the current message.
     just_now: Cell<bool>,
 }
 
 impl Attention {
     pub(crate) fn new() -> Self {
-        let (looking, just_now) = (Cell::new(false), Cell::new(false));
-        Self { handed_over: Cell::new(Instant::now()), looking, begin: Notify::new(), just_now }
+        let now = Instant::now();
+        Self {
+            heard: Cell::new(now),
+            handed_over: Cell::new(now),
+            until: Cell::new(now),
+            looking: Cell::new(false),
+            begin: Notify::new(),
+            just_now: Cell::new(false),
+        }
+    }
+
+    /// A client has said something.
+    pub(crate) fn hear(&self) {
+        self.again(&self.heard, MESSAGE);
     }
 
     /// A lock changes hands.
     pub(crate) fn hand_over(&self) {
         self.just_now.set(true);
+        self.again(&self.handed_over, HAND_OVER);
+    }
+
+    fn again(&self, last: &Cell<Instant>, quick: Duration) {
         let now = Instant::now();
-        let before = self.handed_over.replace(now);
-        if now.duration_since(before) < PATIENCE && !self.looking.replace(true) {
-            self.begin.notify_one();
+        if now.duration_since(last.replace(now)) < quick {
+            self.until.set(self.until.get().max(now + quick));
+            if !self.looking.replace(true) {
+                self.begin.notify_one();
+            }
         }
     }
 
@@ -49,7 +73,7 @@ impl Attention {
     pub(crate) async fn look_out(&self) {
         loop {
             self.begin.notified().await;
-            while self.handed_over.get().elapsed() < PATIENCE {
+            while Instant::now() < self.until.get() {
                 thread::yield_now();
                 yield_now().await;
             }

@@ -146,6 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Ready(Ok(false));
         }
         self.input.extend_from_slice(read.filled());
+        self.daemon.borrow().attention.hear();
         if self.peer == Peer::Network {
             self.outbox.borrow_mut().heard = Instant::now();
         }

@@ -385,6 +385,7 @@ impl Daemon {
             ToServer::Release { rid } => {
                 self.give_up(key, rid, Some(&ToClient::Released { rid }));
             }
+            ToServer::Drop { rid } => _ = self.give_up(key, rid, None),
             ToServer::Abort { rid, timed_out } => {
                 let waited = self.give_up(key, rid, Some(&ToClient::Aborted { rid }));
                 self.metrics.timeouts += u64::from(timed_out && waited);

@@ -87,6 +87,11 @@ pub enum ToServer<'a> {
         /// The process.
         pid: u32,
     },
+    /// Releases a lock, or gives a request up, of which the client wants to hear no more.
+    Drop {
+        /// The request.
+        rid: u64,
+    },
 }
 
 /// What a client says that its request was.
@@ -128,6 +133,7 @@ const READY: u64 = 7;
 const PING: u64 = 8;
 const BYE: u64 = 9;
 const HEIR: u64 = 10;
+const DROP: u64 = 11;
 
 const IF_AVAILABLE: u64 = 1;
 const STEAL: u64 = 2;
@@ -183,6 +189,7 @@ impl<'a> ToServer<'a> {
             Self::Ping => _ = writer.array(1).uint(PING),
             Self::Bye => _ = writer.array(1).uint(BYE),
             Self::Heir { pid } => _ = writer.array(2).uint(HEIR).uint(u64::from(*pid)),
+            Self::Drop { rid } => _ = writer.array(2).uint(DROP).uint(*rid),
         }
     }
 
@@ -273,6 +280,10 @@ impl<'a> ToServer<'a> {
             HEIR => {
                 expect(2)?;
                 Self::Heir { pid: reader.pid()? }
+            }
+            DROP => {
+                expect(2)?;
+                Self::Drop { rid: reader.uint()? }
             }
             _ => return Err(Malformed("no such message")),
         };

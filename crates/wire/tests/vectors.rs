@@ -219,6 +219,7 @@ fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
         ("ping", ToServer::Ping),
         ("bye", ToServer::Bye),
         ("heir", ToServer::Heir { pid: 4_194_304 }),
+        ("drop", ToServer::Drop { rid: 8 }),
     ]
 }
 

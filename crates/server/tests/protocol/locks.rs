@@ -60,6 +60,21 @@ fn a_release_is_answered_before_what_it_lets_in() {
 }
 
 #[test]
+fn what_is_dropped_ends_without_an_answer() {
+    let daemon = Daemon::start();
+    let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    let held = one.hold("a");
+    let [waiting, next] = [one.wait_for("a"), other.wait_for("a")];
+    for dropped in [waiting.rid, held.rid, held.rid, 1000] {
+        one.say(&ToServer::Drop { rid: dropped });
+    }
+    other.granted(next.rid);
+    one.say(&ToServer::Ping);
+    assert_eq!(one.hear(), ToClient::Pong);
+    assert_eq!(one.queue_of("a"), [(other.id.clone(), true)]);
+}
+
+#[test]
 fn a_scope_has_all_its_names_or_none() {
     let daemon = Daemon::start();
     let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
