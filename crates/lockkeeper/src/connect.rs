@@ -62,7 +62,8 @@ impl Locks {
 /// [`blocking`](Self::blocking).
 ///
 /// It runs on any executor. While it is made, a thread of its own waits for the daemon; once it is, another one reads what the
-/// daemon says, and wakes tasks.
+/// daemon says, and wakes tasks. What a daemon of this machine answers within 50 µs is read by the thread that asked, which
+/// looks out for it so long.
 ///
 /// # Errors
 ///

@@ -1,7 +1,7 @@
 //! An agent of a daemon's manager: a session, and what it has heard of each of its requests.
 //!
 //! The session's thread hears the daemon's answers and wakes the tasks that wait for them. It runs none of their code, and so
-//! it does not matter which executor they are on.
+//! it does not matter which executor they are on. An answer that comes at once is heard by the thread that asked.
 
 use crate::{Error, Inspection, RequestInfo, agent::Asked, connect::Place};
 use event_listener::{Event, EventListener};
