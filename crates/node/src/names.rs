@@ -84,6 +84,11 @@ impl Text {
         self.units.len() - before
     }
 
+    pub(crate) fn append(&mut self, mut other: Self) {
+        self.units.append(&mut other.units);
+        self.wide |= other.wide;
+    }
+
     pub(crate) fn into_js(self) -> Either<String, Utf16String> {
         match self.wide {
             true => Either::B(Utf16String::from(self.units)),

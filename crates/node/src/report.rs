@@ -16,9 +16,10 @@ pub(crate) type JsText = Either<String, Utf16String>;
 /// The snapshot (§4.5), packed: thousands of objects are made faster in JavaScript than through Node-API.
 #[napi(object, object_from_js = false)]
 pub struct Snapshot {
-    /// All names, one after the other.
+    /// The names, one after the other; one that is also that of the entry before, once.
     pub names: JsText,
-    /// For each entry: the length of its name, times two, plus one if it is shared; the index of its client.
+    /// For each entry: four times the length of its name, plus two if it is that of the entry before, plus one if it is shared; the
+    /// index of its client.
     pub entries: Uint32Array,
     /// How many entries are held; the others are pending.
     pub held: u32,
@@ -26,33 +27,41 @@ pub struct Snapshot {
 }
 
 pub(crate) fn query(state: &State) -> Snapshot {
-    let mut names = Text::default();
-    let (mut held, mut pending) = (Vec::new(), Vec::new());
+    let (mut held, mut pending) = (Entries::default(), Entries::default());
     let mut clients: Vec<ClientId> = Vec::new();
-    for holding in [true, false] {
-        let list = if holding { &mut held } else { &mut pending };
-        for live in state.manager.requests().filter(|live| live.token().is_some() == holding) {
-            let client = match clients.iter().rposition(|&known| known == live.client()) {
-                Some(index) => index,
-                None => {
-                    clients.push(live.client());
-                    clients.len() - 1
-                }
-            };
-            for (name, mode) in live.scope() {
-                let length = names.push(name) * 2 + usize::from(mode == Mode::Shared);
-                list.extend([length, client].map(|number| u32::try_from(number).unwrap_or(u32::MAX)));
+    for live in state.manager.requests() {
+        let client = match clients.iter().rposition(|&known| known == live.client()) {
+            Some(index) => index,
+            None => {
+                clients.push(live.client());
+                clients.len() - 1
             }
+        };
+        let list = if live.token().is_some() { &mut held } else { &mut pending };
+        for (name, mode) in live.scope() {
+            let same = list.last == Some(name);
+            let length = if same { 0 } else { list.names.push(name) };
+            let packed = 4 * length + 2 * usize::from(same) + usize::from(mode == Mode::Shared);
+            list.packed.extend([packed, client].map(|number| u32::try_from(number).unwrap_or(u32::MAX)));
+            list.last = Some(name);
         }
     }
-    let count = u32::try_from(held.len() / 2).unwrap_or(u32::MAX);
-    held.append(&mut pending);
+    let count = u32::try_from(held.packed.len() / 2).unwrap_or(u32::MAX);
+    held.packed.append(&mut pending.packed);
+    held.names.append(pending.names);
     Snapshot {
-        names: names.into_js(),
-        entries: Uint32Array::new(held),
+        names: held.names.into_js(),
+        entries: Uint32Array::new(held.packed),
         held: count,
         clients: clients.iter().map(ToString::to_string).collect(),
     }
+}
+
+#[derive(Default)]
+struct Entries<'a> {
+    names: Text,
+    packed: Vec<u32>,
+    last: Option<&'a Name>,
 }
 
 /// All that the snapshot may not show.

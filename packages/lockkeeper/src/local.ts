@@ -116,12 +116,13 @@ export const locks: LockManager = newManager(local);
 function snapshot({ names, entries, held, clients }: ReturnType<typeof agent.query>): LockManagerSnapshot {
   const lists: LockManagerSnapshot = { held: [], pending: [] };
   let at = 0;
+  let name = '';
   for (let i = 0; i < entries.length; i += 2) {
-    const end = at + (entries[i]! >>> 1);
-    const mode = entries[i]! & 1 ? 'shared' : 'exclusive';
+    const packed = entries[i]!;
+    if (!(packed & 2)) name = names.slice(at, (at += packed >>> 2));
+    const mode = packed & 1 ? 'shared' : 'exclusive';
     const list = i < 2 * held ? lists.held : lists.pending;
-    list.push({ clientId: clients[entries[i + 1]!]!, mode, name: names.slice(at, end) });
-    at = end;
+    list.push({ clientId: clients[entries[i + 1]!]!, mode, name });
   }
   return lists;
 }

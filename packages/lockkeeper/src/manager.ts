@@ -141,7 +141,7 @@ function request(
     : transport.submit(request, flags);
   if (!available) request.unavailable();
   else if (signal) request.arm(signal);
-  return request.promise;
+  return request.promise!;
 }
 
 /** Step 5. */

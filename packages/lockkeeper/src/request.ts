@@ -20,10 +20,15 @@ const MAX_TIMEOUT = 2 ** 31 - 1;
 /** The functions of the promise that was made last: an executor that is no closure. */
 let resolveLast: (value: unknown) => void;
 let rejectLast: (reason: unknown) => void;
+const nobody = (): void => {};
 const executor = (resolve: (value: unknown) => void, reject: (reason: unknown) => void): void => {
   resolveLast = resolve;
   rejectLast = reject;
 };
+
+const { then } = Promise.prototype;
+const begin = (request: Request): void => request.begin();
+const beginLate = (request: unknown): unknown => (request as Request).beginLate();
 
 export abstract class Request {
   state: number = State.NEW;
@@ -31,17 +36,17 @@ export abstract class Request {
   slot = -1;
   /** The fencing token, once it is granted. */
   token: number | bigint = 0;
-  /** What the owner was given: the released promise of a callback's lock, or the promise of a lock. */
-  readonly promise: Promise<unknown> = new Promise(executor);
-  readonly resolve = resolveLast;
-  readonly reject = rejectLast;
-  /** Starts the delivery of a grant that had to be waited for. */
-  private deliverLater?: () => void;
+  /** What the owner is given: the released promise of a callback's lock, or the promise of a lock. */
+  promise: Promise<unknown> | undefined = undefined;
+  /** Settle it. While the request waits, to resolve it starts the delivery. */
+  resolve: (value: unknown) => void = nobody;
+  reject: (reason: unknown) => void = nobody;
   /** Stops listening to the signal and the clock. */
   private disarm?: () => void;
   /** Behind `lock.signal`; made when somebody asks for it. */
   private controller?: AbortController;
-  private brokenBy?: DOMException;
+  /** Why it was given up or broken. */
+  private failure?: unknown;
 
   constructor(
     readonly transport: Transport,
@@ -63,14 +68,17 @@ export abstract class Request {
   queued(): void {
     this.state = State.WAITING;
     // The grant will come out of somebody else's asynchronous context. A reaction runs in that of its own `then`.
-    new Promise<void>((resolve) => (this.deliverLater = resolve)).then(() => this.begin());
+    this.promise = then.call(this.defer(), beginLate);
   }
 
   /** It was not to wait, and cannot be granted. */
   unavailable(): void {
     if (this.state === State.ENDED) return;
+    const waited = this.state === State.WAITING;
     this.state = State.UNAVAILABLE;
-    task(this.deliverLater ?? (() => this.begin()));
+    if (waited) return task(this.resolve, this);
+    this.promise = this.defer();
+    task(begin, this);
   }
 
   /** With `now`, the caller runs in a task of its own, which is as good as a later one. */
@@ -78,9 +86,26 @@ export abstract class Request {
     const waited = this.state === State.WAITING;
     this.state = State.GRANTED;
     this.token = token;
-    if (!waited) this.grantedAtOnce();
-    else if (now) this.deliverLater!();
-    else task(this.deliverLater!);
+    if (waited) return now ? this.resolve(this) : task(this.resolve, this);
+    this.promise = this.defer();
+    this.grantedAtOnce();
+  }
+
+  /** A promise that the functions of the request settle from now on. */
+  private defer(): Promise<unknown> {
+    const promise = new Promise(executor);
+    this.resolve = resolveLast;
+    this.reject = rejectLast;
+    return promise;
+  }
+
+  /** The same as `begin`, of one that waited. Gives what its promise becomes. */
+  beginLate(): Promise<unknown> {
+    // In a microtask after it was resolved.
+    if (this.state === State.ENDED) throw this.failure;
+    const promise = this.defer();
+    this.begin();
+    return promise;
   }
 
   /** The task of §4.4, step 14. A lock that was aborted or broken since is not delivered. */
@@ -99,17 +124,14 @@ export abstract class Request {
 
   /** The manager will not have it. */
   refused(reason: unknown): void {
-    this.end();
-    this.reject(reason);
+    this.fail(reason);
   }
 
   /** Stolen, or lost. One that was given up before is nobody's. */
   broke(cause: BrokenBy): void {
     if (this.state === State.ENDED) return;
-    this.end();
     const error = broken(describe(this.scope()), cause);
-    this.brokenBy = error;
-    this.reject(error);
+    this.fail(error);
     // Listeners are other people's code: they run when this thread is done with its mail.
     queueMicrotask(() => {
       this.controller?.abort(error);
@@ -122,9 +144,7 @@ export abstract class Request {
     const gone =
       (this.state === State.WAITING && this.transport.abort(this, timedOut)) ||
       (this.state === State.GRANTED && this.transport.release(this));
-    if (!gone) return;
-    this.end();
-    this.reject(reason);
+    if (gone) this.fail(reason);
   }
 
   /** Releases the lock. `false` if it was not held any more. */
@@ -159,8 +179,16 @@ export abstract class Request {
   /** Aborts when the lock is broken. */
   get signal(): AbortSignal {
     this.controller ??= new AbortController();
-    if (this.brokenBy) this.controller.abort(this.brokenBy);
+    if (this.failure) this.controller.abort(this.failure);
     return this.controller.signal;
+  }
+
+  private fail(reason: unknown): void {
+    this.end();
+    this.failure = reason;
+    // A thief may be robbed before its request has returned.
+    if (this.promise) this.reject(reason);
+    else this.promise = Promise.reject(reason);
   }
 
   private end(): void {
@@ -249,7 +277,6 @@ function takeTurn(request: CallbackRequest): Turn {
   return turn;
 }
 
-const { then } = Promise.prototype;
 const fulfilled = Promise.resolve();
 
 /**

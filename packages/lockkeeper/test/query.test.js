@@ -45,6 +45,16 @@ test('§4.5: the pending requests of one name come in the order in which they we
   assert.deepEqual([(await modes(a))[1], (await modes(b))[1]], [expected('a'), expected('b')]);
 });
 
+test('§4.5: each entry has its own name, also if its neighbours have the same', async () => {
+  const [a, wide, empty] = [unique('a'), unique('🔒\ud83d'), ''];
+  const [order, all] = [[a, a, wide, wide, empty, empty, a, wide, a], [a, empty, wide]];
+  await Promise.all(all.map((name) => hold(name)));
+  for (const name of order) request(name);
+  const { held, pending } = await locks.query();
+  const names = (list) => list.map(({ name }) => name).filter((name) => all.includes(name));
+  assert.deepEqual([names(held), names(pending)], [all, order]);
+});
+
 test('§4.5: a request appears in the snapshot as soon as request() has returned', async () => {
   const name = unique();
   const first = request(name);

@@ -120,6 +120,28 @@ testInProcess('departure: the same holds for a thief, and for a request that was
   assert.equal(await thieves[2].released, 'last');
 });
 
+testInProcess('departure: the same holds for one that is stolen by code that runs while it is delivered', async () => {
+  const name = unique();
+  const holder = await hold(name);
+  const waited = request(name);
+  let thief;
+  // The language looks for it in whatever a promise is resolved with.
+  Object.defineProperty(Object.prototype, 'then', {
+    configurable: true,
+    get() {
+      if (this?.name !== name || thief) return undefined;
+      delete Object.prototype.then;
+      thief = request(name, steal);
+      return undefined;
+    },
+  });
+  holder.release();
+  assert.equal((await rejectsDOM(waited.released, 'AbortError')).cause, 'stolen');
+  assert.equal(waited.ran, false);
+  thief.release('last');
+  assert.equal(await thief.released, 'last');
+});
+
 test('§4.1 step 3.4: what a robbed holder does later changes nothing', async () => {
   const name = unique();
   const robbed = await hold(name);
