@@ -27,6 +27,8 @@ pub(crate) struct Inner {
     /// The requests of this thread by slot. A slot is used again only after its request has ended and the thread knows.
     pub(crate) slots: RefCell<Vec<RequestId>>,
     pub(crate) numbers: Numbers,
+    /// The name that was asked for last, by `request`.
+    pub(crate) last: RefCell<Vec<u8>>,
 }
 
 thread_local! {
@@ -60,7 +62,8 @@ impl Agent {
         let client = state.manager.client().map_err(|limit| Error::from_reason(limit.to_string()))?;
         let mailbox = state.open(bell);
         drop(state);
-        let inner = Rc::new(Inner { mailbox, client, slots: RefCell::default(), numbers });
+        let inner =
+            Rc::new(Inner { mailbox, client, slots: RefCell::default(), numbers, last: RefCell::default() });
         env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
         at_thread_exit(move || _ = State::lock().close(mailbox, client));
         Ok(Self { inner })

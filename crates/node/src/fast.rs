@@ -19,6 +19,8 @@ pub(crate) mod flag {
     pub(crate) const IF_AVAILABLE: u32 = 2;
     pub(crate) const STEAL: u32 = 4;
     pub(crate) const REFUSE_DEADLOCK: u32 = 8;
+    /// The name is that of the last request, and is not given again.
+    pub(crate) const SAME: u32 = 16;
 }
 
 /// What a call came to.
@@ -140,9 +142,16 @@ unsafe extern "C" fn request(env: sys::napi_env, info: sys::napi_callback_info) 
     let ([name], agent) = unsafe { arguments::<1>(env, info) };
     let (slot, flags) = agent.numbers.given();
     let mode = if flags & flag::SHARED == 0 { Mode::Exclusive } else { Mode::Shared };
-    // SAFETY: as above.
-    let done =
-        unsafe { with_name(env, name, |name| agent.request(slot, &[(name, mode)], flags, None, None)) };
+    let mut last = agent.last.borrow_mut();
+    let read = match flags & flag::SAME {
+        0 => {
+            last.clear();
+            // SAFETY: as above.
+            unsafe { with_name(env, name, |name| last.extend_from_slice(name)) }
+        }
+        _ => Ok(()),
+    };
+    let done = read.map(|()| agent.request(slot, &[(&*last, mode)], flags, None, None));
     match done {
         Ok(Ok(())) => {}
         Ok(Err(error)) => unsafe { throw(env, &error.to_string()) },

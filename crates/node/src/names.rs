@@ -5,7 +5,7 @@ use napi::{
     Either, Env, Error, JsString, JsValue, Result, Status,
     bindgen_prelude::{Utf16String, sys},
 };
-use std::ptr;
+use std::{mem::MaybeUninit, ptr, slice};
 
 /// Names of up to so many code units are read without allocation.
 const SHORT: usize = 128;
@@ -20,16 +20,18 @@ pub(crate) unsafe fn with_name<R>(
     value: sys::napi_value,
     use_name: impl FnOnce(&[u8]) -> R,
 ) -> Result<R> {
-    let mut units = [0_u16; SHORT];
+    let mut units = [const { MaybeUninit::<u16>::uninit() }; SHORT];
     let mut len = 0;
     // SAFETY: the buffer has room for SHORT units, the closing zero included.
-    let status =
-        unsafe { sys::napi_get_value_string_utf16(env, value, units.as_mut_ptr(), SHORT, &raw mut len) };
+    let status = unsafe {
+        sys::napi_get_value_string_utf16(env, value, units.as_mut_ptr().cast(), SHORT, &raw mut len)
+    };
     if status != sys::Status::napi_ok {
         return Err(Error::new(Status::from(status), "a name is a string"));
     }
     if len + 1 < SHORT {
-        let units = &units[..len];
+        // SAFETY: so many were written.
+        let units = unsafe { slice::from_raw_parts(units.as_ptr().cast::<u16>(), len) };
         let mut bytes = [0_u8; SHORT];
         let mut seen = 0;
         for (byte, unit) in bytes.iter_mut().zip(units) {

@@ -36,7 +36,7 @@ export const News = {
 export interface NativeAgent {
   readonly clientId: string;
   fast(): {
-    request(name: string): void;
+    request(name?: string): void;
     /** Answers 0; or slot + 1 of the one request that was granted by it; or -1 if there are letters to collect. */
     release(): void;
     /** Answers how many letters it has written, which are as many as there is room for. */

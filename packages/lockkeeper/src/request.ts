@@ -20,7 +20,6 @@ const MAX_TIMEOUT = 2 ** 31 - 1;
 /** The functions of the promise that was made last: an executor that is no closure. */
 let resolveLast: (value: unknown) => void;
 let rejectLast: (reason: unknown) => void;
-const nobody = (): void => {};
 const executor = (resolve: (value: unknown) => void, reject: (reason: unknown) => void): void => {
   resolveLast = resolve;
   rejectLast = reject;
@@ -37,10 +36,10 @@ export abstract class Request {
   /** The fencing token, once it is granted. */
   token: number | bigint = 0;
   /** What the owner is given: the released promise of a callback's lock, or the promise of a lock. */
-  promise: Promise<unknown> | undefined = undefined;
+  promise: Promise<unknown> = new Promise(executor);
   /** Settle it. While the request waits, to resolve it starts the delivery. */
-  resolve: (value: unknown) => void = nobody;
-  reject: (reason: unknown) => void = nobody;
+  resolve = resolveLast;
+  reject = rejectLast;
   /** Stops listening to the signal and the clock. */
   private disarm?: () => void;
   /** Behind `lock.signal`; made when somebody asks for it. */
@@ -68,7 +67,7 @@ export abstract class Request {
   queued(): void {
     this.state = State.WAITING;
     // The grant will come out of somebody else's asynchronous context. A reaction runs in that of its own `then`.
-    this.promise = then.call(this.defer(), beginLate);
+    this.promise = then.call(this.promise, beginLate);
   }
 
   /** It was not to wait, and cannot be granted. */
@@ -76,9 +75,8 @@ export abstract class Request {
     if (this.state === State.ENDED) return;
     const waited = this.state === State.WAITING;
     this.state = State.UNAVAILABLE;
-    if (waited) return task(this.resolve, this);
-    this.promise = this.defer();
-    task(begin, this);
+    if (waited) task(this.resolve, this);
+    else task(begin, this);
   }
 
   /** With `now`, the caller runs in a task of its own, which is as good as a later one. */
@@ -86,24 +84,18 @@ export abstract class Request {
     const waited = this.state === State.WAITING;
     this.state = State.GRANTED;
     this.token = token;
-    if (waited) return now ? this.resolve(this) : task(this.resolve, this);
-    this.promise = this.defer();
-    this.grantedAtOnce();
-  }
-
-  /** A promise that the functions of the request settle from now on. */
-  private defer(): Promise<unknown> {
-    const promise = new Promise(executor);
-    this.resolve = resolveLast;
-    this.reject = rejectLast;
-    return promise;
+    if (!waited) this.grantedAtOnce();
+    else if (now) this.resolve(this);
+    else task(this.resolve, this);
   }
 
   /** The same as `begin`, of one that waited. Gives what its promise becomes. */
   beginLate(): Promise<unknown> {
-    // In a microtask after it was resolved.
+    // It has failed while it was resolved.
     if (this.state === State.ENDED) throw this.failure;
-    const promise = this.defer();
+    const promise = new Promise(executor);
+    this.resolve = resolveLast;
+    this.reject = rejectLast;
     this.begin();
     return promise;
   }
@@ -186,9 +178,7 @@ export abstract class Request {
   private fail(reason: unknown): void {
     this.end();
     this.failure = reason;
-    // A thief may be robbed before its request has returned.
-    if (this.promise) this.reject(reason);
-    else this.promise = Promise.reject(reason);
+    this.reject(reason);
   }
 
   private end(): void {
@@ -201,6 +191,8 @@ export abstract class Request {
 export class CallbackRequest extends Request {
   /** Whether the callback was told that there is no lock. */
   private nothing?: boolean;
+  /** The turn in which it begins. */
+  turn?: Turn | undefined;
 
   constructor(
     transport: Transport,
@@ -227,7 +219,8 @@ export class CallbackRequest extends Request {
   /** §4.4, steps 14.2 and 14.3, and what §2.4 has to follow. */
   private run(lock: Lock | null): void {
     const { callback } = this;
-    const turn = takeTurn(this);
+    const turn = this.turn ?? takeTurn(this);
+    this.turn = undefined;
     let result: unknown;
     try {
       result = lock && outer.storage ? outer.storage.run(this, () => callback(lock)) : callback(lock);
@@ -251,7 +244,13 @@ export class CallbackRequest extends Request {
  */
 class Turn {
   request: CallbackRequest | undefined = undefined;
-  readonly begin = (): void => this.give().begin();
+  readonly begin = (): void => {
+    const request = this.request!;
+    request.turn = this;
+    request.begin();
+    // It was aborted or broken before, and has no use for it.
+    if (request.turn === this) this.give();
+  };
   readonly resolved = (value: unknown): void => {
     const request = this.give();
     request.settled(request.resolve, value);
