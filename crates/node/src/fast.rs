@@ -11,7 +11,13 @@ use napi::{
     bindgen_prelude::{JsObjectValue, Object, Unknown, sys},
     check_status,
 };
-use std::{ffi::c_void, ptr, rc::Rc, thread};
+use std::{
+    ffi::c_void,
+    ptr,
+    rc::Rc,
+    thread,
+    time::{Duration, Instant},
+};
 
 /// How a request is made, beyond its names.
 pub(crate) mod flag {
@@ -22,6 +28,10 @@ pub(crate) mod flag {
     /// The name is that of the last request, and is not given again.
     pub(crate) const SAME: u32 = 16;
 }
+
+/// For how long an agent that will look again for letters waits for one in the call itself: it spares it turns of its event loop,
+/// and is no longer than a few of them.
+const ATTENTION: Duration = Duration::from_micros(10);
 
 /// What a call came to.
 pub(crate) mod answer {
@@ -89,15 +99,17 @@ impl Numbers {
     #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
     pub(crate) fn collect(&self, mailbox: Address, looks_again: bool) {
         let mut state = State::lock();
+        let begun = Instant::now();
+        while looks_again && state.look(mailbox.place, true).is_empty() && begun.elapsed() < ATTENTION {
+            // Who is to write one may need the processor.
+            drop(state);
+            thread::yield_now();
+            state = State::lock();
+        }
         let letters = state.look(mailbox.place, looks_again);
         let count = letters.len().min(self.room());
         letters.drain(..count).enumerate().for_each(|(place, letter)| self.put_letter(place, letter));
         self.put(0, count as f64, 0);
-        drop(state);
-        if looks_again && count == 0 {
-            // Who is to write one may need the processor.
-            thread::yield_now();
-        }
     }
 
     fn put_letter(&self, place: usize, letter: Letter) {

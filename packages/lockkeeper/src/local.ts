@@ -25,7 +25,7 @@ const table: (Request | undefined)[] = [];
 const free: number[] = [];
 
 /** How often to look for letters, once each turn of the event loop, before the thread sleeps. */
-const LOOKS = 100;
+const LOOKS = 20;
 /** How many rings of the bell it takes at most until that is tried again, once it was in vain. */
 const DOUBT = 127;
 
