@@ -1,7 +1,8 @@
 //! A session with Lockkeeper's daemon: that of this machine, or, with the feature `network`, another's.
 //!
 //! [`Session::open`] connects, and starts this user's daemon if none answers. Requests are made without waiting; each has a
-//! listener that is told what becomes of it. A thread of the session's reads what the daemon says, or, if it likes, one that waits for it.
+//! listener that is told what becomes of it. A thread of the session's reads what the daemon says; or one that waits for it, if it
+//! calls [`Session::look_out`] or [`Session::wait`].
 //!
 //! The table of requests is the truth of this side. When the daemon dies, the session waits for the next one, starts it if
 //! need be, and says again what is in the table: locks are reclaimed, places in queues kept. If that cannot be done in time,
