@@ -54,8 +54,12 @@ impl Line {
 
     /// Sleeps until the bell rings. Who sleeps in the read itself is woken, too, when the daemon has read.
     pub(crate) fn sleep(&self) {
-        if let Self::Local { bell, .. } = self {
-            let _ = epoll::wait(bell, spare_capacity(&mut Vec::with_capacity(1)), None);
+        match self {
+            Self::Local { bell, .. } => {
+                let _ = epoll::wait(bell, spare_capacity(&mut Vec::with_capacity(1)), None);
+            }
+            #[cfg(feature = "network")]
+            Self::Network(_) => {}
         }
     }
 
@@ -88,7 +92,11 @@ impl Line {
 
     /// Appends the bytes that are there. `false` if there are none; on the network, waits for some.
     fn try_read(&self, input: &mut Vec<u8>) -> io::Result<bool> {
-        let Self::Local { stream, .. } = self else { return self.read(input).map(|()| true) };
+        let stream = match self {
+            Self::Local { stream, .. } => stream,
+            #[cfg(feature = "network")]
+            Self::Network(web) => return web.read(input).map(|()| true),
+        };
         input.reserve(SPACE);
         match rustix::net::recv(stream, spare_capacity(input), RecvFlags::DONTWAIT) {
             Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),

@@ -127,6 +127,16 @@ impl Remote {
         self.numbers.collect(self.shared.mailbox, false);
     }
 
+    /// Looks out for the daemon's answer, for some microseconds. The caller collects letters next: the bell need not ring.
+    #[napi]
+    pub fn look_out(&self) {
+        let place = self.shared.mailbox.place;
+        if let Ok(session) = self.shared.session() {
+            State::lock().look(place, true);
+            session.look_out(|| !State::lock().letters(place).is_empty());
+        }
+    }
+
     /// Makes a request, of the slot and with the flags in the numbers.
     #[napi]
     pub fn request(

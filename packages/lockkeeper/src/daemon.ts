@@ -1,6 +1,7 @@
 /** The addon's session: with a daemon of this machine, on a Unix socket. It finds the daemon again when it dies. */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
+import { task } from './host.js';
 import { newNumbers, readLetters } from './mail.js';
 import { addon, daemonPath, News, type NativeRemote } from './native.js';
 import type { Listener, Session, Snapshot } from './remote.js';
@@ -23,6 +24,8 @@ export class DaemonSession implements Session {
   readonly #free: number[] = [];
   /** What was said before the session was open. */
   #unsaid: (() => void)[] | undefined = [];
+  /** Whether it will look out for answers in a task, when all was asked that is asked in this one. */
+  #attentive = false;
   /** Why there is no session. */
   #failure: Error | undefined;
   #settle!: { resolve: () => void; reject: (reason: unknown) => void };
@@ -70,10 +73,19 @@ export class DaemonSession implements Session {
   }
 
   #say(say: () => void): void {
-    if (this.#unsaid === undefined) say();
-    else this.#unsaid.push(say);
     if (this.#failure) queueMicrotask(() => this.#fail());
+    if (this.#unsaid !== undefined) return void this.#unsaid.push(say);
+    say();
+    if (!this.#attentive) task(this.#lookOut);
+    this.#attentive = true;
   }
+
+  /** Often the daemon has answered by now, or is about to: to be woken for that takes longer. */
+  readonly #lookOut = (): void => {
+    this.#attentive = false;
+    this.#native.lookOut();
+    this.#collect();
+  };
 
   #collect(): void {
     readLetters(

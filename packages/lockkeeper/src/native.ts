@@ -61,6 +61,7 @@ export interface NativeRemote {
   /** Throws if the session could not be opened. */
   clientId(): string;
   collect(): void;
+  lookOut(): void;
   request(names: string[], shared: boolean[], nestedIn: number | undefined, info: string | undefined): void;
   release(slot: number, timedOut: boolean): void;
   query(slot: number, deadlocks: boolean): void;
