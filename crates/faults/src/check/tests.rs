@@ -121,6 +121,26 @@ fn who_waits_goes_before_who_asks_later() {
 }
 
 #[test]
+fn who_was_granted_and_robbed_unheard_was_not_overtaken() {
+    // The first has the token that nobody hears of, is robbed of it, and waits on with the next daemon.
+    let rules = |cuts: Vec<Nanos>, unheard| {
+        let mut first = exclusive(0, ms(0), 1000, ms(100));
+        (first.queued, first.granted) = (Some(ms(1)), Some((ms(90), 1000)));
+        let (robs, next) = (100 + u64::from(unheard), 101 + u64::from(unheard));
+        let before = (90..100).map(|token| exclusive(3, ms(0), token, ms(0)));
+        let stories = [first, thief(1, ms(10), robs, ms(12)), exclusive(2, ms(20), next, ms(30))];
+        let mut facts = Facts { disturbances: vec![ms(50)], ..facts(4) };
+        facts.fates[0].cuts = cuts;
+        let of_order = |rule: &Rule| matches!(rule, Rule::Order | Rule::OrderAcross);
+        let stories = stories.into_iter().chain(before).collect();
+        seen(facts, stories, &[]).into_iter().filter(of_order).collect::<Vec<_>>()
+    };
+    assert_eq!(rules(vec![ms(15)], true), []);
+    assert_eq!(rules(vec![ms(15)], false), [Rule::Order]);
+    assert_eq!(rules(vec![], true), [Rule::Order]);
+}
+
+#[test]
 fn every_request_has_its_end_and_its_reason() {
     let asked = Story { releasing: None, over: false, ..exclusive(0, ms(0), 1, 0) };
     assert_eq!(seen(facts(1), vec![asked.clone()], &[]), [Rule::Answered]);
