@@ -90,7 +90,7 @@ impl Wire {
     /// As the crate does it.
     fn look_out(&mut self) -> usize {
         let begun = Instant::now();
-        while !self.attention.is_zero() && begun.elapsed() < self.attention {
+        while begun.elapsed() < self.attention {
             match recv(&self.stream, &mut self.input[self.end..], RecvFlags::DONTWAIT) {
                 Ok((_, count)) => return count,
                 Err(_) => thread::yield_now(),

@@ -84,7 +84,7 @@ impl Line {
     /// Waits for bytes, and appends them.
     fn read(&self, input: &mut Vec<u8>) -> io::Result<()> {
         match self {
-            Self::Local { stream, .. } => read_some(stream, input),
+            Self::Local { stream, .. } => read_some(stream, RecvFlags::empty(), input).map(drop),
             #[cfg(feature = "network")]
             Self::Network(web) => web.read(input),
         }
@@ -92,17 +92,10 @@ impl Line {
 
     /// Appends the bytes that are there. `false` if there are none; on the network, waits for some.
     fn try_read(&self, input: &mut Vec<u8>) -> io::Result<bool> {
-        let stream = match self {
-            Self::Local { stream, .. } => stream,
+        match self {
+            Self::Local { stream, .. } => read_some(stream, RecvFlags::DONTWAIT, input),
             #[cfg(feature = "network")]
-            Self::Network(web) => return web.read(input).map(|()| true),
-        };
-        input.reserve(SPACE);
-        match rustix::net::recv(stream, spare_capacity(input), RecvFlags::DONTWAIT) {
-            Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(error) => Err(error.into()),
+            Self::Network(web) => web.read(input).map(|()| true),
         }
     }
 
@@ -138,15 +131,14 @@ impl AsFd for Line {
     }
 }
 
-/// Bytes that are read in one go.
-const SPACE: usize = 64 << 10;
-
-/// Reads once, and appends what came. The space for it is not cleared first: an answer is short.
-pub(crate) fn read_some(stream: impl AsFd, input: &mut Vec<u8>) -> io::Result<()> {
-    input.reserve(SPACE);
-    match rustix::io::read(stream, spare_capacity(input)) {
-        Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
-        Ok(_) | Err(Errno::INTR) => Ok(()),
+/// Reads once, and appends what came, if anything did. The space for it is not cleared first: an answer is short.
+pub(crate) fn read_some(stream: impl AsFd, flags: RecvFlags, input: &mut Vec<u8>) -> io::Result<bool> {
+    input.reserve(64 << 10);
+    match rustix::net::recv(stream, spare_capacity(input), flags) {
+        Ok((_, 0)) => Err(io::ErrorKind::UnexpectedEof.into()),
+        Ok(_) => Ok(true),
+        Err(Errno::INTR) => Ok(false),
+        Err(Errno::AGAIN) if flags.contains(RecvFlags::DONTWAIT) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }

@@ -208,17 +208,22 @@ impl Session {
         if answered() {
             return;
         }
-        self.shared.overhear(|ear| {
-            ear.discouraged = ear.discouraged.saturating_sub(1);
+        let Some(mut ear) = self.shared.free_ear() else { return };
+        if ear.discouraged > 0 {
+            ear.discouraged -= 1;
+            return;
+        }
+        ear.overhear(|ear| {
             let begun = Instant::now();
-            while ear.discouraged == 0 && !answered() {
+            while !answered() {
                 if self.shared.hear_some(ear)? {
                     ear.pause = 1;
                 } else if begun.elapsed() < LOOK_OUT {
                     thread::yield_now();
                 } else {
                     ear.pause = (2 * ear.pause).min(DISCOURAGED);
-                    ear.discouraged = ear.pause;
+                    ear.discouraged = ear.pause - 1;
+                    break;
                 }
             }
             Ok(())
@@ -231,7 +236,8 @@ impl Session {
     /// It returns early if the daemon is on the network, goes away, or is heard by another thread: who is told of what is waited
     /// for must wake this thread, too.
     pub fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
-        self.shared.overhear(|ear| {
+        let Some(mut ear) = self.shared.free_ear() else { return };
+        ear.overhear(|ear| {
             while !done() && (self.shared.hear_some(ear)? || ear.reader.line.sleep_until(until)) {}
             Ok(())
         });
@@ -466,18 +472,12 @@ impl Shared {
         Ok(some)
     }
 
-    /// Lets this thread hear the daemon instead of the session's, if nobody else does.
-    fn overhear(&self, hear: impl FnOnce(&mut Ear) -> io::Result<()>) {
-        let mut ear = match self.ear.try_lock() {
-            Ok(ear) => ear,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        let line = Arc::clone(&ear.reader.line);
-        // The session's thread sleeps on meanwhile, unless the connection ends: that is its business.
-        if line.ring(false) {
-            let _ = hear(&mut ear);
-            line.ring(true);
+    /// The ear, unless somebody has it.
+    fn free_ear(&self) -> Option<MutexGuard<'_, Ear>> {
+        match self.ear.try_lock() {
+            Ok(ear) => Some(ear),
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -540,6 +540,18 @@ impl Shared {
                 Err(mpsc::RecvTimeoutError::Timeout) if !self.lock().closed && pulse::now() < deadline => {}
                 Err(_) => return Err(unreachable(io::ErrorKind::TimedOut.into())),
             }
+        }
+    }
+}
+
+impl Ear {
+    /// Lets this thread hear the daemon instead of the session's, which sleeps on meanwhile; unless the connection ends: that is
+    /// its business.
+    fn overhear(&mut self, hear: impl FnOnce(&mut Self) -> io::Result<()>) {
+        let line = Arc::clone(&self.reader.line);
+        if line.ring(false) {
+            let _ = hear(self);
+            line.ring(true);
         }
     }
 }

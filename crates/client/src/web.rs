@@ -5,6 +5,7 @@ use lockkeeper_wire::{
     frame,
     websocket::{self, SUBPROTOCOL},
 };
+use rustix::net::RecvFlags;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore,
     crypto::ring,
@@ -73,9 +74,11 @@ impl Web {
 
     /// Reads once, and appends what can be understood of it.
     pub(crate) fn read(&self, input: &mut Vec<u8>) -> io::Result<()> {
-        let Some(tls) = &self.tls else { return read_some(&self.stream, input) };
+        let Some(tls) = &self.tls else {
+            return read_some(&self.stream, RecvFlags::empty(), input).map(drop);
+        };
         let mut sealed = Vec::new();
-        read_some(&self.stream, &mut sealed)?;
+        read_some(&self.stream, RecvFlags::empty(), &mut sealed)?;
         let (mut sealed, mut tls) = (&sealed[..], lock(tls));
         while !sealed.is_empty() {
             tls.read_tls(&mut sealed)?;

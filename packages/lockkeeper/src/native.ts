@@ -36,6 +36,7 @@ export const News = {
 export interface NativeAgent {
   readonly clientId: string;
   fast(): {
+    /** Without a name, it is that of the last request, as the flags say. */
     request(name?: string): void;
     /** Answers 0; or slot + 1 of the one request that was granted by it; or -1 if there are letters to collect. */
     release(): void;

@@ -132,7 +132,7 @@ export class Remote implements Transport, Listener {
     this.#releasing.delete(request);
     if (how === 'unavailable') request.unavailable();
     else if (how === 'stolen' || how === 'lost') request.broke(how);
-    else if (how !== 'ended') request.refused(how);
+    else if (how !== 'ended') request.fail(how);
     releasing?.(how === 'ended');
   }
 

@@ -114,11 +114,6 @@ export abstract class Request {
     if (this.state === State.HELD) this.deliver();
   }
 
-  /** The manager will not have it. */
-  refused(reason: unknown): void {
-    this.fail(reason);
-  }
-
   /** Stolen, or lost. One that was given up before is nobody's. */
   broke(cause: BrokenBy): void {
     if (this.state === State.ENDED) return;
@@ -175,7 +170,8 @@ export abstract class Request {
     return this.controller.signal;
   }
 
-  private fail(reason: unknown): void {
+  /** It is over, and this is why. */
+  fail(reason: unknown): void {
     this.end();
     this.failure = reason;
     this.reject(reason);

@@ -76,7 +76,7 @@ fn robbed_unheard(seen: &Seen, tokens: &HashSet<u64>, first: &Story, second: &St
         let Some((at, token)) = thief.granted else { return false };
         from <= at
             && token < before
-            && thief.scope.iter().any(|(name, _)| first.mode(name).is_some())
+            && thief.meets(first)
             && (token.saturating_sub(8)..token).any(|unheard| !tokens.contains(&unheard))
     };
     (cut || silent) && seen.steals.iter().any(|&thief| robs(&seen.stories[thief]))

@@ -143,6 +143,11 @@ impl Story {
         }
     }
 
+    /// Whether they have a name in common.
+    pub(crate) fn meets(&self, other: &Self) -> bool {
+        self.scope.iter().any(|(name, _)| other.mode(name).is_some())
+    }
+
     pub(crate) fn mode(&self, name: &str) -> Option<Mode> {
         self.scope.iter().find(|(own, _)| own == name).map(|(_, mode)| *mode)
     }
@@ -217,9 +222,7 @@ impl Seen {
                 (Some((_, theirs)), Some((_, ours))) => theirs > ours,
                 _ => true,
             };
-            greater
-                && thief.refused.is_none()
-                && thief.scope.iter().any(|(name, _)| victim.mode(name).is_some())
+            greater && thief.refused.is_none() && thief.meets(victim)
         };
         self.steals.iter().filter(is_thief).copied()
     }
