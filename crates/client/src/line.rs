@@ -173,13 +173,13 @@ impl Reader {
         self.line.try_read(&mut self.input)
     }
 
-    /// Hands on every whole message that has come.
-    pub(crate) fn read(&mut self, mut hear: impl FnMut(ToClient<'_>)) -> io::Result<()> {
+    /// Hands on every whole message that has come. `false` if there is none.
+    pub(crate) fn read(&mut self, mut hear: impl FnMut(ToClient<'_>)) -> io::Result<bool> {
         let mut start = 0;
         let end = loop {
             match self.take(start, &mut hear) {
                 Ok(Some(length)) => start += length,
-                end => break end.map(drop),
+                end => break end.map(|_| start > 0),
             }
         };
         self.input.drain(..start);

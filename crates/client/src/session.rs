@@ -465,11 +465,11 @@ impl Shared {
         told.tell();
     }
 
-    /// Hears what there is. `false` if there is nothing.
+    /// Hears what there is. `false` if there is nothing: neither in the connection, nor left by who had the ear before.
     fn hear_some(&self, ear: &mut Ear) -> io::Result<bool> {
-        let some = ear.reader.try_fill()?;
-        ear.reader.read(|message| self.tell(message))?;
-        Ok(some)
+        let came = ear.reader.try_fill()?;
+        let heard = ear.reader.read(|message| self.tell(message))?;
+        Ok(came || heard)
     }
 
     /// The ear, unless somebody has it.
@@ -612,5 +612,64 @@ fn welcome(message: ToClient<'_>, hello: Duration) -> Result<Welcome, Error> {
         }
         ToClient::Goodbye { code, message } => Err(Error::Refused { code, message: message.into() }),
         _ => Err(Error::Refused { code: 0, message: "the daemon does not speak as a daemon does".into() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockkeeper_core::Mode;
+    use lockkeeper_wire::frame;
+    use std::{
+        env, fs,
+        io::{Read, Write},
+        os::unix::net::UnixListener,
+        process,
+        sync::mpsc,
+    };
+
+    /// The session's thread reads first and tells then. Who takes the ear in between must not go to sleep on what it was told.
+    #[test]
+    fn what_another_thread_has_read_is_heard_before_anybody_sleeps() {
+        let socket = env::temp_dir().join(format!("lockkeeper-session-{}.sock", process::id()));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let daemon = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut say = |message: ToClient<'_>| {
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0, "each message comes in one piece");
+                let mut out = Vec::new();
+                frame::append(&mut out, |out| message.encode(out));
+                stream.write_all(&out).unwrap();
+            };
+            let client_id = "0123456789abcdef";
+            say(ToClient::Welcome {
+                version: VERSION,
+                client_id,
+                secret: [0; 16],
+                ttl: 10_000,
+                resumed: false,
+            });
+            say(ToClient::Granted { rid: 1, token: 42, receipt: [0; 16] });
+            stream
+        });
+        let endpoint = format!("unix:{}", socket.display()).parse().unwrap();
+        let session = Session::open(&endpoint, None, "default").unwrap();
+        let mut ear = session.shared.ear();
+        let (told, tells) = mpsc::channel();
+        session.request(Request {
+            scope: vec![(Name::from("a"), Mode::Exclusive)],
+            flags: lockkeeper_wire::Flags::default(),
+            nested_in: None,
+            info: None,
+            listener: Arc::new(move |event| told.send(event).unwrap()),
+        });
+        ear.reader.fill().unwrap();
+        let _stream = daemon.join().unwrap();
+        assert!(tells.try_recv().is_err(), "it was read, and nobody was told");
+        assert!(session.shared.hear_some(&mut ear).unwrap());
+        assert!(matches!(tells.try_recv(), Ok(Event::Granted { token: 42, .. })));
+        assert!(!session.shared.hear_some(&mut ear).unwrap());
+        drop(ear);
+        fs::remove_file(socket).unwrap();
     }
 }
