@@ -5,8 +5,9 @@ use crate::{
     servers::Server,
 };
 use std::{
+    num::NonZero,
     sync::{
-        Barrier,
+        Arc, Barrier,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
@@ -37,6 +38,26 @@ pub struct Figures {
     pub longest: f64,
     /// The same, in turns of others.
     pub longest_turns: f64,
+}
+
+/// While it lives, each processor has a thread to run that only counts.
+pub struct Busy(Arc<AtomicBool>);
+
+impl Busy {
+    pub fn new() -> Self {
+        let over = Arc::new(AtomicBool::new(false));
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            let over = Arc::clone(&over);
+            thread::spawn(move || (0..u64::MAX).take_while(|_| !over.load(Relaxed)).count());
+        }
+        Self(over)
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
 }
 
 /// The names that the clients lock.

@@ -8,7 +8,7 @@ mod report;
 mod servers;
 
 use clients::{Echo, Ours, Postgres, Raw, Redis};
-use load::{Contender, Names};
+use load::{Busy, Contender, Names};
 use report::{
     Report,
     Target::{AtLeast, AtMost},
@@ -117,6 +117,14 @@ fn table() {
         }
         report.figures(clients, &figures, true);
     }
+
+    report.say("## Both on a busy machine\n\nEach processor also has a thread to run that only counts. Who looks out for something \
+                there loses the processor to it for milliseconds; ours notices, and sleeps instead.\n");
+    let busy = Busy::new();
+    for names in [Names::Distinct, Names::Hot] {
+        report.figures(16, &load::compare(&contenders, 16, names), names == Names::Hot);
+    }
+    drop(busy);
 
     report.say("## Acquire + release, pipelined on one connection\n\n| | pairs a second |\n|---|---|");
     let names = ["Lockkeeper's protocol", &redis.version];

@@ -4,7 +4,17 @@ use crate::{engine::Engine, names};
 use dashmap::DashMap;
 use futures_lite::future::block_on;
 use lockkeeper::Locks;
-use std::{fmt::Write, hint::black_box, sync::Arc, thread, time::Instant};
+use std::{
+    fmt::Write,
+    hint::black_box,
+    num::NonZero,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 /// Pairs of acquire and release in one round.
 const PAIRS: usize = 100_000;
@@ -140,6 +150,13 @@ pub fn table() -> String {
     for (threads, (ours, theirs)) in [(1, one), (2, threads(2)), (4, threads(4))] {
         let _ = writeln!(out, "| {threads} | {ours:.1} | {:.2} × | {theirs:.1} |", ours / one.0);
     }
+    let _ = writeln!(
+        out,
+        "\n## The longest pair of four threads, each processor being busy with another thread\n"
+    );
+    let _ = writeln!(out, "| lockkeeper | DashMap + tokio `RwLock` |\n|---|---|");
+    let (ours, theirs) = longest();
+    let _ = writeln!(out, "| {:.0} ms | {:.0} ms |", ours.as_secs_f64() * 1e3, theirs.as_secs_f64() * 1e3);
     out
 }
 
@@ -161,6 +178,44 @@ fn core(names: &[&'static str]) -> f64 {
         });
     }
     best
+}
+
+/// The longest pair of four threads while as many others as there are processors only count, ours and DashMap + tokio's: the
+/// median of the rounds.
+fn longest() -> (Duration, Duration) {
+    const TIME: Duration = Duration::from_millis(200);
+    fn worst(contender: &impl Contender, names: &[&'static str]) -> Duration {
+        let worst = |names: &[&'static str]| {
+            let (start, mut worst) = (Instant::now(), Duration::ZERO);
+            while start.elapsed() < TIME {
+                let pair = Instant::now();
+                block_on(pairs(contender, names, 1));
+                worst = worst.max(pair.elapsed());
+            }
+            worst
+        };
+        thread::scope(|scope| {
+            let threads: Vec<_> =
+                names.chunks(names.len() / 4).map(|names| scope.spawn(move || worst(names))).collect();
+            threads.into_iter().map(|thread| thread.join().expect("it works")).max().expect("there are four")
+        })
+    }
+    let names = names(1_000);
+    let (ours, theirs) = (Guard::default(), DashTokio::default());
+    let over = AtomicBool::new(false);
+    let mut rounds: Vec<_> = thread::scope(|scope| {
+        for _ in 0..thread::available_parallelism().map_or(1, NonZero::get) {
+            scope.spawn(|| (0..u64::MAX).take_while(|_| !over.load(Relaxed)).count());
+        }
+        let rounds = (0..ROUNDS).map(|_| (worst(&ours, &names), worst(&theirs, &names))).collect();
+        over.store(true, Relaxed);
+        rounds
+    });
+    let mut median = |of: fn(&(Duration, Duration)) -> Duration| {
+        rounds.sort_by_key(of);
+        of(&rounds[rounds.len() / 2])
+    };
+    (median(|round| round.0), median(|round| round.1))
 }
 
 /// Millions of pairs a second with so many threads, ours and DashMap + tokio's: the median of the rounds, since

@@ -26,7 +26,10 @@ const ATTEMPTS: u32 = 8;
 /// How long who has asked looks out for the answer, before it sleeps. To wake a processor that sleeps can take as long.
 const LOOK_OUT: Duration = Duration::from_micros(50);
 
-/// How often that is left out at most, after it was in vain.
+/// Who gets the processor back so late has lost it to others, who need it: on a busy machine it is better to sleep.
+const ROBBED: Duration = Duration::from_micros(500);
+
+/// For how many times as long as it took in vain it is left out at most. For twice as many each time; for all, if robbed.
 const DISCOURAGED: u32 = 64;
 
 /// How often it looks, while it cannot reach the daemon, whether that still makes sense.
@@ -98,8 +101,8 @@ struct Shared {
 /// Who has it hears the daemon, and tells listeners and askers in that order. Locked before the state.
 struct Ear {
     reader: Reader,
-    /// How often it will not be looked out for answers, and how often it was not after it had been in vain last.
-    discouraged: u32,
+    /// Until when it is not looked out for answers, and for how many times as long as it took in vain last.
+    rest: Instant,
     pause: u32,
 }
 
@@ -149,7 +152,7 @@ impl Session {
             heir: None,
         };
         let (endpoint, bucket) = (endpoint.clone(), bucket.into());
-        let ear = Mutex::new(Ear { reader, discouraged: 0, pause: 1 });
+        let ear = Mutex::new(Ear { reader, rest: Instant::now(), pause: 1 });
         let shared = Arc::new(Shared { endpoint, program, bucket, state: Mutex::new(state), ear });
         let (ends, ended) = mpsc::channel();
         let listening = Arc::clone(&shared);
@@ -209,20 +212,20 @@ impl Session {
             return;
         }
         let Some(mut ear) = self.shared.free_ear() else { return };
-        if ear.discouraged > 0 {
-            ear.discouraged -= 1;
+        let begun = Instant::now();
+        if begun < ear.rest {
             return;
         }
         ear.overhear(|ear| {
-            let begun = Instant::now();
             while !answered() {
-                if self.shared.hear_some(ear)? {
+                let (heard, took) = (self.shared.hear_some(ear)?, begun.elapsed());
+                if heard && took < ROBBED {
                     ear.pause = 1;
-                } else if begun.elapsed() < LOOK_OUT {
+                } else if took < LOOK_OUT {
                     thread::yield_now();
                 } else {
-                    ear.pause = (2 * ear.pause).min(DISCOURAGED);
-                    ear.discouraged = ear.pause - 1;
+                    ear.pause = if took < ROBBED { (2 * ear.pause).min(DISCOURAGED) } else { DISCOURAGED };
+                    ear.rest = begun + took * ear.pause;
                     break;
                 }
             }

@@ -8,11 +8,14 @@ use std::{
     hint::spin_loop,
     sync::{PoisonError, TryLockError},
     thread::yield_now,
+    time::{Duration, Instant},
 };
 
-/// How often to do what before each further try: some 100 µs in all, the first of them 250 ns.
-const WAITS: [(u32, fn()); 5] =
-    [(16, spin_loop), (64, spin_loop), (256, spin_loop), (64, yield_now), (256, yield_now)];
+/// How often to spin before each further try: some 5 µs in all, the first of them 250 ns.
+const SPINS: [u32; 3] = [16, 64, 256];
+
+/// For how long to let others have the processor before each further try.
+const YIELDS: [Duration; 2] = [Duration::from_micros(25), Duration::from_micros(100)];
 
 /// Locks; a panic elsewhere is no reason to give up everybody's locks.
 #[inline]
@@ -39,8 +42,18 @@ fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
 /// things, the first try mostly succeeds.
 #[cold]
 fn lock_contended<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    for (times, wait) in WAITS {
-        (0..times).for_each(|_| wait());
+    for times in SPINS {
+        (0..times).for_each(|_| spin_loop());
+        if let Some(guard) = try_lock(mutex) {
+            return guard;
+        }
+    }
+    let begun = Instant::now();
+    for time in YIELDS {
+        // On a busy machine it may be gone for long: not twice then.
+        while begun.elapsed() < time {
+            yield_now();
+        }
         if let Some(guard) = try_lock(mutex) {
             return guard;
         }

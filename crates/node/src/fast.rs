@@ -33,6 +33,13 @@ pub(crate) mod flag {
 /// and is no longer than a few of them.
 const ATTENTION: Duration = Duration::from_micros(10);
 
+/// Who gets the processor back so late has lost it to others, who need it: on a busy machine it is better not to wait so.
+const ROBBED: Duration = Duration::from_micros(500);
+
+/// For how many times as long that is left out then at most. For twice as many each time: it may have been the start of another
+/// agent.
+const DISCOURAGED: u32 = 64;
+
 /// What a call came to.
 pub(crate) mod answer {
     pub(crate) const QUEUED: u32 = 0;
@@ -99,12 +106,20 @@ impl Numbers {
     #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
     pub(crate) fn collect(&self, mailbox: Address, looks_again: bool) {
         let mut state = State::lock();
-        let begun = Instant::now();
-        while looks_again && state.look(mailbox.place, true).is_empty() && begun.elapsed() < ATTENTION {
+        let (begun, mut waited) = (Instant::now(), Duration::ZERO);
+        let waits = looks_again && begun >= state.rest;
+        while waits && state.look(mailbox.place, true).is_empty() && waited < ATTENTION {
             // Who is to write one may need the processor.
             drop(state);
             thread::yield_now();
             state = State::lock();
+            waited = begun.elapsed();
+        }
+        if waited > ROBBED {
+            state.pause = (2 * state.pause).min(DISCOURAGED);
+            state.rest = begun + waited * state.pause;
+        } else if !waited.is_zero() {
+            state.pause = 1;
         }
         let letters = state.look(mailbox.place, looks_again);
         let count = letters.len().min(self.room());

@@ -16,6 +16,8 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
         opened: 0,
         effects: Vec::new(),
         began: Instant::now(),
+        rest: Instant::now(),
+        pause: 1,
     })
 });
 
@@ -29,6 +31,9 @@ pub(crate) struct State {
     pub(crate) effects: Vec<Effect<Ticket>>,
     /// Waiting times count from here.
     began: Instant,
+    /// Until when no agent waits for letters in a call, and for how many times as long as one lost the processor last that is.
+    pub(crate) rest: Instant,
+    pub(crate) pause: u32,
 }
 
 /// What the addon keeps with a request: whose it is.

@@ -3,7 +3,8 @@
 //! To wake a processor that has nothing to do can take longer than all else that the daemon does for a message. And whoever waits
 //! for a lock waits for all wake-ups before its own, of which the daemon's are half. So while messages or hand-overs follow each
 //! other quickly the daemon asks again and again whether there is a message, and lets others have its processor in between.
-//! It stops once that was in vain; what comes now and then costs nothing more.
+//! It stops once that was in vain; what comes now and then costs nothing more. And it sleeps where others need the processor, who
+//! would keep it for milliseconds once they have it.
 
 use std::{
     cell::Cell,
@@ -18,12 +19,19 @@ const MESSAGE: Duration = Duration::from_micros(20);
 /// How soon a hand-over is to follow another: the new holder has to be woken.
 const HAND_OVER: Duration = Duration::from_micros(100);
 
+/// Who gets the processor back so late has lost it to others, who need it: on a busy machine it is better to sleep.
+const ROBBED: Duration = Duration::from_micros(500);
+
+/// For how many times as long it does so then.
+const DISCOURAGED: u32 = 64;
+
 pub(crate) struct Attention {
     heard: Cell<Instant>,
     /// When a lock was last granted to who had waited for it.
     handed_over: Cell<Instant>,
-    /// Until when it looks out.
+    /// Until when it looks out, and until when it does not.
     until: Cell<Instant>,
+    rest: Cell<Instant>,
     looking: Cell<bool>,
     begin: Notify,
     /// Whether a lock has changed hands in the current message.
@@ -37,6 +45,7 @@ impl Attention {
             heard: Cell::new(now),
             handed_over: Cell::new(now),
             until: Cell::new(now),
+            rest: Cell::new(now),
             looking: Cell::new(false),
             begin: Notify::new(),
             just_now: Cell::new(false),
@@ -56,12 +65,23 @@ impl Attention {
 
     fn again(&self, last: &Cell<Instant>, quick: Duration) {
         let now = Instant::now();
-        if now.duration_since(last.replace(now)) < quick {
+        if now.duration_since(last.replace(now)) < quick && now >= self.rest.get() {
             self.until.set(self.until.get().max(now + quick));
             if !self.looking.replace(true) {
                 self.begin.notify_one();
             }
         }
+    }
+
+    /// Lets others have the processor. `false` if they keep it.
+    fn give_way(&self, now: Instant) -> bool {
+        thread::yield_now();
+        let lost = now.elapsed();
+        let robbed = lost > ROBBED;
+        if robbed {
+            self.rest.set(now + lost * DISCOURAGED);
+        }
+        !robbed
     }
 
     /// Whether a lock has changed hands since this was last asked.
@@ -73,9 +93,10 @@ impl Attention {
     pub(crate) async fn look_out(&self) {
         loop {
             self.begin.notified().await;
-            while Instant::now() < self.until.get() {
-                thread::yield_now();
+            let mut now = Instant::now();
+            while now < self.until.get() && self.give_way(now) {
                 yield_now().await;
+                now = Instant::now();
             }
             self.looking.set(false);
         }
