@@ -32,6 +32,7 @@ Jobs of the Lockkeeper workspace:
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
+  cargo xtask soak [SECS]   every way to wait for a lock, all at once, 60 seconds each by default; a short run is in `unit`
   cargo xtask docs          builds the documentation and says where it is
   cargo xtask setup         installs what the jobs need, and says what
 ";
@@ -56,6 +57,8 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz(Some(seconds)),
         ["faults"] => faults("200"),
         ["faults", count] => faults(count),
+        ["soak"] => soak("60"),
+        ["soak", seconds] => soak(seconds),
         ["docs"] => docs(),
         ["setup"] => setup::all(),
         ["help" | "-h" | "--help"] => {
@@ -152,6 +155,12 @@ fn faults(count: &str) -> Result {
     let only = kinds.iter().flat_map(|kind| ["--only", kind]);
     let network = ["--network", "3", "--ttl", "1000"];
     cargo(&run.into_iter().chain(network).chain(only).collect::<Vec<_>>())
+}
+
+fn soak(seconds: &str) -> Result {
+    let tests = ["--test", "soak", "--test", "soak_daemon", "--test", "soak_network"];
+    let args = ["test", "--release", "--package", "lockkeeper", "--all-features"];
+    run(Command::new("cargo").args(args).args(tests).env("LOCKKEEPER_SOAK", seconds))
 }
 
 fn docs() -> Result {

@@ -1,0 +1,5 @@
+//! The suite of `soak.rs`, against a daemon.
+#![cfg(feature = "connect")]
+
+#[path = "soak.rs"]
+mod soak;
