@@ -59,6 +59,7 @@ mod name;
 mod nesting;
 mod query;
 mod queues;
+mod restore;
 mod slab;
 mod table;
 mod vocabulary;
@@ -67,6 +68,7 @@ pub use deadlock::{Deadlock, Step, WaitsFor};
 pub use manager::{Config, Manager, validate};
 pub use name::Name;
 pub use query::{Live, LockInfo, Snapshot};
+pub use restore::{RestoreError, RestoredRequest};
 pub use vocabulary::{
     Cause, ClientId, Effect, Limit, Limits, Mode, Options, Outcome, RequestError, RequestId, Token,
 };

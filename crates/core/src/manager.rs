@@ -43,10 +43,10 @@ pub struct Manager<T = ()> {
     pub(crate) nesting: Nesting,
     /// Requests whose last blocked entry opened during the current command. Empty between commands.
     ready: Vec<u32>,
-    next_arrival: u64,
+    pub(crate) next_arrival: u64,
     next_client: u64,
-    last_token: u64,
-    limits: Limits,
+    pub(crate) last_token: u64,
+    pub(crate) limits: Limits,
 }
 
 /// How a manager starts.
@@ -232,10 +232,26 @@ impl<T> Manager<T> {
         Ok(Outcome::Queued { request })
     }
 
-    /// Takes back a request that was just made, and does not want to wait.
+    /// Takes back the request that was made last, and waits, as if it had never been made: its arrival is given to the
+    /// next one. For a host that wants to know what would happen.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// let second = manager.request(tab, &[("a", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// let Outcome::Queued { request } = second else { panic!() };
+    /// manager.withdraw(request);
+    /// assert_eq!((manager.len(), manager.next_arrival()), (1, 1));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
     #[cold]
-    fn withdraw(&mut self, request: RequestId) {
-        self.remove(request, |_| true);
+    pub fn withdraw(&mut self, request: RequestId) {
+        let last = request.arrival + 1 == self.next_arrival;
+        if last && self.remove(request, |waiting| waiting.token.is_none()).is_some() {
+            self.next_arrival = request.arrival;
+        }
         debug_assert!(self.ready.is_empty(), "the last in a queue blocks nobody when it goes");
     }
 
@@ -372,7 +388,7 @@ impl<T> Manager<T> {
         victims.len()
     }
 
-    fn declare_nesting(&mut self, slot: u32, outer: RequestId) {
+    pub(crate) fn declare_nesting(&mut self, slot: u32, outer: RequestId) {
         if self.live(outer).is_none() {
             return;
         }
@@ -386,8 +402,20 @@ impl<T> Manager<T> {
         self.nesting.nest(inner, around);
     }
 
-    /// The held requests on any of `names`, in the order of their grants: the held lock set's.
-    fn holders<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> Vec<RequestId> {
+    /// The held requests on any of `names`, in the order of their grants: those whom a steal or
+    /// [`force_release`](Self::force_release) would break.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// for name in ["a", "b", "b"] {
+    ///     manager.request(tab, &[(name, Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// }
+    /// assert_eq!(manager.holders([&b"b"[..]]), [manager.query().held[1].request]);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn holders<'a>(&self, names: impl IntoIterator<Item = &'a [u8]>) -> Vec<RequestId> {
         let mut holders = Vec::new();
         for queue in names.into_iter().filter_map(|name| self.queues.table.find(name)) {
             let open = self.queues.walk(queue).take_while(|entry| !entry.blocked);

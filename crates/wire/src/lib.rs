@@ -9,6 +9,7 @@ pub mod frame;
 mod pack;
 mod to_client;
 mod to_server;
+pub mod v2;
 pub mod websocket;
 
 pub use pack::Malformed;

@@ -117,6 +117,32 @@ impl<'a> Reader<'a> {
         self.bytes()?.try_into().map_err(|_| Malformed("16 bytes were expected"))
     }
 
+    pub(crate) fn code(&mut self) -> Result<u32> {
+        Ok(u32::try_from(self.uint()?).unwrap_or(u32::MAX))
+    }
+
+    /// An array of as many elements as it says. Grown as it is read: it may say anything.
+    pub(crate) fn list<T>(&mut self, mut read: impl FnMut(&mut Self) -> Result<T>) -> Result<Vec<T>> {
+        (0..self.array()?).map(|_| read(self)).collect()
+    }
+
+    /// Passes over values of whatever kind, without recursion.
+    pub(crate) fn skip(&mut self, values: usize) -> Result<()> {
+        let mut left = values;
+        while left > 0 {
+            left -= 1;
+            let &first = self.0.first().ok_or(Malformed("too few elements"))?;
+            match Marker::from_u8(first) {
+                Marker::Null | Marker::True | Marker::False => self.0 = &self.0[1..],
+                Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => left += self.array()?,
+                Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => _ = self.text()?,
+                Marker::Bin8 | Marker::Bin16 | Marker::Bin32 => _ = self.bytes()?,
+                _ => _ = self.uint()?,
+            }
+        }
+        Ok(())
+    }
+
     pub(crate) fn pid(&mut self) -> Result<u32> {
         u32::try_from(self.uint()?).map_err(|_| Malformed("no process has that number"))
     }

@@ -1,0 +1,86 @@
+//! Rules that a test takes away, to see that the simulation notices. Nothing of it is in a normal build.
+
+/// A rule of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Rule {
+    /// Answers wait for the commit of their round.
+    SpeakAfterCommit,
+    /// A Hello below the last one is refused.
+    HelloNumbers,
+    /// A superseded connection is closed.
+    CloseSuperseded,
+    /// The client takes nothing from an older connection.
+    NewestConnectionOnly,
+    /// The Welcome is acknowledged only after the end marker.
+    AckAfterMarker,
+    /// Nothing is sent between Hello and marker.
+    SilentUntilMarker,
+    /// The client's lease is counted from when it sent what was answered.
+    LeaseFromSending,
+    /// The client's lease lasts for less than three quarters of the ttl.
+    LeaseIsShorter,
+    /// A session ends no earlier than its ttl after it was heard, or the server began to lead.
+    ExpireAfterTtl,
+    /// After a start, a session has its whole ttl.
+    HeardAtStart,
+    /// The ttl is the session's, not the server's configuration.
+    TtlOfSession,
+    /// The ttl is lowered only when that Welcome is acknowledged.
+    LowerAfterAck,
+    /// A newer Welcome cancels an older lowering.
+    NewerCancelsLowering,
+    /// What was broken is told until it is acknowledged.
+    KeepTombstones,
+    /// The Welcome's number exceeds those that are sent with it.
+    WelcomeNumber,
+    /// A force release is never asked again once the server has it.
+    OutcomeIsKept,
+    /// After a crash of the machine, nothing is granted before the longest lease has expired.
+    WaitAfterCrash,
+    /// After a crash of the machine, tokens skip ahead.
+    SkipTokensAfterCrash,
+    /// What the client sees as a late message is dropped: it looks at the clock first.
+    ClockBeforeMessage,
+    /// Requests above the server's last number are sent again in their order.
+    ResendInOrder,
+    /// What is listed and not wanted is released.
+    ReleaseUnwanted,
+}
+
+#[cfg(feature = "sabotage")]
+mod switch {
+    use super::Rule;
+    use std::cell::RefCell;
+
+    thread_local! {
+        static AWAY: RefCell<Vec<Rule>> = const { RefCell::new(Vec::new()) };
+    }
+
+    pub(super) fn set(rules: &[Rule]) {
+        AWAY.with(|away| *away.borrow_mut() = rules.to_vec());
+    }
+
+    pub(crate) fn holds(rule: Rule) -> bool {
+        AWAY.with(|away| !away.borrow().contains(&rule))
+    }
+}
+
+/// Takes rules away on this thread, all others are there. Without the feature `sabotage`, nothing happens.
+pub fn sabotage(rules: &[Rule]) {
+    #[cfg(feature = "sabotage")]
+    switch::set(rules);
+    let _ = rules;
+}
+
+/// Whether a rule is in force.
+#[inline(always)]
+pub(crate) fn holds(rule: Rule) -> bool {
+    #[cfg(feature = "sabotage")]
+    return switch::holds(rule);
+    #[cfg(not(feature = "sabotage"))]
+    {
+        let _ = rule;
+        true
+    }
+}

@@ -1,0 +1,808 @@
+//! The server: decides what clients may do, records what changes the state, and speaks once that is committed.
+//!
+//! Methods, in the order in which a driver calls them:
+//!
+//! * a connection: [`connect`](Server::connect), [`hello`](Server::hello), [`message`](Server::message),
+//!   [`disconnect`](Server::disconnect);
+//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake). A driver reads every connection
+//!   that has something to read before it does: a server that was stalled must not take its clients for silent;
+//! * the log: [`take_round`](Server::take_round), [`round_done`](Server::round_done);
+//! * output: [`next_ready`](Server::next_ready), [`output`](Server::output), [`sent`](Server::sent),
+//!   [`is_closing`](Server::is_closing), and [`next_action`](Server::next_action) for what only the driver can do.
+//!
+//! A server leads from its first moment to its last. One that no longer does is dropped, and so is its state, which may
+//! be ahead of the log.
+
+mod answers;
+mod attach;
+mod lease;
+
+use crate::{
+    Micros,
+    codec::Damaged,
+    outbox::{Framing, Outbox},
+    record::{EndReason, Fifo, Origin, Record, SecretHash},
+    state::{Effect, LEVEL, SessionId, State, put_batch_head},
+};
+use lockkeeper_core::{Cause, Limits, Mode, Options, RequestError, validate};
+use lockkeeper_wire::v2::{EndFlags, Flags, NestedIn, Secret, ToClient, ToServer, code};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How a server is set up.
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// What leases are given out.
+    pub ttl: Ttl,
+    /// What clients may have.
+    pub limits: Limits,
+    /// How many sessions there may be.
+    pub sessions: usize,
+    /// How many buckets there may be.
+    pub buckets: usize,
+    /// How many bytes of messages may wait for a client before it is disconnected.
+    pub backlog: usize,
+    /// Hashes a secret, so that the log does not have it.
+    pub hash: fn(&Secret) -> SecretHash,
+}
+
+/// The leases that a server gives out, in milliseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ttl {
+    /// To a client that wishes for none.
+    pub default: u64,
+    /// The shortest.
+    pub min: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+impl Ttl {
+    /// Always the same lease.
+    pub fn fixed(ttl: u64) -> Self {
+        Self { default: ttl, min: ttl, max: ttl }
+    }
+
+    fn choose(self, wish: Option<u64>) -> u64 {
+        wish.map_or(self.default, |wish| wish.clamp(self.min, self.max))
+    }
+}
+
+/// A connection, by a number that is not reused while the server lives.
+pub type ConnectionId = u64;
+
+/// A new id and a new secret, for the session that a connection may open.
+#[derive(Clone, Copy, Debug)]
+pub struct Fresh {
+    /// A random id that no session has.
+    pub session: SessionId,
+    /// A random secret.
+    pub secret: Secret,
+}
+
+/// What the credentials of a connection allow.
+#[derive(Clone, Debug)]
+pub struct Access {
+    /// What it may do.
+    pub rights: Rights,
+    /// Who it is, as far as that is proved: put before what the client says of itself.
+    pub subject: String,
+}
+
+/// What a client may do beyond requesting locks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rights {
+    /// Steal.
+    pub steal: bool,
+    /// Release locks by force, and end sessions.
+    pub force_release: bool,
+    /// See labels, owners and what others wait for.
+    pub inspect: bool,
+}
+
+impl Rights {
+    /// All of them.
+    pub const ALL: Self = Self { steal: true, force_release: true, inspect: true };
+}
+
+/// A Hello whose credentials the driver has checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Hello<'a> {
+    /// The protocol's version.
+    pub version: u32,
+    /// Bits of the protocol's features.
+    pub features: u64,
+    /// The number of the Hello.
+    pub hello: u64,
+    /// The bucket.
+    pub bucket: &'a str,
+    /// The session to resume.
+    pub resume: Option<(&'a str, Secret)>,
+    /// The acknowledgement.
+    pub ack: u64,
+    /// The lease that is wished for.
+    pub ttl: Option<u64>,
+    /// Who the client says it is.
+    pub owner: Option<&'a str>,
+}
+
+/// Why a connection is closed: a code of the protocol, and words.
+pub type Refusal = (u32, String);
+
+/// What only the driver can do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Make a FIFO for the session, send its write end with the message `Fifo`, and call
+    /// [`fifo_passed`](Server::fifo_passed).
+    PassFifo {
+        /// The connection.
+        connection: ConnectionId,
+        /// Its session.
+        session: SessionId,
+    },
+    /// The session has no connection. Watch its FIFO, and call [`fifo_closed`](Server::fifo_closed) when it has no writer.
+    WatchFifo {
+        /// The session.
+        session: SessionId,
+        /// The FIFO.
+        fifo: Fifo,
+    },
+    /// The session ended: its FIFO can be removed.
+    RemoveFifo {
+        /// The session.
+        session: SessionId,
+    },
+}
+
+/// What is to be committed.
+#[derive(Debug)]
+pub struct Round {
+    /// For [`Server::round_done`].
+    pub number: u64,
+    /// A batch for the log, or nothing: then the log only has to confirm that this server leads.
+    pub batch: Vec<u8>,
+}
+
+/// What has happened, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Counts {
+    pub requests: u64,
+    pub granted: u64,
+    pub unavailable: u64,
+    pub refused: u64,
+    pub released: u64,
+    pub aborted: u64,
+    pub timed_out: u64,
+    pub broken: u64,
+    pub waited_ms: u64,
+    pub held_ms: u64,
+    pub opened: u64,
+    pub resumed: u64,
+    pub expired: u64,
+    pub ended: u64,
+    pub slow: u64,
+}
+
+/// Leads: it is the one that records and answers.
+pub struct Server {
+    state: State,
+    config: ServerConfig,
+    connections: BTreeMap<ConnectionId, Connection>,
+    next_connection: ConnectionId,
+    /// One for each session.
+    attached: BTreeMap<SessionId, Attached>,
+    /// When to look whether a lease has expired. A session has at most one entry; it may be early.
+    deadlines: BTreeSet<(Micros, SessionId)>,
+    /// Sessions of which nobody can say whether their client is alive.
+    unverifiable: BTreeSet<SessionId>,
+    /// The records of this round.
+    batch: Vec<u8>,
+    round: u64,
+    committed: u64,
+    /// Connections that have messages of a round, in the order of rounds.
+    waiting: VecDeque<(u64, ConnectionId)>,
+    /// Connections with something to send.
+    ready: VecDeque<ConnectionId>,
+    actions: VecDeque<Action>,
+    /// Of the input being handled. Empty between inputs.
+    effects: Vec<Effect>,
+    /// Milliseconds since the epoch, for display.
+    wall: u64,
+    /// Why the log takes no new requests.
+    full: Option<String>,
+    /// Until when nothing is granted: earlier leases that the log does not know may be valid.
+    blind_until: Option<Micros>,
+    stopping: bool,
+    counts: Counts,
+}
+
+struct Connection {
+    origin: Origin,
+    fresh: Fresh,
+    session: Option<SessionId>,
+    outbox: Outbox,
+    /// It ends once all is sent. Nothing that it says is heard.
+    closing: bool,
+    /// Whether its messages that may be sent are in the list of those ready.
+    listed: bool,
+    /// The FIFO that its client was sent.
+    fifo: Option<Fifo>,
+}
+
+/// What the server knows of a session beyond the state, since it leads.
+struct Attached {
+    connection: Option<ConnectionId>,
+    /// When it was last heard of, or could first be.
+    heard: Micros,
+    /// The greatest number that its client has used.
+    last_rid: u64,
+    rights: Rights,
+    deadline: Option<Micros>,
+}
+
+impl Server {
+    /// Leads from now on, with the state of the whole log. `wall` is the time for display, in milliseconds since the
+    /// epoch; `blind_until` is set after the machine crashed.
+    pub fn new(
+        state: State,
+        config: ServerConfig,
+        now: Micros,
+        wall: u64,
+        blind_until: Option<Micros>,
+    ) -> Self {
+        let mut server = Self {
+            config,
+            connections: BTreeMap::new(),
+            next_connection: 0,
+            attached: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            unverifiable: BTreeSet::new(),
+            batch: Vec::new(),
+            round: 1,
+            committed: 0,
+            waiting: VecDeque::new(),
+            ready: VecDeque::new(),
+            actions: VecDeque::new(),
+            effects: Vec::new(),
+            wall,
+            full: None,
+            blind_until,
+            stopping: false,
+            counts: Counts::default(),
+            state,
+        };
+        server.adopt_sessions(now);
+        server
+    }
+
+    /// The state, which may be ahead of the log.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The state, for snapshots.
+    pub fn state_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+
+    /// What has happened, counted.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How many connections there are.
+    pub fn connection_count(&self) -> usize {
+        self.connections.len()
+    }
+
+    /// Says what time it is for display, in milliseconds since the epoch.
+    pub fn set_wall(&mut self, wall: u64) {
+        self.wall = wall;
+    }
+
+    /// Why the log takes nothing but releases and ends, or that it does again.
+    pub fn set_full(&mut self, why: Option<String>) {
+        self.full = why;
+    }
+
+    /// A connection was made.
+    pub fn connect(&mut self, origin: Origin, framing: Framing, fresh: Fresh) -> ConnectionId {
+        let id = self.next_connection;
+        self.next_connection += 1;
+        let outbox = Outbox::new(framing);
+        let connection =
+            Connection { origin, fresh, session: None, outbox, closing: false, listed: false, fifo: None };
+        self.connections.insert(id, connection);
+        id
+    }
+
+    /// A message came. Those of a connection that is being closed are ignored.
+    ///
+    /// # Errors
+    ///
+    /// If the state turned out to be wrong. The server must not go on.
+    pub fn message(&mut self, now: Micros, id: ConnectionId, message: ToServer<'_>) -> Result<(), Damaged> {
+        let Some(connection) = self.connections.get(&id).filter(|connection| !connection.closing) else {
+            return Ok(());
+        };
+        let Some(session) = connection.session else {
+            self.close(id, code::OUT_OF_ORDER, "the first message is Hello");
+            return Ok(());
+        };
+        self.heard(session, now);
+        let ack = match message {
+            ToServer::Hello { .. } => {
+                self.close(id, code::OUT_OF_ORDER, "Hello was sent already");
+                return Ok(());
+            }
+            ToServer::Request { ack, .. }
+            | ToServer::Release { ack, .. }
+            | ToServer::ForceRelease { ack, .. }
+            | ToServer::EndSession { ack, .. }
+            | ToServer::Query { ack, .. }
+            | ToServer::Ping { ack, .. }
+            | ToServer::Confirm { ack }
+            | ToServer::Bye { ack } => ack,
+        };
+        if self.state.session(session).is_some_and(|view| ack.min(view.number) > view.acked) {
+            self.record(&Record::Ack { session, ack })?;
+        }
+        match message {
+            ToServer::Hello { .. } => Ok(()),
+            ToServer::Request { rid, scope, flags, nested_in, info, .. } => {
+                self.request(id, session, rid, scope, flags, nested_in, info)
+            }
+            ToServer::Release { rid, flags, .. } => self.release(session, rid, flags),
+            ToServer::ForceRelease { rid, name, .. } => self.force_release(id, session, rid, name),
+            ToServer::EndSession { rid, client_id, .. } => self.end_session(id, session, rid, client_id),
+            ToServer::Query { rid, name, deadlocks, .. } => {
+                if self.advance(id, session, rid) {
+                    self.answer_query(session, rid, name, deadlocks);
+                }
+                Ok(())
+            }
+            ToServer::Ping { seq, .. } => {
+                self.send(session, &ToClient::Pong { seq });
+                Ok(())
+            }
+            ToServer::Confirm { .. } => self.confirm(id, session),
+            ToServer::Bye { .. } => {
+                self.close_quietly(id);
+                self.end(session, EndReason::Bye)
+            }
+        }
+    }
+
+    /// The transport's own answer: a WebSocket pong.
+    pub fn append(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) {
+        let round = self.round;
+        if let Some(connection) = self.connections.get_mut(&id)
+            && connection.outbox.append(round, |_, bytes| write(bytes))
+        {
+            self.waiting.push_back((round, id));
+        }
+    }
+
+    /// Closes a connection for a reason of its client's making. Its session goes on until its lease expires, or its
+    /// FIFO is closed.
+    pub fn close(&mut self, id: ConnectionId, code: u32, message: &str) {
+        self.send_to(id, &ToClient::Goodbye { code, message });
+        self.close_quietly(id);
+    }
+
+    fn close_quietly(&mut self, id: ConnectionId) {
+        let round = self.round;
+        let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.closing) else {
+            return;
+        };
+        connection.closing = true;
+        let end = |framing, bytes: &mut Vec<u8>| {
+            if framing == Framing::WebSocket {
+                lockkeeper_wire::websocket::append_close(bytes, None);
+            }
+        };
+        if connection.outbox.append(round, end) {
+            self.waiting.push_back((round, id));
+        }
+        self.detach(id);
+    }
+
+    /// A connection is gone.
+    pub fn disconnect(&mut self, id: ConnectionId) {
+        self.detach(id);
+        self.connections.remove(&id);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    fn request(
+        &mut self,
+        id: ConnectionId,
+        session: SessionId,
+        rid: u64,
+        scope: Vec<(&[u8], Mode)>,
+        flags: Flags,
+        nested_in: Option<NestedIn<'_>>,
+        info: Option<&str>,
+    ) -> Result<(), Damaged> {
+        if !self.advance(id, session, rid) {
+            return Ok(());
+        }
+        self.counts.requests += 1;
+        if let Err((code, why)) = self.check(session, &scope, flags, info) {
+            return self.refuse(session, rid, code, &why);
+        }
+        let nested_in = nested_in.and_then(|(client, rid)| match client {
+            None => Some((session, rid)),
+            Some(client) => Some((parse_client_id(client)?, rid)),
+        });
+        if (flags.if_available || flags.refuse_deadlock) && !self.state.is_available(session, &scope) {
+            if flags.if_available {
+                self.counts.unavailable += 1;
+                self.send(session, &ToClient::Unavailable { rid });
+                return Ok(());
+            }
+            if let Some(deadlock) = self.would_deadlock(session, &scope, nested_in) {
+                self.counts.refused += 1;
+                self.answer_deadlock(session, rid, &deadlock);
+                return Ok(());
+            }
+        }
+        self.record(&Record::Request { session, rid, scope, steal: flags.steal, nested_in, info })
+    }
+
+    /// Whether a request may be made, limits and rights considered.
+    fn check(
+        &self,
+        session: SessionId,
+        scope: &[(&[u8], Mode)],
+        flags: Flags,
+        info: Option<&str>,
+    ) -> Result<(), Refusal> {
+        let Flags { if_available, steal, .. } = flags;
+        let options = Options { if_available, steal, ..Options::default() };
+        validate(scope, options).map_err(|error| (code::NOT_SUPPORTED, error.to_string()))?;
+        if steal && !self.attached.get(&session).is_some_and(|attached| attached.rights.steal) {
+            return Err(forbidden("steal"));
+        }
+        self.check_limits(session, scope, info).map_err(|why| (code::LIMIT, why))?;
+        match &self.full {
+            Some(why) => Err((code::STORAGE, why.clone())),
+            None => Ok(()),
+        }
+    }
+
+    fn check_limits(
+        &self,
+        session: SessionId,
+        scope: &[(&[u8], Mode)],
+        info: Option<&str>,
+    ) -> Result<(), String> {
+        use lockkeeper_core::Limit;
+        let limits = &self.config.limits;
+        let limit = |reached: bool, limit: Limit| match reached {
+            true => Err(RequestError::from(limit).to_string()),
+            false => Ok(()),
+        };
+        let longest = scope.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
+        limit(longest > limits.name_bytes, Limit::NameBytes(limits.name_bytes))?;
+        limit(
+            scope.len() > usize::from(limits.names_per_scope),
+            Limit::NamesPerScope(limits.names_per_scope),
+        )?;
+        if info.is_some_and(|info| info.len() > INFO) {
+            return Err(format!("limit reached: a label has at most {INFO} bytes"));
+        }
+        let Some(view) = self.state.session(session) else { return Ok(()) };
+        let most = limits.requests_per_client;
+        limit(view.requests + view.notices >= most as usize, Limit::RequestsPerClient(most))?;
+        let all = self.state.manager(session).map_or(0, |manager| manager.len());
+        limit(all + scope.len() > limits.requests as usize, Limit::Requests(limits.requests))
+    }
+
+    fn release(&mut self, session: SessionId, rid: u64, flags: EndFlags) -> Result<(), Damaged> {
+        let there = self.state.has_request(session, rid);
+        let aborted = self.counts.aborted;
+        if there {
+            let effects = self.apply(&Record::Release { session, rid })?;
+            self.counts.timed_out += u64::from(flags.timed_out && self.counts.aborted > aborted);
+            // The client has its answer before those who are let in.
+            if !flags.quiet {
+                self.send(session, &ToClient::Released { rid });
+            }
+            self.deliver(effects);
+        } else if !flags.quiet {
+            // It was broken meanwhile, or never had an effect.
+            self.send(session, &ToClient::Released { rid });
+        }
+        Ok(())
+    }
+
+    fn force_release(
+        &mut self,
+        id: ConnectionId,
+        session: SessionId,
+        rid: u64,
+        name: &[u8],
+    ) -> Result<(), Damaged> {
+        match self.may_force(id, session, rid)? {
+            true => self.record(&Record::ForceRelease { session, rid, name }),
+            false => Ok(()),
+        }
+    }
+
+    fn end_session(
+        &mut self,
+        id: ConnectionId,
+        session: SessionId,
+        rid: u64,
+        client_id: &str,
+    ) -> Result<(), Damaged> {
+        if !self.may_force(id, session, rid)? {
+            return Ok(());
+        }
+        match parse_client_id(client_id).filter(|&target| target != session) {
+            Some(target) => self.record(&Record::EndSession { session, rid, target }),
+            None => self.refuse(session, rid, code::NOT_SUPPORTED, "that is not the id of another client"),
+        }
+    }
+
+    fn may_force(&mut self, id: ConnectionId, session: SessionId, rid: u64) -> Result<bool, Damaged> {
+        if !self.advance(id, session, rid) {
+            return Ok(false);
+        }
+        let rights = self.attached.get(&session).map(|attached| attached.rights);
+        if !rights.is_some_and(|rights| rights.force_release) {
+            let (code, why) = forbidden("force_release");
+            self.refuse(session, rid, code, &why)?;
+            return Ok(false);
+        }
+        if let Some(why) = self.full.clone() {
+            self.refuse(session, rid, code::STORAGE, &why)?;
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Numbers grow: none is used twice.
+    fn advance(&mut self, id: ConnectionId, session: SessionId, rid: u64) -> bool {
+        let Some(attached) = self.attached.get_mut(&session) else { return false };
+        if rid <= attached.last_rid {
+            let why = format!("number {rid} does not come after {}", attached.last_rid);
+            self.close(id, code::OUT_OF_ORDER, &why);
+            return false;
+        }
+        attached.last_rid = rid;
+        true
+    }
+
+    fn refuse(&mut self, session: SessionId, rid: u64, code: u32, message: &str) -> Result<(), Damaged> {
+        self.counts.refused += 1;
+        self.send(session, &ToClient::Refused { rid, code, message });
+        Ok(())
+    }
+
+    /// Ends a session on the server's own account: a revoked key, an operator.
+    ///
+    /// # Errors
+    ///
+    /// If the state turned out to be wrong. The server must not go on.
+    pub fn revoke(&mut self, session: SessionId, why: &str) -> Result<(), Damaged> {
+        if let Some(connection) = self.attached.get(&session).and_then(|attached| attached.connection) {
+            self.close(connection, code::ENDED, why);
+        }
+        self.end(session, EndReason::Revoked)
+    }
+
+    /// Ends every session because the machine crashed, and has tokens skip ahead: the log may lack its tail.
+    ///
+    /// # Errors
+    ///
+    /// If the state turned out to be wrong. The server must not go on.
+    pub fn recover_from_crash(&mut self, last_token: u64) -> Result<(), Damaged> {
+        let sessions: Vec<_> = self.state.sessions().collect();
+        for session in sessions {
+            self.end(session, EndReason::Crashed)?;
+        }
+        if crate::sabotage::holds(crate::Rule::SkipTokensAfterCrash) {
+            self.record(&Record::SkipTokens { last: last_token })?;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self, session: SessionId, reason: EndReason) -> Result<(), Damaged> {
+        if self.state.session(session).is_none() {
+            return Ok(());
+        }
+        self.record(&Record::End { session, reason })
+    }
+
+    /// Records a change, and tells those whom it concerns.
+    fn record(&mut self, record: &Record<'_>) -> Result<(), Damaged> {
+        let effects = self.apply(record)?;
+        self.deliver(effects);
+        Ok(())
+    }
+
+    /// Records a change. What it did is yet to be told.
+    fn apply(&mut self, record: &Record<'_>) -> Result<Vec<Effect>, Damaged> {
+        if self.batch.is_empty() {
+            put_batch_head(&mut self.batch, LEVEL, self.wall);
+            self.state.begin_batch(self.wall);
+        }
+        record.encode(&mut self.batch);
+        let mut effects = std::mem::take(&mut self.effects);
+        self.state.apply(record, &mut effects)?;
+        for effect in &effects {
+            match *effect {
+                Effect::Granted { waited, .. } => {
+                    self.counts.granted += 1;
+                    self.counts.waited_ms += waited;
+                }
+                Effect::Released { held: Some(held), .. } => {
+                    self.counts.released += 1;
+                    self.counts.held_ms += held;
+                }
+                Effect::Released { held: None, .. } => self.counts.aborted += 1,
+                Effect::Broken { .. } => self.counts.broken += 1,
+                Effect::Ended { .. } => self.counts.ended += 1,
+                Effect::Queued { .. } | Effect::Outcome { .. } => {}
+            }
+        }
+        Ok(effects)
+    }
+
+    fn deliver(&mut self, mut effects: Vec<Effect>) {
+        for effect in effects.drain(..) {
+            match effect {
+                Effect::Granted { session, rid, token, .. } => {
+                    self.send(session, &ToClient::Granted { rid, token });
+                }
+                Effect::Queued { session, rid, arrival } => {
+                    self.send(session, &ToClient::Queued { rid, arrival });
+                }
+                Effect::Broken { session, number, rid, cause } => {
+                    self.send_broken(session, number, rid, cause);
+                }
+                Effect::Outcome { session, number, rid, count } => {
+                    self.send(session, &ToClient::Outcome { number, rid, count });
+                }
+                Effect::Released { .. } => {}
+                Effect::Ended { session, by_other, .. } => self.forget(session, by_other),
+            }
+        }
+        self.effects = effects;
+    }
+
+    fn send_broken(&mut self, session: SessionId, number: u64, rid: u64, cause: Cause) {
+        let by = self.state.notices(session).find_map(|(at, notice)| match notice {
+            crate::Notice::Broken { by, .. } if at == number => Some(by.clone()),
+            _ => None,
+        });
+        let by = by.as_deref().filter(|by| !by.is_empty());
+        self.send(session, &ToClient::Broken { number, rid, cause, by });
+    }
+
+    /// Sends to a session. A client that is not connected compares when it is back.
+    fn send(&mut self, session: SessionId, message: &ToClient<'_>) {
+        let connection = self.attached.get(&session).and_then(|attached| attached.connection);
+        if let Some(connection) = connection {
+            self.send_to(connection, message);
+        }
+    }
+
+    fn send_to(&mut self, id: ConnectionId, message: &ToClient<'_>) {
+        let (round, backlog) = (self.round, self.config.backlog);
+        let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.closing) else {
+            return;
+        };
+        if connection.outbox.send(round, message) {
+            self.waiting.push_back((round, id));
+        }
+        if connection.outbox.len() > backlog {
+            connection.outbox.clear();
+            self.counts.slow += 1;
+            self.close(id, code::SLOW, "the client does not read what is sent to it");
+        }
+    }
+
+    /// What is to be committed next, if anything is: records, or answers that wait for the log's word.
+    pub fn take_round(&mut self) -> Option<Round> {
+        let answers = self.waiting.back().is_some_and(|(round, _)| *round == self.round);
+        if self.batch.is_empty() && !answers {
+            return None;
+        }
+        let number = self.round;
+        self.round += 1;
+        let mut batch = std::mem::take(&mut self.batch);
+        if !batch.is_empty() {
+            batch.extend_from_slice(&self.state.hash().to_le_bytes());
+        }
+        Some(Round { number, batch })
+    }
+
+    /// Whether somebody waits for the commit of what there is. If not, it can be committed together with what comes
+    /// within some milliseconds.
+    pub fn is_urgent(&self) -> bool {
+        self.waiting.back().is_some_and(|(round, _)| *round == self.round)
+    }
+
+    /// A round is committed, and so are those before it.
+    pub fn round_done(&mut self, number: u64) {
+        self.committed = self.committed.max(number);
+        while let Some((_, id)) = self.waiting.pop_front_if(|(round, _)| *round <= number) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.outbox.release(number);
+            if !connection.listed {
+                connection.listed = true;
+                self.ready.push_back(id);
+            }
+        }
+    }
+
+    /// A connection that has something new to send, or is to be closed.
+    pub fn next_ready(&mut self) -> Option<ConnectionId> {
+        loop {
+            let id = self.ready.pop_front()?;
+            if let Some(connection) = self.connections.get_mut(&id) {
+                connection.listed = false;
+                return Some(id);
+            }
+        }
+    }
+
+    /// What can be sent to a connection now.
+    pub fn output(&self, id: ConnectionId) -> &[u8] {
+        self.connections.get(&id).map_or(&[], |connection| connection.outbox.ready())
+    }
+
+    /// So much of it was sent.
+    pub fn sent(&mut self, id: ConnectionId, count: usize) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.outbox.consume(count);
+        }
+    }
+
+    /// How many bytes wait to be sent, released or not. A driver that finds many does not read on.
+    pub fn backlog(&self, id: ConnectionId) -> usize {
+        self.connections.get(&id).map_or(0, |connection| connection.outbox.len())
+    }
+
+    /// Whether a connection is to be closed, as soon as its output is sent.
+    pub fn is_closing(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_none_or(|connection| connection.closing)
+    }
+
+    /// Whether a connection is to be closed, and all it was to be told is sent.
+    pub fn is_done(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_none_or(|connection| connection.closing && connection.outbox.is_empty())
+    }
+
+    /// What only the driver can do.
+    pub fn next_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// The session of a connection.
+    pub fn session_of(&self, id: ConnectionId) -> Option<SessionId> {
+        self.connections.get(&id)?.session
+    }
+}
+
+/// Bytes of a label.
+const INFO: usize = 4096;
+
+fn forbidden(right: &str) -> Refusal {
+    (code::FORBIDDEN, format!("the token does not allow it: it has no right to {right}"))
+}
+
+pub(crate) fn parse_client_id(text: &str) -> Option<SessionId> {
+    if text.len() != 16 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return None;
+    }
+    u64::from_str_radix(text, 16).ok()
+}
+
+/// A session's id as clients see it.
+pub(crate) fn client_id(session: SessionId) -> String {
+    format!("{session:016x}")
+}

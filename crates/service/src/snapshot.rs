@@ -1,0 +1,450 @@
+//! The state at one position, written out in slices while records go on being applied.
+//!
+//! A snapshot has a cursor over sessions and their requests, in the order of their numbers. Whatever lived at the
+//! snapshot's position and is about to change before the cursor reaches it is written out first, as it was. So the
+//! snapshot is that of one position, and taking it never pauses the server for longer than a slice.
+//!
+//! Items are self-contained, and their order does not matter. The last one is an end marker.
+
+use crate::{
+    codec::{Damaged, Reader, put_bytes, put_option, put_uint},
+    record::{put_fifo, put_origin, put_scope, read_fifo, read_origin, read_scope},
+    state::{Notice, Session, SessionId, State, Ticket},
+};
+use lockkeeper_core::{Cause, Name, RestoredRequest, Token};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A session, or one of its requests.
+type Item = (SessionId, Option<u64>);
+
+/// A snapshot that is being taken.
+pub(crate) struct Progress {
+    /// The item that is written next.
+    cursor: Item,
+    /// Sessions with a serial from this one on came later.
+    sessions: u64,
+    /// By the serial of the bucket: requests with an arrival from this one on came later.
+    arrivals: BTreeMap<u64, u64>,
+    /// Items at or after the cursor that are written already.
+    early: BTreeSet<Item>,
+    /// What is written and not taken yet.
+    out: Vec<u8>,
+}
+
+/// The version of the bytes of a snapshot.
+const FORMAT: u64 = 1;
+
+const HEAD: u8 = 0;
+const BUCKET: u8 = 1;
+const SESSION: u8 = 2;
+const REQUEST: u8 = 3;
+const END: u8 = 4;
+
+impl State {
+    /// Begins a snapshot of the state as it is now. One that was being taken is abandoned.
+    pub fn begin_snapshot(&mut self) {
+        let mut out = vec![HEAD];
+        for number in [FORMAT, self.level, self.position, self.time, self.last_token] {
+            put_uint(&mut out, number);
+        }
+        out.extend_from_slice(&self.hash.to_le_bytes());
+        let mut arrivals = BTreeMap::new();
+        for &place in self.by_name.values() {
+            let bucket = self.bucket(place);
+            out.push(BUCKET);
+            put_bytes(&mut out, bucket.name.as_bytes());
+            put_uint(&mut out, bucket.manager.next_arrival());
+            put_uint(&mut out, bucket.manager.last_token());
+            arrivals.insert(bucket.serial, bucket.manager.next_arrival());
+        }
+        let (cursor, sessions, early) = ((0, None), self.next_session, BTreeSet::new());
+        self.snapshot = Some(Box::new(Progress { cursor, sessions, arrivals, early, out }));
+    }
+
+    /// Appends the next slice of the snapshot, of about that many bytes. Returns whether it was the last.
+    ///
+    /// # Panics
+    ///
+    /// If no snapshot was begun.
+    pub fn snapshot_slice(&mut self, bytes: usize, chunk: &mut Vec<u8>) -> bool {
+        let mut progress = self.snapshot.take().expect("a snapshot was begun");
+        chunk.append(&mut progress.out);
+        let (mut id, mut at) = progress.cursor;
+        let end = chunk.len() + bytes;
+        let mut whole = true;
+        'sessions: for (&session_id, session) in self.sessions.range(id..) {
+            if session_id != id {
+                (id, at) = (session_id, None);
+            }
+            if session.serial >= progress.sessions {
+                continue;
+            }
+            if at.is_none() {
+                if !progress.early.remove(&(id, None)) {
+                    put_session(chunk, id, session, &self.bucket(session.bucket).name);
+                }
+                at = Some(0);
+            }
+            for (&rid, _) in session.requests.range(at.unwrap_or(0)..) {
+                if chunk.len() >= end {
+                    progress.cursor = (id, Some(rid));
+                    whole = false;
+                    break 'sessions;
+                }
+                if !progress.early.remove(&(id, Some(rid))) {
+                    self.put_request(&progress, chunk, id, rid, None);
+                }
+            }
+            at = Some(u64::MAX);
+            if chunk.len() >= end {
+                progress.cursor = (id, at);
+                whole = false;
+                break;
+            }
+        }
+        if whole {
+            chunk.push(END);
+        } else {
+            self.snapshot = Some(progress);
+        }
+        whole
+    }
+
+    /// Gives up the snapshot that is being taken.
+    pub fn abandon_snapshot(&mut self) {
+        self.snapshot = None;
+    }
+
+    /// Whether a snapshot is being taken.
+    pub fn is_snapshotting(&self) -> bool {
+        self.snapshot.is_some()
+    }
+
+    /// The whole state at once. Equal states have equal bytes.
+    pub fn snapshot(&mut self) -> Vec<u8> {
+        let before = self.snapshot.take();
+        let mut bytes = Vec::new();
+        self.begin_snapshot();
+        self.snapshot_slice(usize::MAX / 2, &mut bytes);
+        self.snapshot = before;
+        bytes
+    }
+
+    /// Writes out a session that is about to change.
+    pub(crate) fn save_session(&mut self, id: SessionId) {
+        let Some(mut progress) = self.snapshot.take() else { return };
+        if let Some(session) = self.sessions.get(&id)
+            && progress.claim((id, None), session.serial)
+        {
+            put_session(&mut progress.out, id, session, &self.bucket(session.bucket).name);
+        }
+        self.snapshot = Some(progress);
+    }
+
+    /// Writes out a request that is about to end.
+    pub(crate) fn save_request(&mut self, id: SessionId, rid: u64) {
+        self.save_request_as(id, rid, None);
+    }
+
+    /// Writes out a request that was granted just now, as it was before.
+    pub(crate) fn save_as_waiting(&mut self, id: SessionId, rid: u64, since: u64) {
+        self.save_request_as(id, rid, Some(since));
+    }
+
+    fn save_request_as(&mut self, id: SessionId, rid: u64, waiting_since: Option<u64>) {
+        let Some(mut progress) = self.snapshot.take() else { return };
+        if let Some(session) = self.sessions.get(&id)
+            && session.requests.contains_key(&rid)
+            && progress.claim((id, Some(rid)), session.serial)
+        {
+            let mut out = std::mem::take(&mut progress.out);
+            self.put_request(&progress, &mut out, id, rid, waiting_since);
+            progress.out = out;
+        }
+        self.snapshot = Some(progress);
+    }
+
+    /// Writes out a session that is about to end, with all it has.
+    pub(crate) fn save_whole_session(&mut self, id: SessionId) {
+        if self.snapshot.is_none() {
+            return;
+        }
+        self.save_session(id);
+        let requests: Vec<u64> =
+            self.sessions.get(&id).into_iter().flat_map(|session| session.requests.keys().copied()).collect();
+        requests.into_iter().for_each(|rid| self.save_request(id, rid));
+    }
+
+    /// Writes out the requests that are about to be broken.
+    pub(crate) fn save_holders<'a>(&mut self, id: SessionId, names: impl Iterator<Item = &'a [u8]>) {
+        let Some(manager) = self.manager(id) else { return };
+        let tickets = manager.holders(names).into_iter().filter_map(|request| manager.get(request));
+        let tickets: Vec<_> = tickets.map(|live| (live.data().session, live.data().rid)).collect();
+        tickets.into_iter().for_each(|(session, rid)| self.save_request(session, rid));
+    }
+
+    /// Appends a request, unless it came after the snapshot began.
+    fn put_request(
+        &self,
+        progress: &Progress,
+        out: &mut Vec<u8>,
+        id: SessionId,
+        rid: u64,
+        waiting_since: Option<u64>,
+    ) {
+        let Some(session) = self.sessions.get(&id) else { return };
+        let bucket = self.bucket(session.bucket);
+        let live = session.requests.get(&rid).and_then(|&request| bucket.manager.get(request));
+        let Some(live) = live else { return };
+        let arrival = live.id().arrival();
+        if progress.arrivals.get(&bucket.serial).is_none_or(|&later| arrival >= later) {
+            return;
+        }
+        let Ticket { since, ref info, .. } = *live.data();
+        out.push(REQUEST);
+        put_uint(out, id);
+        put_uint(out, rid);
+        put_uint(out, arrival);
+        let scope: Vec<_> = live.scope().map(|(name, mode)| (name.as_bytes(), mode)).collect();
+        put_scope(out, scope.into_iter());
+        let token = live.token().filter(|_| waiting_since.is_none());
+        put_option(out, token, |out, token| put_uint(out, token.get()));
+        out.push(u8::from(live.stole()));
+        put_option(out, live.nested_in(), |out, outer| put_uint(out, outer.arrival()));
+        put_uint(out, waiting_since.unwrap_or(since));
+        put_option(out, info.as_deref(), |out, info| put_bytes(out, info.as_bytes()));
+    }
+
+    /// The state that a snapshot has. The chunks are those of [`snapshot_slice`](Self::snapshot_slice), in order.
+    ///
+    /// # Errors
+    ///
+    /// If they are not a whole snapshot, or one of another format.
+    pub fn restore<C: AsRef<[u8]>>(
+        chunks: impl IntoIterator<Item = C>,
+        hash_seed: u64,
+    ) -> Result<Self, Damaged> {
+        let state = Self::new(hash_seed);
+        let mut restoring = Restoring { state, loose: Vec::new(), requests: BTreeMap::new(), whole: false };
+        for chunk in chunks {
+            let mut reader = Reader(chunk.as_ref());
+            while !reader.is_empty() {
+                restoring.item(&mut reader)?;
+            }
+        }
+        restoring.finish()
+    }
+}
+
+impl Progress {
+    /// Whether an item is in the snapshot, and not written yet. From now on it counts as written.
+    fn claim(&mut self, item: Item, serial: u64) -> bool {
+        item >= self.cursor && serial < self.sessions && self.early.insert(item)
+    }
+}
+
+fn put_session(out: &mut Vec<u8>, id: SessionId, session: &Session, bucket: &str) {
+    out.push(SESSION);
+    put_uint(out, id);
+    put_bytes(out, bucket.as_bytes());
+    out.extend_from_slice(&session.secret);
+    put_origin(out, session.origin);
+    put_bytes(out, session.owner.as_bytes());
+    let Session { hello, attachment, ttl, number, acked, last_rid, .. } = *session;
+    for value in [hello, attachment, ttl, number, acked, last_rid] {
+        put_uint(out, value);
+    }
+    put_option(out, session.lowering, |out, (number, ttl)| {
+        put_uint(out, number);
+        put_uint(out, ttl);
+    });
+    put_option(out, session.fifo, put_fifo);
+    put_uint(out, session.notices.len() as u64);
+    for (&number, notice) in &session.notices {
+        put_uint(out, number);
+        match notice {
+            Notice::Broken { rid, cause, by } => {
+                out.push(u8::from(*cause == Cause::Lost));
+                put_uint(out, *rid);
+                put_bytes(out, by.as_bytes());
+            }
+            Notice::Outcome { rid, count } => {
+                out.push(2);
+                put_uint(out, *rid);
+                put_uint(out, *count);
+            }
+        }
+    }
+}
+
+/// A snapshot that is being read.
+struct Restoring {
+    state: State,
+    /// Requests whose session may stand behind them.
+    loose: Vec<Restored>,
+    /// By bucket: the arrival that the next request gets, and the requests so far.
+    requests: BTreeMap<Box<str>, (u64, Vec<Restored>)>,
+    whole: bool,
+}
+
+struct Restored {
+    session: SessionId,
+    arrival: u64,
+    scope: Vec<(Name, lockkeeper_core::Mode)>,
+    token: Option<Token>,
+    stole: bool,
+    nested_in: Option<u64>,
+    ticket: Ticket,
+}
+
+impl Restoring {
+    fn item(&mut self, reader: &mut Reader<'_>) -> Result<(), Damaged> {
+        if self.whole {
+            return Err(Damaged::new("a snapshot goes on after its end"));
+        }
+        match reader.byte()? {
+            HEAD => self.head(reader),
+            BUCKET => self.bucket(reader),
+            SESSION => self.session(reader),
+            REQUEST => self.request(reader),
+            END => {
+                self.whole = true;
+                Ok(())
+            }
+            _ => Err(Damaged::new("no such item of a snapshot")),
+        }
+    }
+
+    fn head(&mut self, reader: &mut Reader<'_>) -> Result<(), Damaged> {
+        let format = reader.uint()?;
+        if format != FORMAT {
+            return Err(Damaged::new(format!("the snapshot has format {format}, this build reads {FORMAT}")));
+        }
+        self.state.level = reader.uint()?;
+        self.state.position = reader.uint()?;
+        self.state.time = reader.uint()?;
+        self.state.last_token = reader.uint()?;
+        self.state.hash = u64::from_le_bytes(reader.array()?);
+        Ok(())
+    }
+
+    fn bucket(&mut self, reader: &mut Reader<'_>) -> Result<(), Damaged> {
+        let name = reader.text()?;
+        let place = self.state.bucket_named(name);
+        let next_arrival = reader.uint()?;
+        let last_token = reader.uint()?;
+        let bucket = self.state.buckets[place].as_mut().expect("it was made just now");
+        bucket.manager.skip_tokens(last_token);
+        self.requests.insert(name.into(), (next_arrival, Vec::new()));
+        Ok(())
+    }
+
+    fn session(&mut self, reader: &mut Reader<'_>) -> Result<(), Damaged> {
+        let id = reader.uint()?;
+        let bucket = reader.text()?;
+        let &bucket =
+            self.state.by_name.get(bucket).ok_or_else(|| Damaged::new("a session has no bucket"))?;
+        let place = self.state.buckets[bucket].as_mut().expect("named buckets are there");
+        place.sessions += 1;
+        let client = place.manager.client().map_err(|limit| Damaged::new(limit.to_string()))?;
+        let serial = self.state.next_session;
+        self.state.next_session += 1;
+        let session = Session {
+            serial,
+            bucket,
+            client,
+            secret: reader.array()?,
+            origin: read_origin(reader)?,
+            owner: reader.text()?.into(),
+            hello: reader.uint()?,
+            attachment: reader.uint()?,
+            ttl: reader.uint()?,
+            number: reader.uint()?,
+            acked: reader.uint()?,
+            last_rid: reader.uint()?,
+            lowering: reader.option(|reader| Ok((reader.uint()?, reader.uint()?)))?,
+            fifo: reader.option(read_fifo)?,
+            requests: BTreeMap::new(),
+            notices: read_notices(reader)?,
+        };
+        match self.state.sessions.insert(id, session) {
+            None => Ok(()),
+            Some(_) => Err(Damaged::new(format!("session {id:016x} stands twice in the snapshot"))),
+        }
+    }
+
+    fn request(&mut self, reader: &mut Reader<'_>) -> Result<(), Damaged> {
+        let (session, rid, arrival) = (reader.uint()?, reader.uint()?, reader.uint()?);
+        let scope = read_scope(reader)?.into_iter().map(|(name, mode)| (Name::from(name), mode)).collect();
+        let token = reader.option(Reader::uint)?;
+        let token = token.map(|token| Token::new(token).ok_or_else(|| Damaged::new("there is no token 0")));
+        let (token, stole) = (token.transpose()?, reader.bool()?);
+        let nested_in = reader.option(Reader::uint)?;
+        let (since, info) = (reader.uint()?, reader.option(Reader::text)?.map(Into::into));
+        let ticket = Ticket { session, rid, since, info };
+        self.loose.push(Restored { session, arrival, scope, token, stole, nested_in, ticket });
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<State, Damaged> {
+        if !self.whole {
+            return Err(Damaged::new("the snapshot is not whole"));
+        }
+        for request in std::mem::take(&mut self.loose) {
+            let session = self.state.sessions.get(&request.session);
+            let session = session.ok_or_else(|| Damaged::new("a request has no session"))?;
+            let bucket = &self.state.bucket(session.bucket).name;
+            let list =
+                self.requests.get_mut(bucket).ok_or_else(|| Damaged::new("a request has no bucket"))?;
+            list.1.push(request);
+        }
+        for (name, (next_arrival, requests)) in self.requests {
+            let place = self.state.by_name[&name];
+            let arrivals: BTreeSet<u64> = requests.iter().map(|request| request.arrival).collect();
+            let owners: BTreeMap<_, _> = requests
+                .iter()
+                .map(|request| (request.arrival, (request.session, request.ticket.rid)))
+                .collect();
+            let sessions = &self.state.sessions;
+            let requests = requests.into_iter().map(|request| RestoredRequest {
+                arrival: request.arrival,
+                client: sessions[&request.session].client,
+                scope: request.scope,
+                token: request.token,
+                stole: request.stole,
+                // The outer request may have ended while the snapshot was taken.
+                nested_in: request.nested_in.filter(|outer| arrivals.contains(outer)),
+                data: request.ticket,
+            });
+            let requests: Vec<_> = requests.collect();
+            let manager = &mut self.state.buckets[place].as_mut().expect("named buckets are there").manager;
+            let ids = manager
+                .restore(next_arrival, requests)
+                .map_err(|error| Damaged::new(format!("bucket {name:?}: {error}")))?;
+            for id in ids {
+                let (session, rid) = owners[&id.arrival()];
+                let session = self.state.sessions.get_mut(&session).expect("it was there before");
+                session.requests.insert(rid, id);
+            }
+        }
+        Ok(self.state)
+    }
+}
+
+fn read_notices(reader: &mut Reader<'_>) -> Result<BTreeMap<u64, Notice>, Damaged> {
+    let mut notices = BTreeMap::new();
+    for _ in 0..reader.uint()? {
+        let number = reader.uint()?;
+        let notice = match reader.byte()? {
+            kind @ (0 | 1) => Notice::Broken {
+                rid: reader.uint()?,
+                cause: if kind == 0 { Cause::Stolen } else { Cause::Lost },
+                by: reader.text()?.into(),
+            },
+            2 => Notice::Outcome { rid: reader.uint()?, count: reader.uint()? },
+            _ => return Err(Damaged::new("no such notice")),
+        };
+        notices.insert(number, notice);
+    }
+    Ok(notices)
+}

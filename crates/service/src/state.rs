@@ -1,0 +1,806 @@
+//! What is true: sessions, their requests, the lock managers by bucket, and what clients have yet to acknowledge.
+//!
+//! [`State::apply`] never refuses and never searches. The server has decided before, with the read-only methods.
+//!
+//! # Invariants
+//!
+//! * The state depends on the records alone: no clock, no configuration, no hash seed, no address in memory.
+//! * A session's numbered messages have growing numbers, none of which is used twice.
+//! * A lock that was broken is a notice of its session until the client has acknowledged it.
+
+use crate::{
+    codec::{Damaged, Reader, put_uint},
+    record::{EndReason, Fifo, Origin, Record, SecretHash},
+    sabotage::{Rule, holds},
+    snapshot::Progress,
+};
+use lockkeeper_core::{
+    Cause, ClientId, Effect as CoreEffect, Limits, Manager, Mode, Options, Outcome, RequestId,
+};
+use std::collections::BTreeMap;
+
+/// The id of a session; its client id as a number.
+pub type SessionId = u64;
+
+/// The level of the records that this build writes and understands.
+pub const LEVEL: u64 = 1;
+
+/// The service's state.
+pub struct State {
+    /// Batches applied.
+    pub(crate) position: u64,
+    pub(crate) level: u64,
+    /// Milliseconds since the epoch, for display: of the newest batch.
+    pub(crate) time: u64,
+    /// The running hash of all effects.
+    pub(crate) hash: u64,
+    /// No token up to this one was given out in a bucket that is gone.
+    pub(crate) last_token: u64,
+    pub(crate) sessions: BTreeMap<SessionId, Session>,
+    /// Counts the sessions that were opened, for snapshots.
+    pub(crate) next_session: u64,
+    pub(crate) by_name: BTreeMap<Box<str>, usize>,
+    /// Buckets that have a session. Places are reused and never show.
+    pub(crate) buckets: Vec<Option<Bucket>>,
+    pub(crate) next_bucket: u64,
+    free_buckets: Vec<usize>,
+    /// A snapshot that is being taken.
+    pub(crate) snapshot: Option<Box<Progress>>,
+    /// Seeds the hash of names. Has no effect on the state.
+    pub(crate) hash_seed: u64,
+    /// Of the record being applied. Empty between records.
+    effects: Vec<CoreEffect<Ticket>>,
+}
+
+pub(crate) struct Bucket {
+    pub(crate) name: Box<str>,
+    /// Never the same for two buckets, also of one name.
+    pub(crate) serial: u64,
+    pub(crate) sessions: usize,
+    pub(crate) manager: Manager<Ticket>,
+}
+
+/// Whose a request is.
+#[derive(Clone, Debug)]
+pub(crate) struct Ticket {
+    pub(crate) session: SessionId,
+    pub(crate) rid: u64,
+    /// When it began to wait, or was granted, in milliseconds since the epoch.
+    pub(crate) since: u64,
+    pub(crate) info: Option<Box<str>>,
+}
+
+pub(crate) struct Session {
+    pub(crate) serial: u64,
+    pub(crate) bucket: usize,
+    pub(crate) client: ClientId,
+    pub(crate) secret: SecretHash,
+    pub(crate) origin: Origin,
+    pub(crate) owner: Box<str>,
+    /// The number of the newest Hello.
+    pub(crate) hello: u64,
+    /// Counts the connections that the session had.
+    pub(crate) attachment: u64,
+    /// The lease in force, in milliseconds.
+    pub(crate) ttl: u64,
+    /// The lease that is in force once the Welcome of this number is acknowledged.
+    pub(crate) lowering: Option<(u64, u64)>,
+    /// The FIFO whose writers keep it alive; it has a lease if there is none.
+    pub(crate) fifo: Option<Fifo>,
+    /// The last number of a numbered message.
+    pub(crate) number: u64,
+    pub(crate) acked: u64,
+    /// The greatest request number recorded.
+    pub(crate) last_rid: u64,
+    pub(crate) requests: BTreeMap<u64, RequestId>,
+    /// What the client has not acknowledged, by number.
+    pub(crate) notices: BTreeMap<u64, Notice>,
+}
+
+/// What a client is told until it acknowledges it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// A lock was broken.
+    Broken {
+        /// The request.
+        rid: u64,
+        /// Why.
+        cause: Cause,
+        /// Who did it, for people.
+        by: Box<str>,
+    },
+    /// What a force release or the ending of a session did.
+    Outcome {
+        /// The question.
+        rid: u64,
+        /// How many ended.
+        count: u64,
+    },
+}
+
+/// What a record did, for those whom it concerns, in the order in which they are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A request is held.
+    Granted {
+        /// The session.
+        session: SessionId,
+        /// The request.
+        rid: u64,
+        /// Its token.
+        token: u64,
+        /// For how many milliseconds it has waited.
+        waited: u64,
+        /// Whether it was made by this record.
+        new: bool,
+    },
+    /// A request waits.
+    Queued {
+        /// The session.
+        session: SessionId,
+        /// The request.
+        rid: u64,
+        /// Its arrival.
+        arrival: u64,
+    },
+    /// A request ended as wished.
+    Released {
+        /// The session.
+        session: SessionId,
+        /// The request.
+        rid: u64,
+        /// Whether it was held, and for how many milliseconds.
+        held: Option<u64>,
+    },
+    /// A lock was broken while its session lives.
+    Broken {
+        /// The session.
+        session: SessionId,
+        /// The number of the notice.
+        number: u64,
+        /// The request.
+        rid: u64,
+        /// Why.
+        cause: Cause,
+    },
+    /// A force release or the ending of a session is done.
+    Outcome {
+        /// The session that asked.
+        session: SessionId,
+        /// The number of the notice.
+        number: u64,
+        /// The question.
+        rid: u64,
+        /// How many ended.
+        count: u64,
+    },
+    /// A session has ended.
+    Ended {
+        /// The session.
+        session: SessionId,
+        /// How many requests it had, waiting and held.
+        requests: usize,
+        /// Whether another session did it.
+        by_other: bool,
+    },
+}
+
+/// A session, looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionView<'a> {
+    /// Its bucket.
+    pub bucket: &'a str,
+    /// The hash of its secret.
+    pub secret: &'a SecretHash,
+    /// Where its client is.
+    pub origin: Origin,
+    /// Who its client is, for people.
+    pub owner: &'a str,
+    /// The number of its newest Hello.
+    pub hello: u64,
+    /// Counts its connections.
+    pub attachment: u64,
+    /// Its lease in milliseconds.
+    pub ttl: u64,
+    /// Its FIFO.
+    pub fifo: Option<Fifo>,
+    /// The last number of a numbered message.
+    pub number: u64,
+    /// What was acknowledged.
+    pub acked: u64,
+    /// The greatest request number recorded.
+    pub last_rid: u64,
+    /// How many requests it has.
+    pub requests: usize,
+    /// How many messages it has not acknowledged.
+    pub notices: usize,
+}
+
+/// The state takes on whatever is recorded: the server has checked its own limits before.
+fn largest_limits() -> Limits {
+    Limits {
+        name_bytes: usize::MAX,
+        names_per_scope: u16::MAX,
+        requests_per_client: u32::MAX,
+        requests: u32::MAX,
+        clients: u32::MAX,
+    }
+}
+
+impl State {
+    /// Nothing has happened yet. The seed is for the hash of names, and has no effect on the state.
+    pub fn new(hash_seed: u64) -> Self {
+        Self {
+            position: 0,
+            level: LEVEL,
+            time: 0,
+            hash: 0,
+            last_token: 0,
+            sessions: BTreeMap::new(),
+            next_session: 0,
+            by_name: BTreeMap::new(),
+            buckets: Vec::new(),
+            next_bucket: 0,
+            free_buckets: Vec::new(),
+            snapshot: None,
+            hash_seed,
+            effects: Vec::new(),
+        }
+    }
+
+    /// How many batches were applied.
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The time of the newest batch, for display: milliseconds since the epoch.
+    pub fn time(&self) -> u64 {
+        self.time
+    }
+
+    /// The running hash of all effects.
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The level of records that may follow.
+    pub fn level(&self) -> u64 {
+        self.level
+    }
+
+    /// The greatest token that was given out in any bucket.
+    pub fn last_token(&self) -> u64 {
+        let buckets = self.buckets.iter().flatten().map(|bucket| bucket.manager.last_token());
+        buckets.fold(self.last_token, u64::max)
+    }
+
+    /// The ids of all sessions, in their order.
+    pub fn sessions(&self) -> impl Iterator<Item = SessionId> {
+        self.sessions.keys().copied()
+    }
+
+    /// How many sessions there are.
+    pub fn session_count(&self) -> usize {
+        self.sessions.len()
+    }
+
+    /// How many buckets there are.
+    pub fn bucket_count(&self) -> usize {
+        self.by_name.len()
+    }
+
+    /// Whether a bucket has a session.
+    pub fn has_bucket(&self, name: &str) -> bool {
+        self.by_name.contains_key(name)
+    }
+
+    /// A session.
+    pub fn session(&self, id: SessionId) -> Option<SessionView<'_>> {
+        let session = self.sessions.get(&id)?;
+        Some(SessionView {
+            bucket: &self.bucket(session.bucket).name,
+            secret: &session.secret,
+            origin: session.origin,
+            owner: &session.owner,
+            hello: session.hello,
+            attachment: session.attachment,
+            ttl: session.ttl,
+            fifo: session.fifo,
+            number: session.number,
+            acked: session.acked,
+            last_rid: session.last_rid,
+            requests: session.requests.len(),
+            notices: session.notices.len(),
+        })
+    }
+
+    /// Whether a session has this live request.
+    pub fn has_request(&self, session: SessionId, rid: u64) -> bool {
+        self.sessions.get(&session).is_some_and(|session| session.requests.contains_key(&rid))
+    }
+
+    /// The live requests of a session: number, arrival and token, in the order of their numbers.
+    pub fn requests(&self, session: SessionId) -> impl Iterator<Item = (u64, u64, Option<u64>)> {
+        let session = self.sessions.get(&session);
+        session.into_iter().flat_map(|session| {
+            let manager = &self.bucket(session.bucket).manager;
+            session.requests.iter().filter_map(|(&rid, &id)| {
+                let live = manager.get(id)?;
+                Some((rid, id.arrival(), live.token().map(|token| token.get())))
+            })
+        })
+    }
+
+    /// What a session has not acknowledged, by number.
+    pub fn notices(&self, session: SessionId) -> impl Iterator<Item = (u64, &Notice)> {
+        let session = self.sessions.get(&session);
+        session
+            .into_iter()
+            .flat_map(|session| session.notices.iter().map(|(&number, notice)| (number, notice)))
+    }
+
+    /// Whether a request would be granted at once.
+    pub(crate) fn is_available(&self, session: SessionId, scope: &[(&[u8], Mode)]) -> bool {
+        let session = self.sessions.get(&session);
+        session.is_some_and(|session| self.bucket(session.bucket).manager.is_available(scope))
+    }
+
+    /// The manager of a session's bucket.
+    pub(crate) fn manager(&self, session: SessionId) -> Option<&Manager<Ticket>> {
+        let session = self.sessions.get(&session)?;
+        Some(&self.bucket(session.bucket).manager)
+    }
+
+    /// The manager of a session's bucket, its agent there, and the request of a nested one. For probes that leave
+    /// everything as it was.
+    pub(crate) fn probe(
+        &mut self,
+        session: SessionId,
+        nested_in: Option<(u64, u64)>,
+    ) -> Option<(&mut Manager<Ticket>, ClientId, Option<RequestId>)> {
+        let outer = nested_in.and_then(|(session, rid)| self.outer(session, rid));
+        let Session { bucket, client, .. } = *self.sessions.get(&session)?;
+        let outer = outer.filter(|&(place, _)| place == bucket).map(|(_, id)| id);
+        Some((&mut self.buckets[bucket].as_mut().expect(HAS_BUCKET).manager, client, outer))
+    }
+
+    fn outer(&self, session: SessionId, rid: u64) -> Option<(usize, RequestId)> {
+        let session = self.sessions.get(&session)?;
+        Some((session.bucket, *session.requests.get(&rid)?))
+    }
+
+    /// Applies a batch as a log has it, and checks that it has the effects that it had where it was made. Returns false
+    /// for a level that this build does not know: nothing was applied.
+    ///
+    /// # Errors
+    ///
+    /// If the bytes are no batch, or the effects differ: this state, or that one, is wrong.
+    pub fn apply_batch(&mut self, batch: &[u8], effects: &mut Vec<Effect>) -> Result<bool, Damaged> {
+        let Some((records, hash)) = batch.split_last_chunk::<8>() else {
+            return Err(Damaged::new("a batch is too short"));
+        };
+        let mut reader = Reader(records);
+        let level = reader.uint()?;
+        if level > LEVEL {
+            return Ok(false);
+        }
+        self.begin_batch(reader.uint()?);
+        while !reader.is_empty() {
+            let record = Record::decode(&mut reader)?;
+            self.apply(&record, effects)?;
+        }
+        let expected = u64::from_le_bytes(*hash);
+        match self.hash == expected {
+            true => Ok(true),
+            false => Err(Damaged::new(format!(
+                "batch {} has other effects here ({:016x}) than where it was recorded ({expected:016x})",
+                self.position, self.hash
+            ))),
+        }
+    }
+
+    /// A batch begins, at a time for display.
+    pub(crate) fn begin_batch(&mut self, time: u64) {
+        self.position += 1;
+        self.time = time;
+    }
+
+    /// Applies a record and appends its effects.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be a record of this history.
+    pub fn apply(&mut self, record: &Record<'_>, effects: &mut Vec<Effect>) -> Result<(), Damaged> {
+        let before = effects.len();
+        match *record {
+            Record::Open { session, ref secret, bucket, origin, hello, ttl, owner } => {
+                self.open(session, *secret, bucket, origin, hello, ttl, owner)?;
+            }
+            Record::Resume { session, hello, ack, ttl, keeps_fifo } => {
+                self.change(session)?;
+                self.ack(session, ack);
+                let session = self.known(session)?;
+                session.hello = hello;
+                session.attachment += 1;
+                session.number += 1;
+                session.lower_after(session.number, ttl);
+                if !keeps_fifo {
+                    session.fifo = None;
+                }
+            }
+            Record::Fifo { session, fifo } => {
+                self.change(session)?;
+                self.known(session)?.fifo = Some(fifo);
+            }
+            Record::Request { session, rid, ref scope, steal, nested_in, info } => {
+                self.request(session, rid, scope, steal, nested_in, info, effects)?;
+            }
+            Record::Release { session, rid } => self.release(session, rid, effects)?,
+            Record::ForceRelease { session, rid, name } => self.force_release(session, rid, name, effects)?,
+            Record::EndSession { session, rid, target } => self.end_other(session, rid, target, effects)?,
+            Record::Ack { session, ack } => {
+                self.change(session)?;
+                self.ack(session, ack);
+            }
+            Record::End { session, .. } => self.end(session, false, effects)?,
+            Record::SkipTokens { last } => {
+                self.last_token = self.last_token.max(last);
+                self.buckets.iter_mut().flatten().for_each(|bucket| bucket.manager.skip_tokens(last));
+            }
+            Record::Level { level } => self.level = self.level.max(level),
+        }
+        self.hash = effects[before..].iter().fold(self.hash, |hash, effect| effect.mix(hash));
+        Ok(())
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    fn open(
+        &mut self,
+        id: SessionId,
+        secret: SecretHash,
+        bucket: &str,
+        origin: Origin,
+        hello: u64,
+        ttl: u64,
+        owner: &str,
+    ) -> Result<(), Damaged> {
+        if self.sessions.contains_key(&id) {
+            return Err(Damaged::new(format!("session {id:016x} is opened twice")));
+        }
+        let bucket = self.bucket_named(bucket);
+        let place = self.buckets[bucket].as_mut().expect(HAS_BUCKET);
+        place.sessions += 1;
+        let client = place.manager.client().map_err(|limit| Damaged::new(limit.to_string()))?;
+        let serial = self.next_session;
+        self.next_session += 1;
+        let session = Session {
+            serial,
+            bucket,
+            client,
+            secret,
+            origin,
+            owner: owner.into(),
+            hello,
+            attachment: 1,
+            ttl,
+            lowering: None,
+            fifo: None,
+            number: 1,
+            acked: 0,
+            last_rid: 0,
+            requests: BTreeMap::new(),
+            notices: BTreeMap::new(),
+        };
+        self.sessions.insert(id, session);
+        Ok(())
+    }
+
+    pub(crate) fn bucket_named(&mut self, name: &str) -> usize {
+        if let Some(&place) = self.by_name.get(name) {
+            return place;
+        }
+        let config = lockkeeper_core::Config {
+            limits: largest_limits(),
+            last_token: self.last_token,
+            hash_seed: self.hash_seed,
+        };
+        let serial = self.next_bucket;
+        self.next_bucket += 1;
+        let bucket = Some(Bucket { name: name.into(), serial, sessions: 0, manager: Manager::new(config) });
+        let place = match self.free_buckets.pop() {
+            Some(place) => {
+                self.buckets[place] = bucket;
+                place
+            }
+            None => {
+                self.buckets.push(bucket);
+                self.buckets.len() - 1
+            }
+        };
+        self.by_name.insert(name.into(), place);
+        place
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the fields of one record")]
+    fn request(
+        &mut self,
+        id: SessionId,
+        rid: u64,
+        scope: &[(&[u8], Mode)],
+        steal: bool,
+        nested_in: Option<(u64, u64)>,
+        info: Option<&str>,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Damaged> {
+        self.change(id)?;
+        if steal && self.snapshot.is_some() {
+            self.save_holders(id, scope.iter().map(|(name, _)| *name));
+        }
+        let outer = nested_in.and_then(|(session, rid)| self.outer(session, rid));
+        let time = self.time;
+        let session = self.sessions.get_mut(&id).ok_or_else(|| unknown(id))?;
+        session.last_rid = session.last_rid.max(rid);
+        let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
+        let nested_in = outer.filter(|&(place, _)| place == session.bucket).map(|(_, id)| id);
+        let options = Options { steal, nested_in, ..Options::default() };
+        let ticket = Ticket { session: id, rid, since: time, info: info.map(Into::into) };
+        let outcome = bucket.manager.request(session.client, scope, options, ticket, &mut self.effects);
+        let outcome =
+            outcome.map_err(|error| Damaged::new(format!("request {rid} of {id:016x}: {error}")))?;
+        let (request, effect) = match outcome {
+            Outcome::Granted { request, token } => {
+                let token = token.get();
+                (request, Effect::Granted { session: id, rid, token, waited: 0, new: true })
+            }
+            Outcome::Queued { request } => {
+                (request, Effect::Queued { session: id, rid, arrival: request.arrival() })
+            }
+            Outcome::Unavailable => return Err(Damaged::new("a request was not to wait")),
+        };
+        if session.requests.insert(rid, request).is_some() {
+            return Err(Damaged::new(format!("request {rid} of {id:016x} is made twice")));
+        }
+        if self.effects.is_empty() {
+            effects.push(effect);
+            return Ok(());
+        }
+        // Those whom a steal broke are told before the thief has the lock; those whom that let in, after.
+        let place = session.bucket;
+        let by = session.owner.clone();
+        let let_in = self.effects.iter().position(|effect| !matches!(effect, CoreEffect::Broken { .. }));
+        let let_in = self.effects.split_off(let_in.unwrap_or(self.effects.len()));
+        self.translate(place, &by, effects);
+        effects.push(effect);
+        self.effects = let_in;
+        self.translate(place, &by, effects);
+        Ok(())
+    }
+
+    fn release(&mut self, id: SessionId, rid: u64, effects: &mut Vec<Effect>) -> Result<(), Damaged> {
+        self.save_request(id, rid);
+        let session = self.known(id)?;
+        // The lock may have been broken meanwhile.
+        let Some(request) = session.requests.remove(&rid) else { return Ok(()) };
+        let place = session.bucket;
+        let time = self.time;
+        let manager = &mut self.buckets[place].as_mut().expect(HAS_BUCKET).manager;
+        let held = match manager.release(request, &mut self.effects) {
+            Some(ticket) => Some(time.saturating_sub(ticket.since)),
+            None => {
+                manager.abort(request, &mut self.effects);
+                None
+            }
+        };
+        effects.push(Effect::Released { session: id, rid, held });
+        self.translate(place, "", effects);
+        Ok(())
+    }
+
+    fn force_release(
+        &mut self,
+        id: SessionId,
+        rid: u64,
+        name: &[u8],
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Damaged> {
+        self.change(id)?;
+        if self.snapshot.is_some() {
+            self.save_holders(id, [name].into_iter());
+        }
+        let session = self.known(id)?;
+        let (place, by) = (session.bucket, session.owner.clone());
+        let manager = &mut self.buckets[place].as_mut().expect(HAS_BUCKET).manager;
+        let count = manager.force_release(name, &mut self.effects) as u64;
+        self.translate(place, &by, effects);
+        self.outcome(id, rid, count, effects)
+    }
+
+    fn end_other(
+        &mut self,
+        id: SessionId,
+        rid: u64,
+        target: SessionId,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Damaged> {
+        self.change(id)?;
+        let place = self.known(id)?.bucket;
+        let there = self.sessions.get(&target).is_some_and(|other| other.bucket == place && target != id);
+        if there {
+            self.end(target, true, effects)?;
+        }
+        self.outcome(id, rid, u64::from(there), effects)
+    }
+
+    fn outcome(
+        &mut self,
+        id: SessionId,
+        rid: u64,
+        count: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), Damaged> {
+        let session = self.known(id)?;
+        session.last_rid = session.last_rid.max(rid);
+        let number = session.notify(Notice::Outcome { rid, count });
+        effects.push(Effect::Outcome { session: id, number, rid, count });
+        Ok(())
+    }
+
+    /// Ends a session and all it has (§2.6).
+    fn end(&mut self, id: SessionId, by_other: bool, effects: &mut Vec<Effect>) -> Result<(), Damaged> {
+        self.save_whole_session(id);
+        let session = self.sessions.remove(&id).ok_or_else(|| unknown(id))?;
+        effects.push(Effect::Ended { session: id, requests: session.requests.len(), by_other });
+        let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
+        bucket.manager.client_gone(session.client, &mut self.effects);
+        self.translate(session.bucket, "", effects);
+        let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
+        bucket.sessions -= 1;
+        if bucket.sessions == 0 {
+            self.last_token = self.last_token.max(bucket.manager.last_token());
+            self.by_name.remove(&bucket.name);
+            self.buckets[session.bucket] = None;
+            self.free_buckets.push(session.bucket);
+        }
+        Ok(())
+    }
+
+    fn ack(&mut self, id: SessionId, ack: u64) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        // It cannot have seen what was not sent.
+        let ack = ack.min(session.number);
+        if ack <= session.acked {
+            return;
+        }
+        session.acked = ack;
+        session.notices = session.notices.split_off(&(ack + 1));
+        if let Some((_, ttl)) = session.lowering.take_if(|(number, _)| *number <= ack) {
+            session.ttl = ttl;
+        }
+    }
+
+    /// Makes the core's effects those of sessions.
+    fn translate(&mut self, place: usize, by: &str, effects: &mut Vec<Effect>) {
+        let mut core_effects = std::mem::take(&mut self.effects);
+        for effect in core_effects.drain(..) {
+            match effect {
+                CoreEffect::Granted { request, token } => {
+                    let time = self.time;
+                    let bucket = self.buckets[place].as_mut().expect(HAS_BUCKET);
+                    // A session's end can let in its own request, which then ends with it.
+                    let Some(ticket) = bucket.manager.data_mut(request) else { continue };
+                    let (session, rid, waiting_since) = (ticket.session, ticket.rid, ticket.since);
+                    ticket.since = time;
+                    if self.snapshot.is_some() {
+                        self.save_as_waiting(session, rid, waiting_since);
+                    }
+                    let waited = time.saturating_sub(waiting_since);
+                    effects.push(Effect::Granted { session, rid, token: token.get(), waited, new: false });
+                }
+                CoreEffect::Aborted { .. } => {}
+                CoreEffect::Broken { cause, data: Ticket { session: id, rid, .. }, .. } => {
+                    // Not if it was broken with its session.
+                    self.save_session(id);
+                    let Some(session) = self.sessions.get_mut(&id) else { continue };
+                    session.requests.remove(&rid);
+                    let number = session.notify(Notice::Broken { rid, cause, by: by.into() });
+                    if !holds(Rule::KeepTombstones) {
+                        session.notices.remove(&number);
+                    }
+                    effects.push(Effect::Broken { session: id, number, rid, cause });
+                }
+            }
+        }
+        self.effects = core_effects;
+    }
+
+    pub(crate) fn bucket(&self, place: usize) -> &Bucket {
+        self.buckets[place].as_ref().expect(HAS_BUCKET)
+    }
+
+    fn known(&mut self, id: SessionId) -> Result<&mut Session, Damaged> {
+        self.sessions.get_mut(&id).ok_or_else(|| unknown(id))
+    }
+
+    /// A session is about to change: a snapshot that is being taken has it as it was.
+    fn change(&mut self, id: SessionId) -> Result<(), Damaged> {
+        self.save_session(id);
+        if self.sessions.contains_key(&id) { Ok(()) } else { Err(unknown(id)) }
+    }
+}
+
+const HAS_BUCKET: &str = "a session's bucket is there as long as the session";
+
+fn unknown(id: SessionId) -> Damaged {
+    Damaged::new(format!("there is no session {id:016x}"))
+}
+
+impl Session {
+    fn notify(&mut self, notice: Notice) -> u64 {
+        self.number += 1;
+        self.notices.insert(self.number, notice);
+        self.number
+    }
+
+    /// The lease that a Welcome tells: raised at once, lowered when the client has acknowledged that Welcome.
+    fn lower_after(&mut self, number: u64, ttl: u64) {
+        let keep_older = self.lowering.is_some() && !holds(Rule::NewerCancelsLowering);
+        if ttl >= self.ttl || !holds(Rule::LowerAfterAck) {
+            self.ttl = ttl;
+            self.lowering = self.lowering.filter(|_| keep_older);
+        } else if !keep_older {
+            self.lowering = Some((number, ttl));
+        }
+    }
+}
+
+impl Effect {
+    /// Folds the effect into a running hash.
+    fn mix(&self, hash: u64) -> u64 {
+        let fields = match *self {
+            Self::Granted { session, rid, token, .. } => [1, session, rid, token],
+            Self::Queued { session, rid, arrival } => [2, session, rid, arrival],
+            Self::Released { session, rid, held } => [3, session, rid, u64::from(held.is_some())],
+            Self::Broken { session, number, rid, cause } => {
+                [4 + u64::from(cause == Cause::Lost), session, rid, number]
+            }
+            Self::Outcome { session, number, rid, count } => [6, session, rid ^ number << 32, count],
+            Self::Ended { session, requests, .. } => [7, session, requests as u64, 0],
+        };
+        fields.into_iter().fold(hash, |hash, field| {
+            let mixed = (hash ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            mixed ^ mixed >> 29
+        })
+    }
+}
+
+/// Begins the bytes of a batch.
+pub(crate) fn put_batch_head(out: &mut Vec<u8>, level: u64, time: u64) {
+    put_uint(out, level);
+    put_uint(out, time);
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { position, hash, time, .. } = self;
+        let sessions: Vec<_> = self.sessions.keys().map(|id| format!("{id:016x}")).collect();
+        f.debug_struct("State")
+            .field("position", position)
+            .field("hash", hash)
+            .field("time", time)
+            .field("sessions", &sessions)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a session ended, in words.
+impl std::fmt::Display for EndReason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Bye => "the client closed it",
+            Self::Expired => "its lease expired",
+            Self::Exited => "its process exited",
+            Self::Crashed => "the machine crashed",
+            Self::Revoked => "it was ended by the server",
+        })
+    }
+}
