@@ -38,7 +38,9 @@ function work(name = 'resource') {
 test('001, line 45: p1 is the released promise and p2 the waiting promise', async () => {
   const finish = deferred();
   const p1 = navigator.locks.request('resource', lock => {
-    const p2 = new Promise(r => { finish.promise.then(() => r(lock.mode)); });
+    const p2 = new Promise(r => { /* logic to use lock and resolve promise */
+      finish.promise.then(() => r(lock.mode));
+    });
     return p2;
   });
   assert.equal(await available('resource'), false, 'held while the waiting promise is pending');
@@ -50,6 +52,7 @@ test('001, line 45: p1 is the released promise and p2 the waiting promise', asyn
 test('001, line 54: the waiting promise is what an async callback returns', async () => {
   let held;
   const p1 = navigator.locks.request('resource', async lock => {
+    /* logic to use lock */
     held = await modes(lock.name);
   });
   assert.equal(await p1, undefined);
