@@ -1,12 +1,20 @@
 //! Auto-release, as the first two sketches had it: a lock that lives while something waits on it.
 
-use crate::{Error, Lock};
+use crate::{
+    Error, Lock, lock,
+    sync::{self, Mutex, MutexGuard},
+};
 use event_listener::Event;
 use lockkeeper_core::{Cause, Mode, Name, Token};
-use std::sync::{Arc, OnceLock};
+use std::{
+    convert::Infallible,
+    future, mem,
+    rc::Rc,
+    sync::{Arc, OnceLock},
+};
 
 /// A lock that releases itself when this handle and all futures that went through
-/// [`wait_until`](Self::wait_until) are done or dropped.
+/// [`wait_until`](Self::wait_until) are done or dropped, or when one of these futures has failed.
 ///
 /// The sketches release such a lock in the next microtask unless something waits; here the handle stands for
 /// that microtask: drop it, or let it go out of scope, and what waits alone keeps the lock.
@@ -30,12 +38,19 @@ pub struct AutoLock {
     share: Arc<Share>,
 }
 
-/// Released when the last share of it goes.
+/// Released when the last share of it goes, or when one of them has failed.
 #[derive(Debug)]
 struct Share {
-    /// `None` only while it is dropped.
-    lock: Option<Lock<'static>>,
+    state: Mutex<State>,
+    token: Token,
     ending: Arc<Ending>,
+}
+
+#[derive(Debug)]
+enum State {
+    Held(Lock<'static>),
+    /// What it was held on.
+    Released(Vec<(Name, Mode)>),
 }
 
 /// How the lock ended, once it has.
@@ -47,14 +62,19 @@ struct Ending {
 
 impl AutoLock {
     pub(crate) fn new(lock: Lock<'static>) -> Self {
-        Self { share: Arc::new(Share { lock: Some(lock), ending: Arc::default() }) }
+        let (token, state) = (lock.token(), Mutex::new(State::Held(lock)));
+        Self { share: Arc::new(Share { state, token, ending: Arc::default() }) }
     }
 
     /// Ties a future to the lock, which lives as long as the returned future does.
     ///
+    /// A future that gives an `Err` is what the sketches call a promise that rejects: the lock is released at once, whatever
+    /// else waits on it, and [`released`](Self::released) gives [`Error::WaitFailed`].
+    ///
     /// # Errors
     ///
-    /// [`Error::Stolen`] or [`Error::Lost`] if the lock is no longer held.
+    /// [`Error::Stolen`] or [`Error::Lost`] if the lock is no longer held; [`Error::WaitFailed`] if it was released because
+    /// another future has failed.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -64,18 +84,27 @@ impl AutoLock {
     /// assert_eq!(lock.wait_until(async { 42 })?.await, 42);
     /// locks.force_release("store").await?;
     /// assert!(matches!(lock.wait_until(async {}), Err(Error::Stolen)));
+    ///
+    /// let lock = locks.request("store").auto_release().await?;
+    /// let forever = lock.wait_until(std::future::pending::<()>())?;
+    /// assert_eq!(lock.wait_until(async { Err::<(), _>("no disk") })?.await, Err("no disk"));
+    /// assert!(locks.try_acquire("store")?.is_some());
     /// # Ok(()) }) }
     /// ```
-    pub fn wait_until<F: Future>(
-        &self,
-        future: F,
-    ) -> Result<impl Future<Output = F::Output> + use<F>, Error> {
-        if let Some(cause) = self.lock().broken() {
-            return Err(cause.into());
-        }
+    pub fn wait_until<F>(&self, future: F) -> Result<impl Future<Output = F::Output> + use<F>, Error>
+    where
+        F: Future<Output: Settled>,
+    {
+        match &*self.share.state() {
+            State::Held(lock) => lock.broken().map_or(Ok(()), |cause| Err(cause.into())),
+            State::Released(_) => Err(self.share.ending.error()),
+        }?;
         let share = self.share.clone();
         Ok(async move {
             let output = future.await;
+            if output.failed() {
+                share.fail();
+            }
             drop(share);
             output
         })
@@ -83,7 +112,8 @@ impl AutoLock {
 
     /// Waits until the lock is released. The future holds no share of the lock.
     ///
-    /// It gives [`Error::Stolen`] or [`Error::Lost`] if the lock had been broken by then.
+    /// It gives [`Error::Stolen`] or [`Error::Lost`] if the lock had been broken by then, and [`Error::WaitFailed`] if it was
+    /// released because a future that it waited for has failed.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -121,7 +151,10 @@ impl AutoLock {
     /// # Ok(()) }) }
     /// ```
     pub fn scope(&self) -> Vec<(Name, Mode)> {
-        self.lock().scope()
+        match &*self.share.state() {
+            State::Held(lock) => lock.scope(),
+            State::Released(scope) => scope.clone(),
+        }
     }
 
     /// The mode of the lock: shared if it is shared on all its names.
@@ -136,7 +169,7 @@ impl AutoLock {
     /// # Ok(()) }) }
     /// ```
     pub fn mode(&self) -> Mode {
-        self.lock().mode()
+        lock::mode_of(&self.scope())
     }
 
     /// The fencing token.
@@ -151,10 +184,10 @@ impl AutoLock {
     /// # Ok(()) }) }
     /// ```
     pub fn token(&self) -> Token {
-        self.lock().token()
+        self.share.token
     }
 
-    /// Waits until the lock is stolen or lost, and says which.
+    /// Waits until the lock is stolen or lost, and says which. Never done of a lock that is held, or was released.
     ///
     /// ```
     /// # use lockkeeper::{Cause, Error, Locks};
@@ -166,19 +199,112 @@ impl AutoLock {
     /// # Ok(()) }) }
     /// ```
     pub async fn lost(&self) -> Cause {
-        self.lock().lost().await
+        loop {
+            let listener = match &*self.share.state() {
+                State::Held(lock) => Some(lock.listen_lost()),
+                State::Released(_) => None,
+            };
+            match listener {
+                Some(Ok(listener)) => listener.await,
+                Some(Err(cause)) => return cause,
+                None => match self.released().await {
+                    Err(Error::Stolen) => return Cause::Stolen,
+                    Err(Error::Lost) => return Cause::Lost,
+                    _ => future::pending().await,
+                },
+            }
+        }
+    }
+}
+
+impl Share {
+    fn state(&self) -> MutexGuard<'_, State> {
+        sync::lock(&self.state)
     }
 
-    fn lock(&self) -> &Lock<'static> {
-        self.share.lock.as_ref().expect("only dropping the last share takes the lock out")
+    /// "If any promise in lock's waiting promise set rejects: 1. set lock's state to released. 2. reject lock's released
+    /// promise."
+    fn fail(&self) {
+        let mut state = self.state();
+        let State::Held(lock) = &*state else { return };
+        let scope = lock.scope();
+        let before = mem::replace(&mut *state, State::Released(scope));
+        // To release wakes others: outside the mutex.
+        drop(state);
+        if let State::Held(lock) = before {
+            self.ending.end(lock.release().and(Err(Error::WaitFailed)));
+        }
     }
 }
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let released = self.lock.take().map_or(Ok(()), Lock::release);
-        if self.ending.result.set(released).is_ok() {
-            self.ending.set.notify(usize::MAX);
+        let state = mem::replace(&mut *self.state(), State::Released(Vec::new()));
+        if let State::Held(lock) = state {
+            self.ending.end(lock.release());
         }
     }
 }
+
+impl Ending {
+    fn end(&self, result: Result<(), Error>) {
+        if self.result.set(result).is_ok() {
+            self.set.notify(usize::MAX);
+        }
+    }
+
+    /// Why a lock that has a handle is released.
+    fn error(&self) -> Error {
+        self.result.get().and_then(|result| result.clone().err()).unwrap_or(Error::WaitFailed)
+    }
+}
+
+/// What the future of [`AutoLock::wait_until`] gives: a value or a failure, as a promise is fulfilled or rejected.
+///
+/// The `Err` of a `Result` is a failure. Nothing else is, unless a type of your own says so.
+///
+/// ```
+/// # use lockkeeper::{Error, Locks, Settled};
+/// enum Upload { Sent, Refused }
+///
+/// impl Settled for Upload {
+///     fn failed(&self) -> bool {
+///         matches!(self, Self::Refused)
+///     }
+/// }
+/// # fn main() -> Result<(), Error> { smol::block_on(async {
+/// # let _ = Upload::Sent;
+/// let locks = Locks::new();
+/// let lock = locks.request("upload").auto_release().await?;
+/// lock.wait_until(async { Upload::Refused })?.await;
+/// assert!(matches!(lock.released().await, Err(Error::WaitFailed)));
+/// # Ok(()) }) }
+/// ```
+pub trait Settled {
+    /// Whether this is a failure.
+    fn failed(&self) -> bool {
+        false
+    }
+}
+
+impl<T, E> Settled for Result<T, E> {
+    fn failed(&self) -> bool {
+        self.is_err()
+    }
+}
+
+macro_rules! values {
+    ($($value:ty $(, $($parameter:ident)+)?;)*) => {
+        $(impl$(<$($parameter),+>)? Settled for $value {})*
+    };
+}
+values! {
+    (); bool; char; String; Infallible;
+    i8; i16; i32; i64; i128; isize; u8; u16; u32; u64; u128; usize; f32; f64;
+    Option<T>, T; Vec<T>, T; (T,), T; (T, U), T U; (T, U, V), T U V; (T, U, V, W), T U V W;
+}
+impl<T, const N: usize> Settled for [T; N] {}
+impl<T: ?Sized> Settled for &T {}
+impl<T: ?Sized> Settled for Box<T> {}
+impl<T: ?Sized> Settled for Rc<T> {}
+impl<T: ?Sized> Settled for Arc<T> {}

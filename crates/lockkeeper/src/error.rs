@@ -32,6 +32,9 @@ pub enum Error {
     Stolen,
     /// The lock, or the request, ended with its client.
     Lost,
+    /// The lock was released because a future that it waited for has failed: see
+    /// [`AutoLock::wait_until`](crate::AutoLock::wait_until).
+    WaitFailed,
     /// The request would have waited for itself, and asked to be refused then.
     Deadlock {
         /// Each waits for the next, the last for the first. Empty if a daemon refused: it has words only.
@@ -70,7 +73,7 @@ impl Error {
             // Code 2 is a limit of the daemon's.
             Self::Limit(_) | Self::Refused { code: 2, .. } => "QuotaExceededError",
             Self::Unreachable(_) => "NetworkError",
-            Self::Refused { .. } => "OperationError",
+            Self::WaitFailed | Self::Refused { .. } => "OperationError",
         }
     }
 }
@@ -85,6 +88,7 @@ impl fmt::Display for Error {
             Self::TimedOut => f.write_str("the lock was not granted in time"),
             Self::Stolen => Cause::Stolen.fmt(f),
             Self::Lost => Cause::Lost.fmt(f),
+            Self::WaitFailed => f.write_str("the lock was released: a future that it waited for has failed"),
             Self::Unreachable(words) | Self::Deadlock { words, .. } | Self::Refused { words, .. } => {
                 f.write_str(words)
             }

@@ -54,7 +54,7 @@ mod sync;
 mod timer;
 
 pub use acquire::Acquire;
-pub use auto::AutoLock;
+pub use auto::{AutoLock, Settled};
 #[cfg(feature = "connect")]
 pub use connect::Connect;
 pub use error::Error;

@@ -1,6 +1,7 @@
 //! A lock that is held, as a guard.
 
 use crate::{Error, IntoScope, Request, agent::Agent};
+use event_listener::EventListener;
 use lockkeeper_core::{Cause, ClientId, Mode, Name, RequestId, Token};
 use std::{
     fmt,
@@ -116,10 +117,7 @@ impl<'a> Lock<'a> {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn mode(&self) -> Mode {
-        match self.scope().iter().all(|(_, mode)| *mode == Mode::Shared) {
-            true => Mode::Shared,
-            false => Mode::Exclusive,
-        }
+        mode_of(&self.scope())
     }
 
     /// The fencing token: greater than that of every lock granted before by the same manager.
@@ -202,11 +200,16 @@ impl<'a> Lock<'a> {
     /// ```
     pub async fn lost(&self) -> Cause {
         loop {
-            match self.agent().listen_lost(self.request) {
+            match self.listen_lost() {
                 Ok(listener) => listener.await,
                 Err(cause) => return cause,
             }
         }
+    }
+
+    /// What is notified when the lock is no longer held, or why it is not.
+    pub(crate) fn listen_lost(&self) -> Result<EventListener, Cause> {
+        self.agent().listen_lost(self.request)
     }
 
     /// Why the lock is no longer held, if it is not.
@@ -224,6 +227,14 @@ impl<'a> Lock<'a> {
         let agent = self.agent.take();
         let Some(agent) = agent.get() else { return Ok(()) };
         agent.release_seen(self.request).await.map_err(Error::from)
+    }
+}
+
+/// Shared if all names are.
+pub(crate) fn mode_of(scope: &[(Name, Mode)]) -> Mode {
+    match scope.iter().all(|(_, mode)| *mode == Mode::Shared) {
+        true => Mode::Shared,
+        false => Mode::Exclusive,
     }
 }
 

@@ -365,6 +365,25 @@ impl<'a, S: IntoScope> IfAvailable<'a, S> {
         acquire::attempt(self.request).await
     }
 
+    /// A lock that releases itself, as [`Request::auto_release`] gives it, or `None` if it is not to be had at once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Request::try_acquire`].
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// # fn main() -> Result<(), Error> { smol::block_on(async {
+    /// let locks = Locks::new();
+    /// let lock = locks.request("printer").if_available().auto_release().await?;
+    /// assert!(lock.is_some());
+    /// assert!(locks.request("printer").if_available().auto_release().await?.is_none());
+    /// # Ok(()) }) }
+    /// ```
+    pub async fn auto_release(self) -> Result<Option<AutoLock>, Error> {
+        Ok(self.acquire().await?.map(|lock| AutoLock::new(lock.into_owned())))
+    }
+
     /// Runs the closure with the lock, or with `None` if it is not to be had at once.
     ///
     /// # Errors

@@ -211,6 +211,63 @@ mod auto_release {
     }
 
     #[test]
+    fn a_future_that_fails_releases_whatever_else_waits() {
+        future::block_on(async {
+            let locks = manager();
+            let lock = locks.request(["b", "a"]).shared().auto_release().await.unwrap();
+            let (scope, token) = (lock.scope(), lock.token());
+            let waits = lock.wait_until(future::pending::<()>()).unwrap();
+            let late = lock.wait_until(async { Err::<(), _>("too late") }).unwrap();
+            let fine = lock.wait_until(async { Ok::<_, ()>(1) }).unwrap();
+            let mut released = pin!(lock.released());
+            assert_eq!(fine.await, Ok(1));
+            assert!(step(&locks, released.as_mut()).await.is_none(), "an Ok is no failure");
+            let failing = lock.wait_until(async { Err::<(), _>("no disk") }).unwrap();
+            assert_eq!(failing.await, Err("no disk"));
+            assert!(matches!(released.await, Err(Error::WaitFailed)));
+            assert!(locks.try_acquire(["a", "b"]).unwrap().is_some());
+            assert!(matches!(lock.wait_until(async {}).err(), Some(Error::WaitFailed)));
+            assert_eq!((lock.scope(), lock.mode(), lock.token()), (scope, Mode::Shared, token));
+            assert!(step(&locks, pin!(lock.lost())).await.is_none(), "it was neither stolen nor lost");
+            let next = locks.acquire("a").await.unwrap();
+            assert_eq!(late.await, Err("too late"));
+            drop((waits, lock));
+            next.release().unwrap();
+            assert_eq!(Error::WaitFailed.name(), "OperationError");
+        });
+    }
+
+    #[test]
+    fn a_failure_after_a_theft_changes_nothing() {
+        future::block_on(async {
+            let locks = manager();
+            let lock = locks.request("a").auto_release().await.unwrap();
+            let failing = lock.wait_until(async { Err::<(), ()>(()) }).unwrap();
+            let thief = locks.request("a").steal().acquire().await.unwrap();
+            assert_eq!(lock.lost().await, Cause::Stolen);
+            assert_eq!(failing.await, Err(()));
+            assert!(matches!(lock.released().await, Err(Error::Stolen)));
+            assert_eq!(lock.lost().await, Cause::Stolen);
+            thief.release().unwrap();
+        });
+    }
+
+    #[test]
+    fn if_available_gives_such_a_lock_or_none() {
+        future::block_on(async {
+            let locks = manager();
+            let lock = locks.request(["a", "b"]).if_available().auto_release().await.unwrap();
+            let lock = lock.expect("it is free");
+            assert!(locks.request("b").if_available().auto_release().await.unwrap().is_none());
+            let write = lock.wait_until(async {}).unwrap();
+            drop(lock);
+            assert!(locks.request("b").if_available().auto_release().await.unwrap().is_none());
+            write.await;
+            assert!(locks.request("b").if_available().auto_release().await.unwrap().is_some());
+        });
+    }
+
+    #[test]
     fn a_robbed_lock_says_so_and_takes_no_more_futures() {
         future::block_on(async {
             let locks = manager();

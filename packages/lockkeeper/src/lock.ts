@@ -1,4 +1,4 @@
-/** What a holder is given: `Lock` (§3.3), and the lock of `acquire()`, which its holder releases. */
+/** What a holder is given: `Lock` (§3.3), one of several names, or one that its holder releases. */
 
 import type { Request } from './request.js';
 import { exposeInterface, type LockMode } from './webidl.js';
@@ -42,14 +42,22 @@ export class Lock {
   }
 }
 
+/** A lock on all names of a scope, which ends with its callback. */
+export class ScopedLock extends Lock {
+  /** The names, sorted and each once: always the same array. `name` is the first that was asked for. */
+  get scope(): readonly string[] {
+    return requestOf(this)!.sortedNames();
+  }
+}
+
 /** A lock of `acquire()`. */
 export class AcquiredLock extends Lock {
   /** Tells the lock of `acquire()` from one that ends with its callback. */
   readonly #acquired = true;
 
-  /** The names, sorted and each once. `name` is the first that was asked for. */
+  /** The names, sorted and each once: always the same array. `name` is the first that was asked for. */
   get scope(): readonly string[] {
-    return sorted(this.#request().scope().names);
+    return this.#request().sortedNames();
   }
 
   /** Releases the lock. Resolves to `false` if it was released, stolen or lost before. */
@@ -74,16 +82,17 @@ delete (Lock as { [key]?: unknown })[key];
 
 type Constructor<T> = new (given: typeof key, request: Request) => T;
 const LockConstructor = Lock as unknown as Constructor<Lock>;
+const ScopedLockConstructor = ScopedLock as unknown as Constructor<ScopedLock>;
 const AcquiredLockConstructor = AcquiredLock as unknown as Constructor<AcquiredLock>;
 
 export function newLock(request: Request): Lock {
   return new LockConstructor(key, request);
 }
 
-export function newAcquiredLock(request: Request): AcquiredLock {
-  return new AcquiredLockConstructor(key, request);
+export function newScopedLock(request: Request): ScopedLock {
+  return new ScopedLockConstructor(key, request);
 }
 
-export function sorted(names: readonly string[]): readonly string[] {
-  return Object.freeze([...new Set(names)].sort());
+export function newAcquiredLock(request: Request): AcquiredLock {
+  return new AcquiredLockConstructor(key, request);
 }

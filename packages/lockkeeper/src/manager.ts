@@ -2,12 +2,15 @@
 
 import { channels, publish } from './diagnostics.js';
 import { notSupported } from './errors.js';
+import { Promise } from './intrinsics.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
 import { outerRequest } from './nesting.js';
-import { AcquireRequest, CallbackRequest, State } from './request.js';
+import { AcquireRequest, CallbackRequest, ScopedRequest, State } from './request.js';
 import { Flag, type Inspection, type Scope, type Transport } from './transport.js';
 import {
   exposeInterface,
+  isAborted,
+  reasonOf,
   toAbortSignal,
   toCallback,
   toDOMString,
@@ -47,9 +50,17 @@ const NONE: LockOptions = {};
 /** Nobody else has it, so nobody else makes managers. */
 const key = Symbol('lockkeeper');
 
-/** The interface `LockManager` of the Web Locks API, with `acquire` and `inspect`. */
+/** The transport behind a manager of this package, or `undefined` if it is none. */
+export let transportOf: (manager: unknown) => Transport | undefined;
+
+/** The interface `LockManager` of the Web Locks API, with `acquire`, `inspect` and the proto-spec's `forceRelease`. */
 export class LockManager {
   #transport: Transport;
+
+  static {
+    transportOf = (manager) =>
+      typeof manager === 'object' && manager !== null && #transport in manager ? manager.#transport : undefined;
+  }
 
   /** Throws: managers are given, not made. */
   constructor(...illegal: never);
@@ -94,10 +105,14 @@ export class LockManager {
    * the block that said `await using`. With `ifAvailable`, `null` if it is not to be had now.
    */
   acquire(scope: LockScope, options: AcquireOptions & { ifAvailable: true }): Promise<AcquiredLock | null>;
-  acquire(scope: LockScope, options?: AcquireOptions): Promise<AcquiredLock>;
-  acquire(scope: LockScope, options: AcquireOptions = {}): Promise<AcquiredLock | null> {
+  acquire(scope: LockScope, options?: AcquireOptions | null): Promise<AcquiredLock>;
+  acquire(scope: LockScope, options?: AcquireOptions | null): Promise<AcquiredLock | null> {
     try {
-      return acquire(this.#transport, scope, options);
+      const transport = this.#transport;
+      if (typeof options === 'function') {
+        throw new TypeError('acquire(scope, options) takes no callback: request(name, options, callback) does');
+      }
+      return acquire(transport, scope, options ?? {});
     } catch (error) {
       return Promise.reject(error);
     }
@@ -112,13 +127,24 @@ export class LockManager {
     }
   }
 
+  /**
+   * The proto-spec's escape hatch: breaks every held lock of the name, as a steal does, and takes none. At a daemon, which
+   * can refuse, it returns a promise.
+   */
+  forceRelease(name: string): void | Promise<void> {
+    const transport = this.#transport;
+    if (arguments.length < 1) throw new TypeError('forceRelease needs 1 argument: the name');
+    return transport.forceRelease(toDOMString(name));
+  }
+
   /** Ends the session of a manager that `connect` gave: its locks are released, its requests are gone. */
   async close(): Promise<void> {
     await this.#transport.close();
   }
 }
 
-exposeInterface('LockManager', LockManager.prototype, ['request', 'query', 'acquire', 'inspect', 'close']);
+const operations = ['request', 'query', 'forceRelease', 'acquire', 'inspect', 'close'];
+exposeInterface('LockManager', LockManager.prototype, operations);
 
 export function newManager(transport: Transport): LockManager {
   return new LockManager(...([key, transport] as never));
@@ -146,6 +172,24 @@ function request(
   return request.promise;
 }
 
+/** The same for several names at once, which are not empty: the explainer's scoped release. */
+export function requestScope(
+  transport: Transport,
+  names: readonly string[],
+  { mode = 'exclusive', ifAvailable = false, signal }: LockOptions,
+  callback: (lock: Lock | null) => unknown,
+): Promise<unknown> {
+  const shared = mode === 'shared';
+  names.forEach(checkName);
+  checkOptions(shared, ifAvailable, false, signal);
+  const scope: Scope = { names: [...names], shared: names.map(() => shared) };
+  const request = new ScopedRequest(transport, scope, mode, callback);
+  publish(channels.request, request);
+  if (!transport.submitScope(request, flagsOf(shared, ifAvailable, false), outerRequest())) request.unavailable();
+  else if (signal) request.arm(signal);
+  return request.promise;
+}
+
 /** Step 5. */
 function checkName(name: string): void {
   // An engine has this at hand, and no call.
@@ -162,14 +206,14 @@ function checkOptions(
   if (steal && ifAvailable) throw notSupported('steal and ifAvailable do not go together');
   if (steal && shared) throw notSupported('steal goes with exclusive locks only');
   if (signal && (steal || ifAvailable)) throw notSupported('signal goes with neither steal nor ifAvailable');
-  if (signal?.aborted) throw signal.reason;
+  if (signal && isAborted(signal)) throw reasonOf(signal);
 }
 
 function flagsOf(shared: boolean, ifAvailable: boolean, steal: boolean): number {
   return (shared ? Flag.SHARED : 0) | (ifAvailable ? Flag.IF_AVAILABLE : 0) | (steal ? Flag.STEAL : 0);
 }
 
-function acquire(
+export function acquire(
   transport: Transport,
   given: LockScope,
   options: AcquireOptions,
@@ -189,7 +233,7 @@ function acquire(
   const flags =
     flagsOf(scope.shared[0]!, ifAvailable || now, steal) |
     (deadlock === 'refuse' ? Flag.REFUSE_DEADLOCK : 0);
-  const request = new AcquireRequest(transport, scope, now && !ifAvailable);
+  const request = new AcquireRequest(transport, scope, now && !ifAvailable, signal !== undefined);
   publish(channels.request, request);
   const plain = scope.names.length === 1 && nestedIn === undefined && info === undefined;
   const held = nestedIn?.state === State.HELD ? nestedIn : undefined;

@@ -5,6 +5,7 @@
 
 import type { BrokenBy } from './errors.js';
 import { Liveness } from './host.js';
+import { Promise } from './intrinsics.js';
 import { watchForDeadlock } from './nesting.js';
 import { State, type Request } from './request.js';
 import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';

@@ -6,10 +6,11 @@
 import { channels, publish } from './diagnostics.js';
 import { broken, timedOut, type BrokenBy } from './errors.js';
 import { task } from './host.js';
-import { newAcquiredLock, newLock, type Lock } from './lock.js';
+import { Promise, queueMicrotask, then } from './intrinsics.js';
+import { newAcquiredLock, newLock, newScopedLock, type Lock } from './lock.js';
 import { outer } from './nesting.js';
 import type { Scope, Transport } from './transport.js';
-import { addAbortAlgorithm, type LockMode } from './webidl.js';
+import { addAbortAlgorithm, reasonOf, type LockMode } from './webidl.js';
 
 /** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
 export const State = { NEW: 0, WAITING: 1, GRANTED: 2, UNAVAILABLE: 3, HELD: 4, RELEASING: 5, ENDED: 6 } as const;
@@ -25,7 +26,6 @@ const executor = (resolve: (value: unknown) => void, reject: (reason: unknown) =
   rejectLast = reject;
 };
 
-const { then } = Promise.prototype;
 const begin = (request: Request): void => request.begin();
 const beginLate = (request: unknown): unknown => (request as Request).beginLate();
 
@@ -40,12 +40,15 @@ export abstract class Request {
   /** Settle it. While the request waits, to resolve it starts the delivery. */
   resolve = resolveLast;
   reject = rejectLast;
+  /** Why it was given up or broken. */
+  failure?: unknown;
   /** Stops listening to the signal and the clock. */
-  private disarm?: () => void;
+  private stop?: (() => void) | undefined;
   /** Behind `lock.signal`; made when somebody asks for it. */
   private controller?: AbortController;
-  /** Why it was given up or broken. */
-  private failure?: unknown;
+  /** Behind `lock.scope`; made when somebody asks for it. */
+  private frozen?: readonly string[];
+  private tell?: (reason: unknown) => void;
 
   constructor(
     readonly transport: Transport,
@@ -55,6 +58,11 @@ export abstract class Request {
 
   scope(): Scope {
     return { names: [this.name], shared: [this.mode === 'shared'] };
+  }
+
+  /** The names, sorted and each once: always the same array. */
+  sortedNames(): readonly string[] {
+    return (this.frozen ??= sorted(this.scope().names));
   }
 
   /** The engine granted the request inside the call that made it. */
@@ -108,7 +116,7 @@ export abstract class Request {
     }
     if (this.state !== State.GRANTED) return;
     this.state = State.HELD;
-    this.disarm?.();
+    this.disarm();
     publish(channels.grant, this);
     // Who hears that it was granted may have stolen it.
     if (this.state === State.HELD) this.deliver();
@@ -119,11 +127,17 @@ export abstract class Request {
     if (this.state === State.ENDED) return;
     const error = broken(describe(this.scope()), cause);
     this.fail(error);
+    this.tell?.(error);
     // Listeners are other people's code: they run when this thread is done with its mail.
     queueMicrotask(() => {
       this.controller?.abort(error);
       publish(channels.steal, this);
     });
+  }
+
+  /** Calls `tell` if the lock is broken before it is released. It is called while mail is read: not for user code. */
+  whenBroken(tell: (reason: unknown) => void): void {
+    this.tell = tell;
   }
 
   /** Gives the request up, unless the owner has the lock already. */
@@ -140,7 +154,7 @@ export abstract class Request {
     const released = this.transport.release(this);
     if (typeof released === 'boolean') return this.released(released);
     this.state = State.RELEASING;
-    return released.then((done) => this.released(done));
+    return then.call(released, (done) => this.released(done as boolean)) as Promise<boolean>;
   }
 
   private released(done: boolean): boolean {
@@ -154,12 +168,16 @@ export abstract class Request {
   /** Aborts the request with the signal, or when the time is up, unless it is delivered before. */
   arm(signal: AbortSignal | undefined, timeout?: number): void {
     if (this.state !== State.WAITING && this.state !== State.GRANTED) return;
-    const unlisten = signal && addAbortAlgorithm(signal, () => this.abort(signal.reason));
+    const unlisten = signal && addAbortAlgorithm(signal, () => this.abort(reasonOf(signal)));
+    // What is granted already does not time out.
+    const counts = timeout !== undefined && timeout <= MAX_TIMEOUT && this.state === State.WAITING;
     const expire = (): void => this.abort(timedOut(describe(this.scope()), timeout!), true);
-    const timer = timeout !== undefined && timeout <= MAX_TIMEOUT ? setTimeout(expire, timeout) : undefined;
-    this.disarm = () => {
+    const timer = counts ? setTimeout(expire, timeout) : undefined;
+    // That of the same clock, which may be a test's.
+    const clear = clearTimeout;
+    this.stop = () => {
       unlisten?.();
-      clearTimeout(timer);
+      if (counts) clear(timer);
     };
   }
 
@@ -179,7 +197,14 @@ export abstract class Request {
 
   private end(): void {
     this.state = State.ENDED;
-    this.disarm?.();
+    this.disarm();
+  }
+
+  private disarm(): void {
+    const { stop } = this;
+    if (stop === undefined) return;
+    this.stop = undefined;
+    stop();
   }
 }
 
@@ -213,7 +238,7 @@ export class CallbackRequest extends Request {
   }
 
   /** §4.4, steps 14.2 and 14.3, and what §2.4 has to follow. */
-  private run(lock: Lock | null): void {
+  protected run(lock: Lock | null): void {
     const { callback } = this;
     const turn = this.turn ?? takeTurn(this);
     this.turn = undefined;
@@ -221,7 +246,7 @@ export class CallbackRequest extends Request {
     try {
       result = lock && outer.storage ? outer.storage.run(this, () => callback(lock)) : callback(lock);
     } catch (error) {
-      result = Promise.reject(error);
+      return void then.call(rejectedWith(error), turn.resolved, turn.rejected);
     }
     react(result, turn.resolved, turn.rejected);
   }
@@ -230,7 +255,27 @@ export class CallbackRequest extends Request {
   settled(settle: (result: unknown) => void, result: unknown): void {
     const released = this.nothing || this.release();
     if (released === true) settle(result);
-    else if (released) void released.then((done) => done && settle(result));
+    else if (released) void then.call(released, (done) => done && settle(result));
+  }
+}
+
+/** The same for several names at once: the explainer's scoped release. */
+export class ScopedRequest extends CallbackRequest {
+  constructor(
+    transport: Transport,
+    private readonly names: Scope,
+    mode: LockMode,
+    callback: (lock: Lock | null) => unknown,
+  ) {
+    super(transport, names.names[0]!, mode, callback);
+  }
+
+  override scope(): Scope {
+    return this.names;
+  }
+
+  protected override deliver(): void {
+    this.run(newScopedLock(this));
   }
 }
 
@@ -272,26 +317,43 @@ function takeTurn(request: CallbackRequest): Turn {
   return turn;
 }
 
-const fulfilled = Promise.resolve();
+const fulfilled = resolvedWith(undefined);
+
+/** `Promise.resolve` and `Promise.reject`, which user code can replace. */
+function resolvedWith(value: unknown): Promise<unknown> {
+  const promise = new Promise(executor);
+  resolveLast(value);
+  return promise;
+}
+
+function rejectedWith(reason: unknown): Promise<unknown> {
+  const promise = new Promise(executor);
+  rejectLast(reason);
+  return promise;
+}
 
 /**
  * What Web IDL does with the value of a callback that returns a promise: it resolves a new one with it, and reacts to
  * that. Its `then` is read once, here too. If that is the language's own, to react to the value itself is as good, and
  * three microtasks quicker.
  */
-function react(value: unknown, resolved: (value: unknown) => void, rejected: (reason: unknown) => void): void {
+export function react(
+  value: unknown,
+  resolved: (value: unknown) => void,
+  rejected: (reason: unknown) => void,
+): void {
   if (value === undefined) return void then.call(fulfilled, resolved, rejected);
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null) {
-    return void then.call(Promise.resolve(value), resolved, rejected);
+    return void then.call(resolvedWith(value), resolved, rejected);
   }
   let promise: Promise<unknown>;
   try {
     const method: unknown = (value as { then?: unknown }).then;
     if (method === then) return void then.call(value, resolved, rejected);
     if (typeof method !== 'function') return void then.call(fulfilled, () => resolved(value));
-    promise = new Promise((resolve) => resolve({ then: (...both: unknown[]) => Reflect.apply(method, value, both) }));
+    promise = resolvedWith({ then: (...both: unknown[]) => Reflect.apply(method, value, both) });
   } catch (error) {
-    promise = Promise.reject(error);
+    promise = rejectedWith(error);
   }
   then.call(promise, resolved, rejected);
 }
@@ -303,6 +365,8 @@ export class AcquireRequest extends Request {
     private readonly names: Scope,
     /** That there is no lock now is an error, not an answer. */
     private readonly orTimedOut: boolean,
+    /** A signal counts until the lock is delivered, so it is delivered in a task, as to a callback. */
+    private readonly inTask: boolean,
   ) {
     super(transport, names.names[0]!, names.shared.includes(false) ? 'exclusive' : 'shared');
   }
@@ -312,7 +376,8 @@ export class AcquireRequest extends Request {
   }
 
   protected override grantedAtOnce(): void {
-    this.begin();
+    if (this.inTask) task(begin, this);
+    else this.begin();
   }
 
   protected override deliver(): void {
@@ -323,6 +388,11 @@ export class AcquireRequest extends Request {
     if (this.orTimedOut) this.reject(timedOut(describe(this.names), 0));
     else this.resolve(null);
   }
+}
+
+/** A set of names, as the sketches have a scope. */
+export function sorted(names: readonly string[]): readonly string[] {
+  return Object.freeze([...new Set(names)].sort());
 }
 
 /** A scope in a message. */

@@ -1,5 +1,7 @@
 /** Conversions of the Web IDL standard, as far as the interfaces need them. */
 
+import { addEventListener, removeEventListener } from './intrinsics.js';
+
 export type LockMode = 'exclusive' | 'shared';
 
 export interface LockOptions {
@@ -21,17 +23,33 @@ export interface LockManagerSnapshot {
 }
 
 const aborted = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'aborted')?.get;
+const reason = Object.getOwnPropertyDescriptor(AbortSignal.prototype, 'reason')?.get;
 
 /** DOMString. A symbol throws. */
 export function toDOMString(value: unknown): string {
   return typeof value === 'string' ? value : `${value as string}`;
 }
 
-/** The dictionary LockOptions: members in the order of their names, each read once. */
-export function toLockOptions(value: unknown): LockOptions {
+/** `(DOMString or sequence<DOMString>)`: what can be iterated is a sequence, all else is converted to a string. */
+export function toNames(value: unknown): string[] {
+  if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return [toDOMString(value)];
+  const method = (value as { [Symbol.iterator]?: unknown })[Symbol.iterator];
+  if (method === undefined || method === null) return [toDOMString(value)];
+  if (typeof method !== 'function') throw new TypeError('a scope whose Symbol.iterator is no function');
+  const iterator = Reflect.apply(method, value, []) as Iterator<unknown>;
+  return Array.from({ [Symbol.iterator]: () => iterator }, (name) => toDOMString(name));
+}
+
+/** A dictionary, of which `undefined` and `null` are the empty one. */
+export function toDictionary(value: unknown): Record<string, unknown> {
   if (value === undefined || value === null) return {};
   if (typeof value !== 'object' && typeof value !== 'function') throw new TypeError('options is not an object');
-  const source = value as Record<string, unknown>;
+  return value as Record<string, unknown>;
+}
+
+/** The dictionary LockOptions: members in the order of their names, each read once. */
+export function toLockOptions(value: unknown): LockOptions {
+  const source = toDictionary(value);
   const options: LockOptions = {};
   const ifAvailable = source['ifAvailable'];
   if (ifAvailable !== undefined) options.ifAvailable = Boolean(ifAvailable);
@@ -62,6 +80,15 @@ export function toAbortSignal(value: unknown): AbortSignal {
   return value as AbortSignal;
 }
 
+/** Whether a signal is aborted, and why. An own property of the same name is no answer. */
+export function isAborted(signal: AbortSignal): boolean {
+  return aborted ? (aborted.call(signal) as boolean) : signal.aborted;
+}
+
+export function reasonOf(signal: AbortSignal): unknown {
+  return reason ? reason.call(signal) : signal.reason;
+}
+
 export function toCallback<T>(value: unknown): (argument: T) => unknown {
   if (typeof value !== 'function') throw new TypeError('callback is not a function');
   return value as (argument: T) => unknown;
@@ -87,22 +114,22 @@ class AbortAlgorithms {
   readonly #signal: AbortSignal;
   readonly #own: AbortSignal;
   readonly #run = (): void => {
-    if (!this.#signal.aborted) return;
+    if (!isAborted(this.#signal)) return;
     for (const algorithm of this.#all) algorithm();
   };
 
   constructor(signal: AbortSignal) {
     this.#signal = signal;
     this.#own = AbortSignal.any([signal]);
-    this.#own.addEventListener('abort', this.#run);
+    addEventListener.call(this.#own, 'abort', this.#run);
   }
 
   add(algorithm: () => void): () => void {
-    if (this.#all.size === 0) this.#signal.addEventListener('abort', this.#run);
+    if (this.#all.size === 0) addEventListener.call(this.#signal, 'abort', this.#run);
     this.#all.add(algorithm);
     return () => {
       this.#all.delete(algorithm);
-      if (this.#all.size === 0) this.#signal.removeEventListener('abort', this.#run);
+      if (this.#all.size === 0) removeEventListener.call(this.#signal, 'abort', this.#run);
     };
   }
 }

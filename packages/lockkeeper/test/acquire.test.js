@@ -96,6 +96,7 @@ test('acquire(names) takes any iterable, and holds all names together', async ()
     assert.deepEqual([lock.name, lock.mode], [names[0], 'exclusive']);
     assert.deepEqual(lock.scope, [...names].sort());
     assert.ok(Object.isFrozen(lock.scope));
+    assert.equal(lock.scope, lock.scope, 'it is always the same array');
     for (const name of names) assert.deepEqual(await modes(name), [['exclusive'], []]);
     assert.equal(await lock.release(), true);
     for (const name of names) assert.deepEqual(await modes(name), [[], []]);
@@ -223,6 +224,13 @@ test('a scope that is none is a TypeError, and a rejection', async () => {
   await rejectsType(locks.acquire(unique(), { signal: {} }));
 });
 
+test('options that are null are the defaults; a callback is none, and the error says where it goes', async () => {
+  const lock = await acquire(unique(), null);
+  assert.equal(lock.mode, 'exclusive');
+  const { message } = await rejectsType(locks.acquire(unique(), () => assert.fail('the callback ran')));
+  assert.match(message, /request\(name, options, callback\)/);
+});
+
 test('a scope of 1,024 names is the largest; a larger one is refused with QuotaExceededError', async () => {
   const names = Array.from({ length: 1_025 }, (_, i) => unique(`${i}`));
   await rejectsDOM(locks.acquire(names), 'QuotaExceededError');
@@ -257,6 +265,31 @@ test('signal: an acquire() that waits is aborted with the reason', async () => {
   assert.deepEqual(await modes(lock.name), [['exclusive'], []]);
   assert.deepEqual([await single, await scope], ['aborted', 'aborted']);
   assert.equal(await rejection(locks.acquire(unique(), { signal })), 'aborted');
+});
+
+test('signal: an abort counts until the lock is delivered, as it does for request()', async () => {
+  for (const when of ['in the same turn', 'in a microtask']) {
+    const names = [unique('a'), unique('b')];
+    const controller = new AbortController();
+    const { signal } = controller;
+    const all = [
+      locks.request(names[0], { signal }, () => assert.fail('the callback ran')),
+      locks.acquire(names[1], { signal }),
+      locks.acquire(names, { signal, timeout: 60_000 }),
+    ].map(rejection);
+    if (when === 'in a microtask') await undefined;
+    controller.abort('aborted');
+    assert.deepEqual(await Promise.all(all), ['aborted', 'aborted', 'aborted'], when);
+    assert.deepEqual([await available(names[0]), await available(names[1])], [true, true], when);
+  }
+});
+
+testInProcess('signal: a lock that is granted at once does not time out before it is delivered', async () => {
+  const { signal } = new AbortController();
+  const promise = locks.acquire(unique(), { signal, timeout: 1 });
+  // The time is up before the task in which it is delivered.
+  for (const end = performance.now() + 5; performance.now() < end; );
+  assert.equal(await (await promise).release(), true);
 });
 
 test('signal: a lock that has been acquired does not mind an abort', async () => {

@@ -188,3 +188,19 @@ test('a page of another origin is not let in', async () => {
   const page = await chromium.open(`${origin}/`);
   await assert.rejects(page.evaluate(begin, there.url), /NetworkError/);
 });
+
+test('the shapes before the draft are there, for a manager of connect(), without the addon', async () => {
+  const { there, page } = await holder();
+  const found = await page.evaluate(async () => {
+    const { Lock, proposals } = await import('/dist/proposals-of.js');
+    const { requestExplicitLock, requestLock, requestScopedLock } = proposals(manager);
+    const lock = await requestExplicitLock(['b', 'c']);
+    const refused = [await requestLock('a', { ifAvailable: true }), await requestLock('b', { ifAvailable: true })];
+    const released = lock.release();
+    return [lock instanceof Lock, ...refused, released, await requestScopedLock('b', ({ scope }) => scope)];
+  });
+  assert.deepEqual(found, [true, null, null, true, ['b']]);
+  const manager = await connected(there.url);
+  await manager.forceRelease('a');
+  await logs(page, 'AbortError');
+});

@@ -123,7 +123,33 @@ for (const reach of reaches) {
     const { stdout, stderr } = await run(program, [], { env: { ...process.env, LOCKKEEPER_URL: other.url } });
     assert.equal(stdout.trim(), 'resource true false', stderr);
   });
+
+  test(`${reach}: lockkeeper/proposals follows navigator.locks`, async () => {
+    const there = machine(place);
+    await there.start();
+    const program = new URL('fixtures/follow.js', import.meta.url);
+    const { stdout, stderr } = await run(program, [], { env: { ...process.env, LOCKKEEPER_URL: there.url } });
+    assert.deepEqual(stdout.trim().split('\n'), ['null null null', 'true', 'AbortError stolen'], stderr);
+  });
+
+  test(`${reach}: forceRelease() breaks the locks of all sessions`, async () => {
+    const there = machine(place);
+    await there.start();
+    const [one, other] = [await connected(there.url), await connected(there.url)];
+    const held = await hold(one, 'a');
+    await other.forceRelease('a');
+    await assert.rejects(held.released, { name: 'AbortError', cause: 'stolen' });
+    assert.equal(await other.request('a', () => 'free'), 'free');
+  });
 }
+
+test('forceRelease() of a session that is closed rejects', async () => {
+  const there = machine();
+  await there.start();
+  const manager = await connected(there.url);
+  await manager.close();
+  await assert.rejects(manager.forceRelease('a'), { name: 'InvalidStateError' });
+});
 
 test('a URL that is none is refused in words', async () => {
   await assert.rejects(connect('ftp://example'), /unix:\/path\/to\/daemon.sock/);

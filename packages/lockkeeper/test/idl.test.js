@@ -56,7 +56,7 @@ for (const [name, Interface] of Object.entries({ LockManager, Lock })) {
   });
 }
 
-for (const [operation, length] of Object.entries({ request: 2, query: 0 })) {
+for (const [operation, length] of Object.entries({ request: 2, query: 0, forceRelease: 1 })) {
   test(`Web IDL, operations: ${operation} is a regular operation of length ${length}`, () => {
     const { value, ...flags } = descriptor(LockManager.prototype, operation);
     assert.deepEqual(flags, { writable: true, enumerable: true, configurable: true });
@@ -138,6 +138,18 @@ test('Web IDL, operations: one that returns a promise rejects, not throws, for a
   const name = { toString: () => ((converted = true), 'a') };
   await rejectsType(request.call({}, name, never));
   assert.equal(converted, false, 'the brand is checked before the arguments are converted');
+});
+
+test('Web IDL, operations: forceRelease() is of a LockManager, and has a name that is a DOMString', async () => {
+  for (const fake of [undefined, null, 1, {}, LockManager.prototype, Object.create(locks), new Proxy(locks, {})]) {
+    assert.throws(() => LockManager.prototype.forceRelease.call(fake, unique()), TypeError);
+  }
+  assert.throws(() => locks.forceRelease(), TypeError);
+  assert.throws(() => locks.forceRelease(Symbol('name')), TypeError);
+  const { released, lock } = await hold('12.5');
+  const broken = rejection(released);
+  await locks.forceRelease(12.5);
+  assert.equal((await broken).name, 'AbortError', lock.name);
 });
 
 test('Web IDL, overloads: fewer than two arguments are a TypeError, before any conversion', async () => {

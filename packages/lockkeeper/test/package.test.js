@@ -11,6 +11,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import * as lockkeeper from 'lockkeeper';
+import * as proposals from 'lockkeeper/proposals';
 import { assert, cleanUp, run, runtime, test } from './harness.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -26,6 +27,13 @@ test('require() gives the same objects as import', () => {
 test('the package exports what its documentation names', () => {
   const names = ['AcquiredLock', 'DeadlockError', 'Lock', 'LockManager', 'connect', 'detectDeadlocks', 'locks'];
   assert.deepEqual(Object.keys(lockkeeper).sort(), names);
+});
+
+test('lockkeeper/proposals exports the forms, how to bind them to a manager, and their interfaces', () => {
+  const forms = ['forceRelease', 'requestExplicitLock', 'requestFlag', 'requestLock', 'requestScopedLock'];
+  const names = ['ExplicitLock', 'Flag', 'Lock', 'proposals', ...forms];
+  assert.deepEqual(Object.keys(proposals).sort(), names.sort());
+  assert.deepEqual(Object.keys(proposals.proposals(lockkeeper.locks)).sort(), forms);
 });
 
 test('every file that package.json names is there, types included', () => {
@@ -51,7 +59,11 @@ test('lockkeeper/connect is for browsers: what it loads imports nothing of Node,
   assert.ok(seen.has('session.js') && seen.has('manager.js') && !seen.has('native.js'), [...seen].join());
   visit('connect', '.d.ts');
   assert.ok(seen.has('session.d.ts') && seen.has('manager.d.ts'), [...seen].join());
+  visit('proposals-of', '.js');
+  visit('proposals-of', '.d.ts');
+  assert.ok(seen.has('forms.js') && !seen.has('native.js'), [...seen].join());
   const { exports } = require('lockkeeper/package.json');
+  assert.equal(exports['./proposals'].browser.default, './dist/proposals-of.js');
   assert.equal(Object.keys(exports['.'])[0], 'browser', 'the first that applies is taken');
   assert.deepEqual(exports['.'].browser, exports['./connect']);
 });

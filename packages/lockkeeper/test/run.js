@@ -30,8 +30,10 @@ const EVERYWHERE = [
   'if-available',
   'modes',
   'names',
+  'proposals',
   'query',
   'request',
+  'seeds',
   'signal',
   'steal',
 ];

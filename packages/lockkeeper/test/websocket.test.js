@@ -127,6 +127,7 @@ test('tokens: without one, or with one for something else, there is no session; 
   const manager = await connected(there.url, { bucket: 'mine', token });
   await hold(manager, 'a');
   await assert.rejects(manager.request('a', { steal: true }, () => {}), { name: 'NotAllowedError' });
+  await assert.rejects(manager.forceRelease('a'), { name: 'NotAllowedError' });
   const thief = await connected(there.url, { bucket: 'mine', token: sign({ buckets: ['m*'], steal: true }) });
   assert.equal(await thief.request('a', { steal: true }, () => 'thief'), 'thief');
 });
