@@ -106,6 +106,13 @@ impl Endpoint {
         self
     }
 
+    /// The same, with a file that has the credentials. It is read for each connection: they expire.
+    #[must_use]
+    pub fn with_token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.token = Some(Token::File(path.into()));
+        self
+    }
+
     /// The socket, if it is on this machine.
     pub fn socket(&self) -> Option<&Path> {
         match &self.place {
