@@ -134,7 +134,9 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     (settings.socket, settings.state_dir) = (Some(socket.clone()), Some(state_dir.clone()));
     let idle = settings.idle.map(|Span(idle)| idle);
     let given = given.socket.map(Arc::new);
-    Ok((settings, Config { socket, given, listen, state_dir, ttl, idle, limits }))
+    let ttl_bounds = (ttl.min(Duration::from_secs(1)), ttl.max(Duration::from_secs(600)));
+    let sync = *settings.sync.get_or_insert(false);
+    Ok((settings, Config { socket, given, listen, state_dir, sync, ttl, ttl_bounds, idle, limits }))
 }
 
 /// What systemd has opened for it.

@@ -256,9 +256,7 @@ impl Server {
     ///
     /// If the state turned out to be wrong. The server must not go on.
     pub fn fifo_closed(&mut self, session: SessionId, fifo: Fifo) -> Result<(), Damaged> {
-        let same = self.state.session(session).is_some_and(|view| view.fifo == Some(fifo));
-        let attached = self.attached.get(&session).is_some_and(|attached| attached.connection.is_some());
-        if same && !attached { self.end(session, EndReason::Exited) } else { Ok(()) }
+        if self.is_detached(session, fifo) { self.end(session, EndReason::Exited) } else { Ok(()) }
     }
 
     /// Nobody can say whether a FIFO has a writer: another file stands at its place. The session lasts until its client
@@ -270,6 +268,12 @@ impl Server {
     /// Whether nobody can say if the session's client is alive.
     pub fn is_unverifiable(&self, session: SessionId) -> bool {
         self.unverifiable.contains(&session)
+    }
+
+    /// Whether a session lives by this FIFO and has no connection.
+    pub fn is_detached(&self, session: SessionId, fifo: Fifo) -> bool {
+        let same = self.state.session(session).is_some_and(|view| view.fifo == Some(fifo));
+        same && self.attached.get(&session).is_none_or(|attached| attached.connection.is_none())
     }
 
     /// The connection of a session has ended. The session goes on.
