@@ -482,6 +482,13 @@ impl Daemon {
         }
     }
 
+    /// Leases of before the crash have expired.
+    fn settle_crash(&mut self) {
+        if let Some(Err(error)) = self.log.as_mut().map(Log::settle_crash) {
+            tracing::warn!(%error, "the crash cannot be settled: the next start waits again");
+        }
+    }
+
     /// Ends sessions whose lease has expired at that time, by which every connection was read.
     fn expire(&mut self, now: Micros) {
         if self.make_room(RECORD) {
@@ -549,11 +556,7 @@ pub(crate) async fn run(daemon: &Rc<RefCell<Daemon>>) {
         let blind = daemon.borrow().blind_for;
         let Some(blind) = blind else { return std::future::pending().await };
         tokio::time::sleep(blind).await;
-        let mut daemon = daemon.borrow_mut();
-        if let Some(Err(error)) = daemon.log.as_mut().map(Log::settle_crash) {
-            tracing::warn!(%error, "the crash cannot be settled: the next start waits again");
-        }
-        drop(daemon);
+        daemon.borrow_mut().settle_crash();
         std::future::pending().await
     };
     daemon.borrow_mut().act();
