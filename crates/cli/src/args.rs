@@ -5,7 +5,7 @@ use crate::{
     settings::{Settings, Span},
 };
 use clap::{Parser, Subcommand};
-use lockkeeper_client::{Endpoint, Error, Session, code};
+use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
 use lockkeeper_core::Name;
 use std::{
     env,
@@ -43,6 +43,9 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    /// Renew the lease of a command's lock: for `run` to start
+    #[command(hide = true)]
+    Guard,
     Query(Query),
     Inspect(Inspect),
     Top(Top),
@@ -94,6 +97,9 @@ pub(crate) struct Run {
     /// Time between SIGTERM and SIGKILL for a command whose lock is lost
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     pub(crate) grace: Duration,
+    /// The lease to ask for, on a network: the lock is free so long after this machine is lost
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) ttl: Option<Duration>,
     /// Say nothing while waiting, nor when the lock is not to be had
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -293,9 +299,16 @@ pub(crate) struct Token {
 
 /// A session with the daemon, which this program can be.
 pub(crate) fn session() -> Result<Session, Failure> {
+    session_with(None)
+}
+
+/// The same, with a lease of that length if it has one.
+pub(crate) fn session_with(ttl: Option<Duration>) -> Result<Session, Failure> {
     let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
     let program = env::current_exe().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
-    Session::open(&endpoint, Some(program), &bucket()).map_err(failed)
+    let mut options = Options::new(bucket()).program(Some(program));
+    options.ttl = ttl;
+    Session::open(&endpoint, options, Callbacks).map_err(failed)
 }
 
 /// The bucket whose locks are meant.

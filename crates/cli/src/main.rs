@@ -52,6 +52,7 @@ fn main() -> ExitCode {
     let done = match args.command {
         None => status::status(),
         Some(Command::Run(args)) => run::run(args),
+        Some(Command::Guard) => run::guard::guard(),
         Some(Command::Query(args)) => query::query(args),
         Some(Command::Inspect(args)) => query::inspect(args.query),
         Some(Command::Release(args)) => release::release(args),

@@ -18,7 +18,7 @@ use crate::{
     reader::Reader,
     state::{Deferred, Link, Opening, State},
 };
-use lockkeeper_service::{Failure, Micros};
+use lockkeeper_service::{Failure, Micros, Transfer};
 use polling::Events;
 use std::{
     io,
@@ -243,6 +243,18 @@ impl<H: Host> Shared<H> {
         }
         drop(reader);
         self.settle(state);
+    }
+
+    /// Ends this side of the session. Another process goes on with it.
+    pub(crate) fn give_away(&self) -> Option<Transfer> {
+        let mut state = self.lock();
+        let transfer = state.machine.give_away()?;
+        state.ended = Some(0);
+        state.disconnect();
+        state.alarm = 0;
+        drop(state);
+        self.poller.notify();
+        Some(transfer)
     }
 
     /// Ends the session with all it has.

@@ -7,10 +7,10 @@ use crate::{
     error::Error,
     host::{Callbacks, Host},
     owner,
-    state::{Question, State, View},
+    state::{Item, Machine, Question, State, View},
 };
 use lockkeeper_core::Name;
-use lockkeeper_service::{Answer, Failure, Key, Micros, Request, SessionConfig, Snapshot};
+use lockkeeper_service::{Answer, Failure, Key, Micros, Request, SessionConfig, Snapshot, Transfer};
 use std::{
     io,
     os::fd::OwnedFd,
@@ -288,6 +288,49 @@ impl<H: Host> Session<H> {
         self.shared.lock().fifo.as_ref().map(OwnedFd::try_clone).transpose()
     }
 
+    /// The lease of the session; none if it lives by a descriptor, or there is no session.
+    pub fn ttl(&self) -> Option<Duration> {
+        self.shared.lock().machine.ttl().map(Duration::from_millis)
+    }
+
+    /// For how long locks can be considered held without another word of the server; none if there is no lease.
+    pub fn lease_left(&self) -> Option<Duration> {
+        let deadline = self.shared.lock().machine.lease_deadline()?;
+        Some(Duration::from_micros(deadline.saturating_sub(clock::now())))
+    }
+
+    /// Gives the session away, with the locks it holds, to another process of this machine, which
+    /// [adopts](Self::adopt) it. This side is closed without a word to the server or the host. None if there is no
+    /// session.
+    pub fn give_away(&self) -> Option<Transfer> {
+        self.shared.give_away()
+    }
+
+    /// Goes on with a session that another process gave away; `data` is that of the lock with the lowest number, whose
+    /// key is 0. Blocks until it is resumed.
+    ///
+    /// # Errors
+    ///
+    /// If no server can be reached, or it does not know the session any more.
+    pub fn adopt(
+        endpoint: &Endpoint,
+        options: Options,
+        host: H,
+        transfer: &Transfer,
+        data: H::Data,
+    ) -> Result<Self, Error> {
+        let data = Item::Request(data);
+        let adopt = |config| lockkeeper_service::Session::adopt(config, transfer, clock::now(), data);
+        let (shared, mut driver) = prepare_with(endpoint, options, host, adopt)?;
+        driver.open()?;
+        let session = Self { shared, thread: Mutex::default() };
+        session.spawn(move || driver.run())?;
+        if session.client_id() == transfer.client_id() {
+            return Ok(session);
+        }
+        Err(Error::new(endpoint, Failure::Unreachable("the session was lost".into())))
+    }
+
     /// The process that serves this session, if that is known.
     pub fn server_pid(&self) -> Option<u32> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
@@ -323,12 +366,20 @@ impl<H: Host> Drop for Session<H> {
 type Prepared<H> = (Arc<Shared<H>>, Driver<H>);
 
 fn prepare<H: Host>(endpoint: &Endpoint, options: Options, host: H) -> Result<Prepared<H>, Error> {
+    prepare_with(endpoint, options, host, |config| lockkeeper_service::Session::new(config, clock::now()))
+}
+
+fn prepare_with<H: Host>(
+    endpoint: &Endpoint,
+    options: Options,
+    host: H,
+    machine: impl FnOnce(SessionConfig) -> Machine<H::Data>,
+) -> Result<Prepared<H>, Error> {
     let Options { bucket, program, owner, ttl } = options;
     let ttl = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
     let fifo = endpoint.socket().is_some();
     let config = SessionConfig { bucket, owner, ttl, fifo, going_away_ends: false };
-    let machine = lockkeeper_service::Session::new(config, clock::now());
-    let shared = Shared::new(endpoint.clone(), program, State::new(machine, host));
+    let shared = Shared::new(endpoint.clone(), program, State::new(machine(config), host));
     let shared = Arc::new(shared.map_err(|error| Error::Unreachable(endpoint.clone(), error))?);
     let driver = Driver::new(Arc::clone(&shared));
     Ok((shared, driver))

@@ -398,6 +398,11 @@ impl<T> Session<T> {
         held && self.lease_is_valid(now)
     }
 
+    /// The lease in milliseconds; none if there is no session, or it lives by a FIFO.
+    pub fn ttl(&self) -> Option<u64> {
+        self.lease.ttl
+    }
+
     /// Up to when locks can be considered held without another word of the server; none if there is no lease.
     pub fn lease_deadline(&self) -> Option<Micros> {
         self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(belief(ttl)))

@@ -22,6 +22,11 @@ pub struct Transfer {
 }
 
 impl Transfer {
+    /// The public id of the session.
+    pub fn client_id(&self) -> &str {
+        &self.client_id
+    }
+
     /// The transfer as a line of text.
     pub fn to_line(&self) -> String {
         let Self { client_id, secret, hello, ack, last_rid, ttl, answered, held } = self;
@@ -96,32 +101,23 @@ impl<T> Session<T> {
         Some(transfer)
     }
 
-    /// Goes on with a session that another process gave away. Each lock of it is a request with its own data; the keys
-    /// are 0, 1 and so on, in the order of their numbers.
-    pub fn adopt(
-        config: SessionConfig,
-        transfer: &Transfer,
-        now: Micros,
-        mut data: impl FnMut() -> T,
-    ) -> Self {
+    /// Goes on with a session that another process gave away, and with its first lock, whose key is 0. Others are
+    /// released.
+    pub fn adopt(config: SessionConfig, transfer: &Transfer, now: Micros, data: T) -> Self {
         let mut session = Self::new(config, now);
         let Transfer { client_id, secret, hello, ack, last_rid, ttl, answered, held } = transfer;
         session.identity = Some(Identity { client_id: client_id.clone(), secret: *secret });
         (session.hello, session.ack, session.last_rid) = (*hello, *ack, *last_rid);
         session.lease = Lease { ttl: *ttl, answered: *answered };
         session.ever_opened = true;
-        for &(rid, token) in held {
+        if let Some(&(rid, token)) = held.first() {
             let key = session.next_key;
             session.next_key += 1;
             // It is held: what it asked for is the server's to know.
             let request =
                 Request { scope: Vec::new(), flags: Default::default(), nested_in: None, info: None };
-            let record = Record {
-                rid: Some(rid),
-                stage: Stage::Held { token },
-                body: Body::Request(request),
-                data: data(),
-            };
+            let record =
+                Record { rid: Some(rid), stage: Stage::Held { token }, body: Body::Request(request), data };
             session.entries.insert(key, record);
             session.by_rid.insert(rid, key);
         }
