@@ -5,7 +5,7 @@ use crate::{
     settings::{Settings, Span},
 };
 use clap::{Parser, Subcommand};
-use lockkeeper_client::{Endpoint, Error, Session, code};
+use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
 use lockkeeper_core::Name;
 use std::{
     env,
@@ -43,11 +43,15 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    /// Renew the lease of a command's lock: for `run` to start
+    #[command(hide = true)]
+    Guard,
     Query(Query),
     Inspect(Inspect),
     Top(Top),
     Release(Release),
     Serve(Serve),
+    State(State),
     Token(Token),
     Completions(Completions),
     Man(Man),
@@ -93,6 +97,9 @@ pub(crate) struct Run {
     /// Time between SIGTERM and SIGKILL for a command whose lock is lost
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     pub(crate) grace: Duration,
+    /// The lease to ask for, on a network: the lock is free so long after this machine is lost
+    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    pub(crate) ttl: Option<Duration>,
     /// Say nothing while waiting, nor when the lock is not to be had
     #[arg(short, long)]
     pub(crate) quiet: bool,
@@ -102,6 +109,30 @@ pub(crate) struct Run {
     /// The command, after --
     #[arg(last = true, required = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Check or reset what a daemon has on disk.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  lockkeeper state check                    what is there, and whether a daemon would take it
+  lockkeeper state reset                    move it aside: the next daemon begins with nothing held
+
+check changes nothing. reset moves the files into a folder beside them; it refuses while a daemon runs.")]
+pub(crate) struct State {
+    /// The state directory [default: that of this user's daemon]
+    #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true, global = true)]
+    pub(crate) state_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: StateCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum StateCommand {
+    /// Print what is there; fail if a daemon would refuse it
+    Check,
+    /// Move it aside
+    Reset,
 }
 
 /// Show who holds and who waits, a line for each name.
@@ -268,9 +299,16 @@ pub(crate) struct Token {
 
 /// A session with the daemon, which this program can be.
 pub(crate) fn session() -> Result<Session, Failure> {
+    session_with(None)
+}
+
+/// The same, with a lease of that length if it has one.
+pub(crate) fn session_with(ttl: Option<Duration>) -> Result<Session, Failure> {
     let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
     let program = env::current_exe().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
-    Session::open(&endpoint, Some(program), &bucket()).map_err(failed)
+    let mut options = Options::new(bucket()).program(Some(program));
+    options.ttl = ttl;
+    Session::open(&endpoint, options, Callbacks).map_err(failed)
 }
 
 /// The bucket whose locks are meant.

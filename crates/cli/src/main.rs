@@ -7,6 +7,7 @@ mod run;
 mod serve;
 mod settings;
 mod show;
+mod state;
 mod status;
 mod table;
 mod token;
@@ -51,11 +52,13 @@ fn main() -> ExitCode {
     let done = match args.command {
         None => status::status(),
         Some(Command::Run(args)) => run::run(args),
+        Some(Command::Guard) => run::guard::guard(),
         Some(Command::Query(args)) => query::query(args),
         Some(Command::Inspect(args)) => query::inspect(args.query),
         Some(Command::Release(args)) => release::release(args),
         Some(Command::Top(_)) => top::top(),
         Some(Command::Serve(args)) => serve::serve(args),
+        Some(Command::State(args)) => state::state(args),
         Some(Command::Token(args)) => token::token(args),
         Some(Command::Completions(args)) => {
             clap_complete::generate(args.shell, &mut Args::command(), "lockkeeper", &mut io::stdout());

@@ -1,10 +1,11 @@
 //! `lockkeeper run`: a command, while a lock is held.
 
 mod child;
+pub(crate) mod guard;
 mod wait;
 
-use crate::{Done, Failure, args, args::Run, exit};
-use lockkeeper_client::{Answer, Event, Flags, Request, Session};
+use crate::{Done, Failure, args, args::Run, exit, show};
+use lockkeeper_client::{Error, Flags, Key, Outcome, Request, Session, Snapshot, Update};
 use lockkeeper_core::{Cause, Mode, Name};
 use rustix::{process::geteuid, system::uname};
 use signal_hook::{
@@ -14,20 +15,19 @@ use signal_hook::{
 use std::{
     env,
     path::Path,
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    },
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     time::{Duration, Instant},
 };
 use wait::Wait;
 
 /// What `run` waits for.
 enum News {
-    Lock(Event),
-    /// Who is in the way, for who looks on.
-    Queue(Answer),
+    Lock(Update),
+    /// Who is ahead in the queue, for display.
+    Queue(Result<Snapshot, Error>),
     Signal(Origin),
+    /// What the guardian of the command says.
+    Guardian(guard::Report),
 }
 
 /// The longest label that is made up here.
@@ -37,14 +37,23 @@ const LABEL: usize = 200;
 const RELEASE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Run) -> Done {
-    let session = args::session()?;
+    let session = args::session_with(args.ttl)?;
     let (sender, news) = mpsc::channel();
-    let (rid, token) = acquire(&session, &args, &sender, &news)?;
-    let ended = child::run(&session, &args, token, &sender, &news)?;
-    // Whoever comes after this process has ended finds the lock free.
-    session.release(rid);
-    let deadline = Instant::now() + RELEASE;
-    while !matches!(next(&news, Some(deadline)), None | Some(News::Lock(Event::Ended | Event::Broken(_)))) {}
+    let (key, token) = acquire(&session, &args, &sender, &news)?;
+    let fifo = session.fifo().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
+    let ended = match fifo {
+        // The command inherits it, so that the lock lasts as long as the command, also if this process is killed.
+        Some(fifo) => {
+            let ended = child::run(fifo, &args, token, &sender, &news)?;
+            // The next one to ask after this process has ended finds the lock free.
+            session.release(key);
+            let deadline = Instant::now() + RELEASE;
+            while !matches!(next(&news, Some(deadline)), None | Some(News::Lock(Update::Over(_)))) {}
+            ended
+        }
+        // A lease ends when nobody renews it: a guardian does, which outlives the command.
+        None => guard::run(&session, &args, token, &sender, &news)?,
+    };
     drop(session);
     if ended.interrupted {
         // So that a script that waits for this process ends, too. Shells show the same 130 for it.
@@ -53,50 +62,57 @@ pub(crate) fn run(args: Run) -> Done {
     Ok(ended.code)
 }
 
-/// Waits for the lock. Returns the request's number and its token.
+/// Waits for the lock. Returns the request and its token.
 fn acquire(
     session: &Session,
     args: &Run,
     sender: &Sender<News>,
     news: &Receiver<News>,
-) -> Result<(u64, u64), Failure> {
+) -> Result<(Key, u64), Failure> {
     let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
     let names: Vec<Name> = args.names.iter().map(|name| args::name(name)).collect();
-    // Whoever has no time at all takes what is there.
+    // Without any time to wait, only what is free is taken.
     let if_available = args.if_available || args.timeout == Some(Duration::ZERO);
     let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
     let events = sender.clone();
-    let rid = session.request(Request {
+    let request = Request {
         scope: names.iter().map(|name| (name.clone(), mode)).collect(),
         flags: Flags { if_available, steal: args.steal, refuse_deadlock: false },
         nested_in: None,
         info: Some(args.info.clone().unwrap_or_else(|| label(args))),
-        listener: Arc::new(move |event| _ = events.send(News::Lock(event))),
-    });
+    };
+    let key = session.request(request, Box::new(move |update| _ = events.send(News::Lock(update))));
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut wait = Wait::new(names, mode, args.quiet, session, sender);
     loop {
         match next(news, [deadline, wait.wakes_at()].into_iter().flatten().min()) {
-            Some(News::Lock(Event::Granted { token })) => return Ok((rid, token)),
-            Some(News::Lock(Event::Queued { .. })) => wait.begin(),
-            Some(News::Lock(Event::Unavailable)) => return Err(wait.gave_up("it is not free")),
-            Some(News::Lock(Event::Refused { code, message })) => return Err(args::refused(code, message)),
-            Some(News::Lock(Event::Broken(Cause::Stolen))) => {
-                return Err((exit::LOST, "the lock was stolen before the command was started".into()));
-            }
-            Some(News::Lock(Event::Broken(Cause::Lost))) => {
-                let why = "the daemon is gone, and the place in the queue with it: try again";
-                return Err((exit::UNAVAILABLE, why.into()));
-            }
+            Some(News::Lock(Update::Granted { token })) => return Ok((key, token)),
+            Some(News::Lock(Update::Queued { .. })) => wait.begin(),
+            Some(News::Lock(Update::Over(outcome))) => return Err(failed(outcome, &wait)),
             Some(News::Queue(answer)) => wait.show(answer),
-            // It asked for no refusal of deadlocks.
-            Some(News::Lock(Event::Ended | Event::Deadlocked(_)) | News::Signal(_)) => {}
+            Some(News::Signal(_) | News::Guardian(_)) => {}
             None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                // The session ends with this process, and the request with the session; this is for who counts.
-                session.time_out(rid);
+                // The session ends with this process, and the request with the session; this is for the counts.
+                session.time_out(key);
                 return Err(wait.gave_up("it was not free in time"));
             }
             None => wait.look(),
+        }
+    }
+}
+
+/// What to say of a request that ended before it was granted.
+fn failed(outcome: Outcome, wait: &Wait<'_>) -> Failure {
+    match outcome {
+        Outcome::Unavailable => wait.gave_up("it is not free"),
+        Outcome::Refused { code, message } => args::refused(code, message),
+        Outcome::Broken { cause: Cause::Stolen, by } => {
+            let by = by.map(|by| format!(" by {}", show::label(&by))).unwrap_or_default();
+            (exit::LOST, format!("the lock was stolen{by} before the command was started"))
+        }
+        Outcome::Failed(failure) => (exit::UNAVAILABLE, failure.to_string()),
+        _ => {
+            (exit::UNAVAILABLE, "the session was lost, and the place in the queue with it: try again".into())
         }
     }
 }

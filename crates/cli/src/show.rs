@@ -40,13 +40,23 @@ fn escape(text: &str, shown: &mut String) {
 pub(crate) fn who(entry: &Entry) -> String {
     match &entry.info {
         Some(info) => label(info),
-        None => format!("client {}", label(&entry.client_id)),
+        None => match &entry.owner {
+            Some(owner) => label(owner),
+            None => format!("client {}", label(&entry.client_id)),
+        },
     }
+}
+
+/// The process of a client of this machine, as the daemon knows it: it stands first in what is told of the owner.
+pub(crate) fn pid(entry: &Entry) -> Option<&str> {
+    let rest = entry.owner.as_deref()?.strip_prefix("pid ")?;
+    let digits = rest.split(' ').next()?;
+    (!digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())).then_some(digits)
 }
 
 /// Who holds a lock, and for how long.
 pub(crate) fn held_by(entry: &Entry) -> String {
-    match entry.pid {
+    match pid(entry) {
         Some(pid) => format!("held for {} by pid {pid} ({})", age(entry.since), who(entry)),
         None => format!("held for {} by {}", age(entry.since), who(entry)),
     }

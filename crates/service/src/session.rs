@@ -26,7 +26,10 @@
 //! server knows, and nothing is believed that it does not.
 
 mod resume;
+mod transfer;
 mod types;
+
+pub use transfer::Transfer;
 
 pub use types::{
     Answer, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, SessionConfig, Snapshot, Step,
@@ -379,6 +382,11 @@ impl<T> Session<T> {
         Some(record.data)
     }
 
+    /// The number of a request on the wire, by which another session can be [nested in](Outer::Other) it.
+    pub fn rid(&self, key: Key) -> Option<u64> {
+        self.entries.get(&key)?.rid
+    }
+
     /// The host's data of a request or question that is not over.
     pub fn data_mut(&mut self, key: Key) -> Option<&mut T> {
         self.entries.get_mut(&key).map(|record| &mut record.data)
@@ -388,6 +396,11 @@ impl<T> Session<T> {
     pub fn is_held(&self, now: Micros, key: Key) -> bool {
         let held = self.entries.get(&key).is_some_and(|record| matches!(record.stage, Stage::Held { .. }));
         held && self.lease_is_valid(now)
+    }
+
+    /// The lease in milliseconds; none if there is no session, or it lives by a FIFO.
+    pub fn ttl(&self) -> Option<u64> {
+        self.lease.ttl
     }
 
     /// Up to when locks can be considered held without another word of the server; none if there is no lease.
@@ -414,6 +427,16 @@ impl<T> Session<T> {
         self.events.push_back(Event::Closed);
     }
 
+    /// Opens another session after the server refused one for good: its reason may be gone. Nothing else is changed by
+    /// the refusal, so numbers of requests go on.
+    pub fn reopen(&mut self, now: Micros) {
+        if std::mem::take(&mut self.closed) {
+            self.ever_opened = false;
+            self.failures = 0;
+            self.connect_at = Some(now);
+        }
+    }
+
     /// Whether [`close`](Self::close) was called, or the server refuses for good.
     pub fn is_closed(&self) -> bool {
         self.closed
@@ -422,6 +445,12 @@ impl<T> Session<T> {
     /// What is to be sent on the connection: messages, each preceded by its length.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
+    }
+
+    /// The same, in exchange for an empty buffer that is used from now on: so none has to be allocated for each message.
+    pub fn swap_output(&mut self, buffer: &mut Vec<u8>) {
+        debug_assert!(buffer.is_empty(), "what is in the buffer would be sent again");
+        std::mem::swap(&mut self.output, buffer);
     }
 
     /// Whether there is something to send.

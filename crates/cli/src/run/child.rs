@@ -5,10 +5,10 @@
 //! when the command does. *Without one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
 //! command has started is told, too, either way: a shell's children do not go on without the shell.
 
-use super::{News, next};
-use crate::{Failure, args::Run, exit};
-use lockkeeper_client::{Event, Session};
-use lockkeeper_core::Cause as Lost;
+use super::{News, guard::Report, next};
+use crate::{Failure, args::Run, exit, show};
+use lockkeeper_client::{Outcome, Update};
+use lockkeeper_core::Cause;
 use rustix::{
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
     process::{
@@ -18,7 +18,7 @@ use rustix::{
 use signal_hook::{
     consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2},
     iterator::{SignalsInfo, exfiltrator::WithOrigin},
-    low_level::siginfo::{Cause, Origin},
+    low_level::siginfo::{Cause as SignalCause, Origin},
 };
 use std::{
     collections::HashMap,
@@ -31,8 +31,10 @@ use std::{
     process::{Command, ExitCode},
     sync::mpsc::{Receiver, Sender},
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
+
+const OUT_OF_REACH: &str = "the lock was lost: the daemon was out of reach for too long";
 
 /// Signals that are passed on.
 const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT];
@@ -44,21 +46,31 @@ pub(super) struct Ended {
     pub(super) interrupted: bool,
 }
 
-/// Starts the command and stays with it to its end.
+/// Starts the command and stays with it to its end. It inherits the descriptor.
 pub(super) fn run(
-    session: &Session,
+    inherited: OwnedFd,
     args: &Run,
     token: u64,
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
-    // Before there is a command: none of its signals is missed, and none ends `run` alone.
-    listen(sender).map_err(system)?;
-    let child = Child::spawn(session, args, token)?;
-    child.watch(args, news)
+    let child = start(inherited, args, token, sender)?;
+    child.watch(args, news, None)
 }
 
-fn system(error: io::Error) -> Failure {
+/// Starts the command.
+pub(super) fn start(
+    inherited: OwnedFd,
+    args: &Run,
+    token: u64,
+    sender: &Sender<News>,
+) -> Result<Child, Failure> {
+    // Before there is a command: none of its signals is missed, and none ends `run` alone.
+    listen(sender).map_err(system)?;
+    Child::spawn(inherited, args, token)
+}
+
+pub(super) fn system(error: io::Error) -> Failure {
     (exit::SOFTWARE, error.to_string())
 }
 
@@ -81,23 +93,21 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-struct Child {
-    pid: Pid,
+pub(super) struct Child {
+    pub(super) pid: Pid,
     /// Whether it leads a process group of its own.
-    leads: bool,
+    pub(super) leads: bool,
 }
 
 impl Child {
-    /// Starts the command. It inherits the connection to a daemon of this machine, so that the lock lasts as long as the
-    /// command does, even if `run` is killed.
-    fn spawn(session: &Session, args: &Run, token: u64) -> Result<Self, Failure> {
-        let inherit = |connection: OwnedFd| -> rustix::io::Result<OwnedFd> {
-            let inherited = fcntl_dupfd_cloexec(connection.as_fd(), 3)?;
+    /// Starts the command. It inherits a descriptor and nothing else: as long as that is open, the command is alive.
+    fn spawn(inherited: OwnedFd, args: &Run, token: u64) -> Result<Self, Failure> {
+        let inherit = |descriptor: OwnedFd| -> rustix::io::Result<OwnedFd> {
+            let inherited = fcntl_dupfd_cloexec(descriptor.as_fd(), 3)?;
             fcntl_setfd(&inherited, FdFlags::empty())?;
             Ok(inherited)
         };
-        let connection = session.connection().map_err(system)?;
-        let _inherited = connection.map(inherit).transpose().map_err(|error| system(error.into()))?;
+        let _inherited = inherit(inherited).map_err(|error| system(error.into()))?;
         let leads = File::open("/dev/tty").is_err();
         let (program, arguments) = args.command.split_first().expect("clap requires one");
         let mut command = Command::new(program);
@@ -106,11 +116,7 @@ impl Child {
             command.process_group(0);
         }
         match command.spawn() {
-            Ok(child) => {
-                // What is inherited is closed with the daemon; whoever comes after it hears of the child itself.
-                session.set_heir(child.id());
-                Ok(Self { pid: Pid::from_child(&child), leads })
-            }
+            Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
             Err(error) => {
                 let code = exit::CANNOT_RUN + u8::from(error.kind() == io::ErrorKind::NotFound);
                 let program = program.to_string_lossy();
@@ -124,8 +130,14 @@ impl Child {
         }
     }
 
-    /// Waits for the command, hands signals on to it, and ends it if its lock is lost.
-    fn watch(&self, args: &Run, news: &Receiver<News>) -> Result<Ended, Failure> {
+    /// Waits for the command, hands signals on to it, and ends it if its lock is lost. `orphaned` is how long it has to
+    /// end after its guardian was killed.
+    pub(super) fn watch(
+        &self,
+        args: &Run,
+        news: &Receiver<News>,
+        orphaned: Option<Duration>,
+    ) -> Result<Ended, Failure> {
         let mut lost = None;
         let (mut kill_at, mut killed) = (None, false);
         let mut interrupted = false;
@@ -137,11 +149,7 @@ impl Child {
                             self.stop();
                             continue;
                         }
-                        if let Some(cause) = lost {
-                            let why = match cause {
-                                Lost::Stolen => "the lock was taken by force",
-                                Lost::Lost => "the lock was lost: the daemon was out of reach for too long",
-                            };
+                        if let Some(why) = lost {
                             let how = if killed { "killed" } else { "ended" };
                             return Err((exit::LOST, format!("{why}; the command was {how}")));
                         }
@@ -152,17 +160,34 @@ impl Child {
                 Some(News::Signal(Origin { signal, cause, .. })) => {
                     interrupted |= signal == SIGINT;
                     // A key of the terminal is a signal to the whole group, and its end one to who leads the session.
-                    let key = cause == Cause::Kernel && signal != SIGHUP;
+                    let key = cause == SignalCause::Kernel && signal != SIGHUP;
                     if let Some(signal) = Signal::from_named_raw(signal).filter(|_| !key) {
                         self.signal(signal);
                     }
                 }
-                Some(News::Lock(Event::Broken(cause))) => {
-                    lost = Some(cause);
+                Some(News::Lock(Update::Over(Outcome::Broken { cause, by }))) => {
+                    lost = Some(match (cause, by) {
+                        (Cause::Stolen, Some(by)) => format!("the lock was stolen by {}", show::label(&by)),
+                        (Cause::Stolen, None) => "the lock was stolen".into(),
+                        (Cause::Lost, _) => OUT_OF_REACH.into(),
+                    });
                     self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);
                 }
-                Some(News::Lock(_) | News::Queue(_)) => {}
+                Some(News::Guardian(Report::Stolen(by))) => {
+                    lost = Some(format!("the lock was stolen{by}"));
+                    self.end(Signal::TERM);
+                    kill_at = Instant::now().checked_add(args.grace);
+                }
+                // It has ended the command, or is about to.
+                Some(News::Guardian(Report::Lost)) => lost = Some(OUT_OF_REACH.into()),
+                // Nobody renews the lease any more. The command is gone before it expires.
+                Some(News::Guardian(Report::Gone)) => {
+                    lost.get_or_insert_with(|| "the guardian of the lock was killed".into());
+                    self.end(Signal::TERM);
+                    kill_at = Instant::now().checked_add(orphaned.unwrap_or_default());
+                }
+                Some(News::Lock(_) | News::Queue(_) | News::Guardian(_)) => {}
                 None => {
                     self.end(Signal::KILL);
                     (kill_at, killed) = (None, true);
@@ -186,7 +211,7 @@ impl Child {
     }
 
     /// Ends it, and what it has started: a group of its own at once, in ours one by one.
-    fn end(&self, signal: Signal) {
+    pub(super) fn end(&self, signal: Signal) {
         let others = if self.leads { Vec::new() } else { descendants(self.pid) };
         self.signal(signal);
         for pid in others {
