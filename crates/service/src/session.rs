@@ -482,7 +482,12 @@ impl<T> Session<T> {
 
     /// How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped.
     fn hello_timeout(&self) -> Option<Micros> {
-        match (self.lease.ttl, &self.identity) {
+        // A new session has no lease before the end marker, and a ttl since Welcome.
+        let ttl = self.lease.ttl.or(match &self.link {
+            Link::Syncing { sync, .. } => sync.ttl(),
+            _ => None,
+        });
+        match (ttl, &self.identity) {
             (Some(ttl), _) => Some((micros(ttl) / 4).clamp(1, HELLO_TIMEOUT)),
             (None, None) => Some(HELLO_TIMEOUT),
             (None, Some(_)) => None,
@@ -638,6 +643,10 @@ impl<T> Session<T> {
     }
 
     fn send_record(&mut self, key: Key, rid: u64) {
+        // What came of an earlier answer is not half of this one.
+        if let Some(Record { body: Body::Query { parts, .. }, .. }) = self.entries.get_mut(&key) {
+            *parts = Snapshot::default();
+        }
         let Some(record) = self.entries.get(&key) else { return };
         let ack = self.ack;
         let message = match &record.body {
