@@ -240,9 +240,10 @@ impl<T> Session<T> {
         self.connect_later(now);
     }
 
-    /// A message came on the connection of that number. One from an older connection is ignored.
+    /// A message came on the connection of that number. One from an older connection is ignored, as are all once the
+    /// session is closed.
     pub fn message(&mut self, now: Micros, connection: u64, message: ToClient<'_>) {
-        if connection != self.connection && holds(Rule::NewestConnectionOnly) {
+        if self.closed || connection != self.connection && holds(Rule::NewestConnectionOnly) {
             return;
         }
         // It may have lain unread for long: in a page that was frozen, on a machine that was suspended.

@@ -98,3 +98,14 @@ fn an_end_marker_without_a_welcome_opens_nothing() {
     session.message(2, connection, ToClient::Synced);
     assert!(session.is_ready());
 }
+
+#[test]
+fn a_closed_session_does_not_open() {
+    let mut session = Session::<()>::new(SessionConfig::default(), 0);
+    let connection = session.connected(0, None);
+    session.message(1, connection, welcome(false));
+    session.close();
+    session.message(2, connection, ToClient::Synced);
+    let events: Vec<_> = std::iter::from_fn(|| session.next_event()).collect();
+    assert_eq!(events, [Event::Closed]);
+}
