@@ -139,9 +139,10 @@ export function encode(message: ToServer): Uint8Array<ArrayBuffer> {
 /** Reads what a server sends. Throws `Malformed` if it is no message. */
 export function decode(bytes: Uint8Array): ToClient {
   const message = unpack(bytes);
-  const shape = Array.isArray(message) ? shapes[message[0] as number] : undefined;
+  const [kind, ...rest] = Array.isArray(message) ? (message as Value[]) : [];
+  const shape = typeof kind === 'number' ? shapes[kind] : undefined;
   if (shape === undefined) throw new Malformed('no such message');
-  if (!shape((message as Value[]).slice(1))) throw new Malformed('a message with missing or wrong elements');
+  if (!shape(rest)) throw new Malformed('a message with missing or wrong elements');
   return message as unknown as ToClient;
 }
 
