@@ -46,7 +46,10 @@ pub(crate) struct Settings {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_origin: Vec<String>,
-    /// How long a client on the network, or a daemon that was killed, may be silent before others go on [default: 10s]
+    /// Have every change on the disk before it is answered: a power cut loses nothing
+    #[arg(long, num_args = 0, default_missing_value = "true", env = "LOCKKEEPER_SYNC", hide_env = true)]
+    pub(crate) sync: Option<bool>,
+    /// The lease of a client on the network: its locks are free when it was not heard for so long [default: 10s]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TTL", hide_env = true)]
     pub(crate) ttl: Option<Span>,
     /// Leave after so long without a client [default: never; 5m if it was started on demand]

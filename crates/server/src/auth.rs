@@ -3,24 +3,12 @@
 //! A token is a JSON Web Token (RFC 7519), signed with HS256 or EdDSA. Which of the two is for the key to say, never for
 //! the token.
 
-use crate::journal::{random, to_hex};
+use crate::daemon::random;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use lockkeeper_service::Rights;
 use ring::{hmac, signature};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
-/// What a client may do beyond asking for locks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rights {
-    pub(crate) steal: bool,
-    pub(crate) force_release: bool,
-    /// See what others said of themselves, not only what they hold.
-    pub(crate) inspect: bool,
-}
-
-impl Rights {
-    pub(crate) const ALL: Self = Self { steal: true, force_release: true, inspect: true };
-}
 
 /// What a token allows.
 #[derive(Clone, Debug, Default)]
@@ -37,8 +25,8 @@ pub struct Permit {
 
 /// A new key set, with one key for HS256. Whoever can read it can make tokens.
 pub fn new_keys() -> String {
-    let (id, key) = (to_hex(&random()[..4]), URL_SAFE_NO_PAD.encode([random(), random()].concat()));
-    format!("{{\"keys\":[{{\"kty\":\"oct\",\"alg\":\"HS256\",\"kid\":\"{id}\",\"k\":\"{key}\"}}]}}\n")
+    let (id, key) = (u32::from_le_bytes(random()), URL_SAFE_NO_PAD.encode(random::<32>()));
+    format!("{{\"keys\":[{{\"kty\":\"oct\",\"alg\":\"HS256\",\"kid\":\"{id:08x}\",\"k\":\"{key}\"}}]}}\n")
 }
 
 /// A token that is good for so long, signed with the first key of a key set that is for HS256.

@@ -1,12 +1,10 @@
-//! One connection: its bytes as messages to the daemon, and the daemon's messages as bytes.
+//! One connection: its bytes as messages for the daemon, and the daemon's messages as bytes.
 
-use crate::{
-    daemon::Daemon,
-    network::Stranger,
-    session::{Framing, Outbox, Peer},
-};
+use crate::{daemon::Daemon, network::PendingHandshake};
+use lockkeeper_service::{ConnectionId, Framing, Origin};
 use lockkeeper_wire::{
-    ToServer, code, frame,
+    frame,
+    v2::{ToServer, code},
     websocket::{self, Frames, Said},
 };
 use std::{
@@ -14,119 +12,104 @@ use std::{
     future::poll_fn,
     io,
     mem::MaybeUninit,
+    os::fd::OwnedFd,
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, ready},
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 /// Bytes that are read in one go.
 const READ: usize = 16 << 10;
 
-/// Bytes of each of its buffers that a connection keeps when it has no use for them.
+/// Bytes of its buffer that an idle connection keeps.
 const KEPT: usize = 4 << 10;
 
-/// While so many bytes wait for a client to read them, it is not listened to.
-const PATIENCE: usize = 256 << 10;
+/// While so many bytes wait for a client, it is not read.
+const HIGH_WATER: usize = 256 << 10;
 
 /// Turns after which a connection that still has work lets others have theirs.
 const TURNS: usize = 16;
 
-/// How long a client may take to hear the last that is said to it.
-const FAREWELL: Duration = Duration::from_secs(5);
+/// How long a client may take to read the last message.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What carries a connection.
+pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
+    /// Sends a descriptor with the next bytes. Only a Unix socket can.
+    fn attach(&mut self, _: OwnedFd) {}
+}
 
 struct Connection<S> {
     stream: S,
-    peer: Peer,
+    id: ConnectionId,
+    origin: Origin,
+    /// Who the client is, as far as the daemon knows by itself.
+    subject: String,
     daemon: Rc<RefCell<Daemon>>,
-    /// It counts as a stranger until it has said hello.
-    stranger: Option<Stranger>,
-    /// Its session, once it has said hello.
-    session: Option<u32>,
+    /// Until it has sent Hello.
+    handshake: Option<PendingHandshake>,
     /// What was read and is not a whole message yet.
     input: Vec<u8>,
     /// There may be a whole message in it all the same: the client had too much to read.
     more: bool,
     /// How to find messages in it, if not by their lengths.
     frames: Option<Frames>,
-    /// What the daemon has for the client.
-    outbox: Rc<RefCell<Outbox>>,
-    /// What is being written, from `written` on.
-    output: Vec<u8>,
-    written: usize,
 }
 
 /// Serves a connection of which `input` has been read already.
-pub(crate) async fn run<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn run<S: Transport>(
     stream: S,
     input: Vec<u8>,
-    peer: Peer,
+    origin: Origin,
+    subject: String,
     daemon: Rc<RefCell<Daemon>>,
-    stranger: Option<Stranger>,
+    handshake: Option<PendingHandshake>,
 ) {
-    let (framing, frames) = match peer {
-        Peer::Local(_) => (Framing::Lengths, None),
-        Peer::Network => (Framing::WebSocket, Some(Frames::new(true, frame::MAX))),
+    let (framing, frames) = match origin {
+        Origin::Local => (Framing::Lengths, None),
+        Origin::Network => (Framing::WebSocket, Some(Frames::new(true, frame::MAX))),
     };
-    let outbox = Rc::new(RefCell::new(Outbox::new(framing)));
-    let mut connection = Connection {
-        stream,
-        peer,
-        daemon,
-        stranger,
-        session: None,
-        more: !input.is_empty(),
-        input,
-        frames,
-        outbox,
-        output: Vec::new(),
-        written: 0,
-    };
-    let alive = Rc::clone(&connection.daemon.borrow().connections);
-    poll_fn(|context| connection.poll(context)).await;
-    if let Some(session) = connection.session {
-        let heir = connection.daemon.borrow_mut().inherit(session, &connection.outbox);
-        if let Some(heir) = heir {
-            drop(alive);
-            connection.outbox.borrow_mut().cut();
-            heir.ended().await;
-        }
-        connection.daemon.borrow_mut().disconnected(session, &connection.outbox);
+    let id = daemon.borrow_mut().connect(origin, framing);
+    let more = !input.is_empty();
+    let mut connection = Connection { stream, id, origin, subject, daemon, handshake, input, more, frames };
+    let closed = poll_fn(|context| connection.poll(context)).await;
+    connection.daemon.borrow_mut().disconnect(id);
+    if closed.is_ok() {
+        let _ = tokio::time::timeout(CLOSE_TIMEOUT, connection.finish()).await;
     }
-    let _ = tokio::time::timeout(FAREWELL, connection.farewell()).await;
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Ready when it is to end.
-    fn poll(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.outbox.borrow_mut().waker = None;
+impl<S: Transport> Connection<S> {
+    /// Ready when it is over: gracefully, or because of an error.
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         for _ in 0..TURNS {
-            let write = match self.write(context) {
-                Poll::Ready(Err(_)) => return Poll::Ready(()),
-                write => write,
+            let written = self.write(context)?;
+            let (closing, done) = {
+                let mut daemon = self.daemon.borrow_mut();
+                (daemon.server().is_closing(self.id), daemon.server().is_done(self.id))
             };
-            if self.outbox.borrow().closing {
-                return Poll::Ready(());
+            if done {
+                return Poll::Ready(Ok(()));
             }
-            let read = match self.backlog() > PATIENCE {
+            let busy = closing || self.daemon.borrow_mut().server().backlog(self.id) > HIGH_WATER;
+            let read = match busy {
                 true => Poll::Pending,
                 false if std::mem::take(&mut self.more) => {
-                    self.understand();
+                    self.handle_input();
                     Poll::Ready(Ok(true))
                 }
                 false => self.read(context),
             };
             match read {
-                // Who has the lock now hears of it before who has it no more.
-                Poll::Ready(Ok(true)) if self.daemon.borrow().attention.has_handed_over() => break,
                 Poll::Ready(Ok(true)) => {}
-                Poll::Ready(Ok(false) | Err(_)) => return Poll::Ready(()),
+                Poll::Ready(Ok(false)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
-                    let mut outbox = self.outbox.borrow_mut();
-                    outbox.waker = Some(context.waker().clone());
-                    // Unless there is news already that can be written.
-                    if !outbox.closing && (write.is_pending() || outbox.bytes.is_empty()) {
+                    let mut daemon = self.daemon.borrow_mut();
+                    daemon.sleeps(self.id, context.waker());
+                    if written.is_pending() || daemon.server().output(self.id).is_empty() {
                         return Poll::Pending;
                     }
                 }
@@ -136,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Poll::Pending
     }
 
-    /// Reads once and hands on what is whole. `false` at the end of the stream.
+    /// Reads once and handles what is whole. False at the end of the stream.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         // On the stack, and never cleared: an idle connection keeps no space, and a short message pays for no long one.
         let mut space = [const { MaybeUninit::uninit() }; READ];
@@ -146,22 +129,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Poll::Ready(Ok(false));
         }
         self.input.extend_from_slice(read.filled());
-        self.daemon.borrow().attention.hear();
-        if self.peer == Peer::Network {
-            self.outbox.borrow_mut().heard = Instant::now();
-        }
-        self.understand();
+        self.daemon.borrow().spin.on_message();
+        self.handle_input();
         Poll::Ready(Ok(true))
     }
 
     /// Handles every whole message, until too much waits for the client: a short question can have a long answer.
-    fn understand(&mut self) {
+    fn handle_input(&mut self) {
         let (mut input, mut frames) = (std::mem::take(&mut self.input), self.frames.take());
         let mut done = 0;
-        while !self.outbox.borrow().closing {
-            if self.backlog() > PATIENCE {
-                self.more = true;
-                break;
+        loop {
+            {
+                let mut daemon = self.daemon.borrow_mut();
+                if daemon.server().is_closing(self.id) {
+                    break;
+                }
+                if daemon.server().backlog(self.id) > HIGH_WATER {
+                    self.more = true;
+                    break;
+                }
             }
             let rest = &mut input[done..];
             let first = match &mut frames {
@@ -173,11 +159,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             };
             match first {
                 Ok(Some((said, length))) => {
-                    self.hear(said);
+                    self.on_frame(said);
                     done += length;
                 }
                 Ok(None) => break,
-                Err(why) => self.part(code::MALFORMED, &why),
+                Err(why) => self.daemon.borrow_mut().reject(self.id, code::MALFORMED, &why),
             }
         }
         input.drain(..done);
@@ -188,90 +174,54 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         (self.input, self.frames) = (input, frames);
     }
 
-    fn hear(&mut self, said: Said<'_>) {
+    fn on_frame(&mut self, said: Said<'_>) {
+        let mut daemon = self.daemon.borrow_mut();
         match said {
-            Said::Message(message) => match ToServer::decode(message) {
-                Ok(message) => self.handle(message),
-                Err(error) => self.part(code::MALFORMED, &error.to_string()),
-            },
-            Said::Ping(ping) => websocket::append_pong(&mut self.outbox.borrow_mut().bytes, None, ping),
-            Said::Nothing => {}
-            Said::Close => self.outbox.borrow_mut().close(),
-        }
-    }
-
-    fn handle(&mut self, message: ToServer<'_>) {
-        let mut daemon = self.daemon.borrow_mut();
-        let done = match (self.session, message) {
-            (None, ToServer::Hello { version, bucket, resume, token }) => {
-                let hello = daemon.hello(version, bucket, resume, token, self.peer, &self.outbox);
-                hello.map(|session| (self.session, self.stranger) = (Some(session), None))
-            }
-            (None, _) => Err((code::OUT_OF_ORDER, "the first message is hello".into())),
-            (Some(session), ToServer::Bye) => {
-                self.outbox.borrow_mut().close();
-                daemon.end(session);
-                self.session = None;
-                Ok(())
-            }
-            (Some(session), message) => daemon.handle(session, message),
-        };
-        drop(daemon);
-        if let Err((code, why)) = done {
-            self.part(code, &why);
-        }
-    }
-
-    /// Says goodbye for a reason of the client's making, mostly. Its session ends.
-    fn part(&mut self, code: u32, message: &str) {
-        let pid = self.peer.process().map(|process| process.pid);
-        tracing::warn!(code, message, pid, "cut off");
-        self.outbox.borrow_mut().dismiss(code, message);
-        if code == code::STOPPING {
-            return;
-        }
-        let mut daemon = self.daemon.borrow_mut();
-        daemon.metrics.refused_frames += 1;
-        if let Some(session) = self.session.take() {
-            daemon.end(session);
-        }
-    }
-
-    /// Writes all there is. Ready when nothing is left.
-    fn write(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        loop {
-            if self.written == self.output.len() {
-                self.output.clear();
-                self.output.shrink_to(KEPT);
-                self.written = 0;
-                std::mem::swap(&mut self.output, &mut self.outbox.borrow_mut().bytes);
-                if self.output.is_empty() {
-                    return Pin::new(&mut self.stream).poll_flush(context);
+            Said::Message(bytes) => match ToServer::decode(bytes) {
+                Ok(message @ ToServer::Hello { .. })
+                    if self.handshake.is_some() || self.origin == Origin::Local =>
+                {
+                    daemon.hello(self.id, message, self.origin, &self.subject);
+                    self.handshake = None;
                 }
+                Ok(message) => daemon.message(self.id, message, bytes.len()),
+                Err(error) => daemon.reject(self.id, code::MALFORMED, &error.to_string()),
+            },
+            Said::Ping(ping) => daemon.pong(self.id, |out| websocket::append_pong(out, None, ping)),
+            Said::Nothing => {}
+            Said::Close => daemon.hang_up(self.id),
+        }
+    }
+
+    /// Writes what may be sent. Ready when nothing is left of that.
+    fn write(&mut self, context: &mut Context<'_>) -> io::Result<Poll<()>> {
+        loop {
+            let mut daemon = self.daemon.borrow_mut();
+            let id = self.id;
+            if daemon.server().output(id).is_empty() {
+                drop(daemon);
+                return match Pin::new(&mut self.stream).poll_flush(context) {
+                    Poll::Ready(flushed) => flushed.map(Poll::Ready),
+                    Poll::Pending => Ok(Poll::Pending),
+                };
             }
-            let rest = &self.output[self.written..];
-            match ready!(Pin::new(&mut self.stream).poll_write(context, rest))? {
-                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                count => self.written += count,
+            if let Some(descriptor) = daemon.take_descriptor(id) {
+                self.stream.attach(descriptor);
+            }
+            match Pin::new(&mut self.stream).poll_write(context, daemon.server().output(id)) {
+                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(Ok(count)) => daemon.server().sent(id, count),
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => return Ok(Poll::Pending),
             }
         }
     }
 
-    /// How much waits to be read by the client.
-    fn backlog(&self) -> usize {
-        self.output.len() - self.written + self.outbox.borrow().bytes.len()
-    }
-
-    /// Writes what is left, if the connection ends in good order.
-    async fn farewell(&mut self) -> io::Result<()> {
-        let (closing, cut) = (self.outbox.borrow().closing, self.outbox.borrow().cut);
-        if !closing || cut {
-            return Ok(());
-        }
-        poll_fn(|context| self.write(context)).await?;
+    /// Closes the connection gracefully.
+    async fn finish(&mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
-        // Closing a TCP connection with something unread resets it, and the last words could be lost on their way.
-        while self.peer == Peer::Network && self.stream.read_buf(&mut self.input).await? > 0 {
+        // Closing a TCP connection with something unread resets it, and the last message could be lost on its way.
+        while self.origin == Origin::Network && self.stream.read_buf(&mut self.input).await? > 0 {
             self.input.clear();
         }
         Ok(())

@@ -63,11 +63,11 @@ fn answer(request: &Request<'_, '_>, origins: &[String], daemon: &RefCell<Daemon
     }
     let path = request.path.unwrap_or("/");
     match path.split('?').next() {
-        Some("/healthz") => match daemon.borrow().unwell() {
+        Some("/healthz") => match daemon.borrow().not_ready_reason() {
             None => plain(OK, "ok\n"),
             Some(why) => plain(UNAVAILABLE, &format!("{why}\n")),
         },
-        Some("/metrics") => plain(OK, &daemon.borrow().count()),
+        Some("/metrics") => plain(OK, &daemon.borrow().metrics()),
         _ => upgrade(request, origins),
     }
 }

@@ -1,34 +1,33 @@
-//! Lockkeeper's daemon: one lock manager for each bucket, and sessions that own locks in them.
+//! Lockkeeper's daemon: the service's state machine, with sockets, a log and a clock around it.
 //!
-//! A message takes this path: `listen` accepts a connection of this machine and knows whose it is, `network` one from
-//! elsewhere, which `http` makes a WebSocket; `connection` turns its bytes into messages and back; `daemon` has the sessions and runs the engine, on the thread that read the bytes. There is
-//! one such thread: nothing is locked, and nobody is woken on another core. What a message does to others is put into
-//! their outboxes.
+//! A message takes this path: `listen` accepts a connection of this machine, `network` one from elsewhere, which `http`
+//! makes a WebSocket; `connection` turns its bytes into messages; `daemon` makes room in the log, hands them to the machine
+//! (`lockkeeper-service`), commits what it recorded, and has the connections send its answers. One thread does it all:
+//! nothing is locked, and no message crosses from one core to another.
 //!
-//! What must outlive the daemon is in the `journal`; a daemon that finds sessions there has been killed, and
-//! `grace` is how it begins.
+//! Whether a local client is alive is asked of its `fifo`. Killing the daemon loses nothing: the next one replays the log.
 #![forbid(unsafe_code)]
 
-mod attention;
 mod auth;
+mod clock;
 mod connection;
 mod daemon;
-mod grace;
+mod fifo;
 mod http;
-mod journal;
 mod listen;
 mod metrics;
 mod network;
-mod process;
-mod session;
 mod socket;
+mod spin;
 
 pub use auth::{Permit, new_keys, sign};
+pub use clock::boot_id;
 pub use listen::remembered_state_dir;
-pub use lockkeeper_wire::code;
+pub use lockkeeper_log as log;
+pub use lockkeeper_wire::v2::code;
 
 use auth::Keys;
-use daemon::{Daemon, absent};
+use daemon::Daemon;
 use lockkeeper_core::Limits;
 use network::Network;
 use std::{
@@ -57,10 +56,13 @@ pub struct Config {
     pub listen: Option<Listen>,
     /// Where what must outlive the daemon is kept. One daemon at a time.
     pub state_dir: PathBuf,
-    /// For how long a session on the network lasts of which nothing is heard; and for how long a daemon that was killed and has
-    /// started again waits for the sessions of its former life.
+    /// Whether a commit is on the disk before it is answered: then a power cut loses nothing.
+    pub sync: bool,
+    /// The lease of a session on the network: it ends when its client was not heard for so long.
     pub ttl: Duration,
-    /// After how long without a session it leaves; never if there is none.
+    /// The shortest and the longest lease that a client may wish for.
+    pub ttl_bounds: (Duration, Duration),
+    /// After how long without a session it exits; never if there is none.
     pub idle: Option<Duration>,
     /// What each bucket takes on.
     pub limits: Limits,
@@ -134,7 +136,9 @@ pub enum Error {
     Address(SocketAddr, io::Error),
     /// A port that others can reach would be open to all of them.
     Insecure(SocketAddr),
-    /// What the state directory holds is not ours, or is damaged.
+    /// The log cannot be used.
+    Log(lockkeeper_log::OpenError),
+    /// What the state directory holds is damaged.
     Damaged(PathBuf, String),
 }
 
@@ -156,21 +160,24 @@ impl std::fmt::Display for Error {
                 "{address} can be reached by others, and without keys everybody may do everything: give --keys, or \
                  --insecure if that is meant"
             ),
-            Self::Damaged(path, why) => {
-                write!(f, "{} is damaged: {why}. With no client left alive, remove it", path.display())
-            }
+            Self::Log(error) => error.fmt(f),
+            Self::Damaged(path, why) => write!(
+                f,
+                "the state in {} is damaged: {why}. See `lockkeeper state check`; `lockkeeper state reset` starts anew",
+                path.display()
+            ),
         }
     }
 }
 
 impl std::error::Error for Error {}
 
-/// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then leaves in good order. `stop` is first
+/// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then stops gracefully. `stop` is first
 /// polled when the daemon can be connected to. Must be polled within a [`LocalSet`](tokio::task::LocalSet).
 ///
 /// # Errors
 ///
-/// If it cannot start: [`Error`].
+/// If it cannot start, or cannot go on: [`Error`].
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     let listener = listen::bind(&config)?;
     let (network, keys) = match &config.listen {
@@ -188,27 +195,26 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(network) = &network {
         tracing::info!(address = %network.address(), "listening");
     }
-    let attention = Rc::clone(&daemon.borrow().attention);
-    let watches = [
-        tokio::task::spawn_local(async move { attention.look_out().await }),
-        tokio::task::spawn_local(absent::watch_for_absent(Rc::clone(&daemon))),
-        tokio::task::spawn_local(absent::watch_for_silent(Rc::clone(&daemon))),
-    ];
+    let spin = Rc::clone(&daemon.borrow().spin);
+    let spinning = tokio::task::spawn_local(async move { spin.run().await });
+    let work = Rc::clone(&daemon);
+    let mut working = tokio::task::spawn_local(async move { daemon::run(&work).await });
     let web = async {
         let Some(network) = &network else { return pending().await };
-        tokio::join!(network.accept(&daemon), network.tire_of_strangers(), network.reload(&daemon));
+        tokio::join!(network.accept(&daemon), network.time_out_handshakes(), network.reload(&daemon));
     };
     tokio::pin!(web);
     tokio::select! {
         biased;
         () = stop => tracing::info!("asked to stop"),
-        () = idle(&daemon, config.idle) => tracing::info!("nobody needs it: leaving"),
+        () = idle(&daemon, config.idle) => tracing::info!("no session: exiting"),
         () = listener.accept(&daemon) => {}
         () = &mut web => {}
+        _ = &mut working => {}
     }
-    watches.iter().for_each(tokio::task::JoinHandle::abort);
+    spinning.abort();
     daemon.borrow_mut().stop();
-    // Connections say goodbye on their own; a client that does not read has had its chance.
+    // Connections close on their own; a client that does not read has had its chance.
     let gone = async {
         while daemon.borrow().connected() > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
@@ -217,18 +223,20 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     tokio::select! {
         () = gone => {}
         () = tokio::time::sleep(Duration::from_secs(1)) => {}
-        // Whoever asks how it is hears that it stops.
+        // `/healthz` says that it stops.
         () = web => {}
     }
-    if daemon.borrow().is_empty() {
+    working.abort();
+    let closed = daemon.borrow_mut().close();
+    if closed.is_ok() && daemon.borrow().is_empty() {
         listener.forget();
     }
     tracing::info!("stopped");
-    Ok(())
+    closed
 }
 
 async fn idle(daemon: &Rc<RefCell<Daemon>>, patience: Option<Duration>) {
-    let Some(patience) = patience else { return std::future::pending().await };
+    let Some(patience) = patience else { return pending().await };
     loop {
         tokio::time::sleep(patience / 4).await;
         if daemon.borrow().idle_for() >= patience {

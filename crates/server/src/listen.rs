@@ -1,9 +1,7 @@
 //! The Unix socket: only this user's processes can connect, and only one daemon listens.
 
-use crate::{
-    Config, Error, connection, daemon::Daemon, journal::alone, process::Process, session::Peer,
-    socket::Socket,
-};
+use crate::{Config, Error, connection, daemon::Daemon, socket::Socket};
+use lockkeeper_service::Origin;
 use std::{
     cell::RefCell,
     ffi::OsString,
@@ -11,7 +9,7 @@ use std::{
     io::{self, Read, Seek, Write},
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
-        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
+        fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
     rc::Rc,
@@ -44,9 +42,10 @@ pub(crate) fn bind(config: &Config) -> Result<Listener, Error> {
         return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)));
     }
     let lock_path = path.with_extension("lock");
-    let lock = File::options().create(true).truncate(false).read(true).write(true).open(&lock_path);
+    let lock =
+        File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(&lock_path);
     let lock = lock.map_err(|error| Error::File(lock_path.clone(), error))?;
-    alone(&lock, &lock_path)?;
+    lock_exclusive(&lock, &lock_path)?;
     check_state(&lock_path, &lock, state_dir)?;
     // What is left of a daemon that was killed.
     match fs::remove_file(path) {
@@ -58,8 +57,17 @@ pub(crate) fn bind(config: &Config) -> Result<Listener, Error> {
     Ok(Listener { socket, lock: Some(lock) })
 }
 
-/// Who serves a socket after a daemon that was killed must know what that one knew. The lock beside the socket says where
-/// that is; it says nothing after a daemon that left nobody behind.
+/// Locks a file for this process alone.
+fn lock_exclusive(file: &File, path: &Path) -> Result<(), Error> {
+    match file.try_lock() {
+        Ok(()) => Ok(()),
+        Err(fs::TryLockError::WouldBlock) => Err(Error::Running(path.into())),
+        Err(fs::TryLockError::Error(error)) => Err(Error::File(path.into(), error)),
+    }
+}
+
+/// A daemon that serves a socket after another one needs its state. The lock beside the socket says where that is; it says
+/// nothing after a daemon that left no session behind.
 fn check_state(path: &Path, mut lock: &File, state_dir: &Path) -> Result<(), Error> {
     let failed = |error| Error::File(path.into(), error);
     let mut before = Vec::new();
@@ -114,13 +122,14 @@ fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
     let me = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == me || peer.uid() == 0 => {
-            let peer = Peer::Local(peer.pid().and_then(Process::of));
+            let subject = peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default();
             match Socket::new(stream) {
                 Ok(socket) => {
                     let daemon = Rc::clone(daemon);
-                    tokio::task::spawn_local(connection::run(socket, Vec::new(), peer, daemon, None));
+                    let run = connection::run(socket, Vec::new(), Origin::Local, subject, daemon, None);
+                    tokio::task::spawn_local(run);
                 }
-                Err(error) => tracing::warn!(%error, "refused: it cannot be listened to"),
+                Err(error) => tracing::warn!(%error, "a connection cannot be read"),
             }
         }
         Ok(peer) => tracing::warn!(uid = peer.uid(), "refused: another user"),

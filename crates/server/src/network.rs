@@ -1,6 +1,14 @@
-//! The TCP port: who connects there is a stranger until it has said hello, and is not given much time or room for it.
+//! The TCP port. A connection is a pending handshake until it has sent Hello, and has little time and room for that.
 
-use crate::{Error, Listen, auth::Keys, connection, daemon::Daemon, http, listen::accept_all, session::Peer};
+use crate::{
+    Error, Listen,
+    auth::Keys,
+    connection::{self, Transport},
+    daemon::Daemon,
+    http,
+    listen::accept_all,
+};
+use lockkeeper_service::Origin;
 use std::{
     cell::RefCell,
     collections::BTreeMap,
@@ -12,7 +20,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
     net::{TcpListener, TcpStream},
     sync::Notify,
     task::AbortHandle,
@@ -29,15 +36,15 @@ use tokio_rustls::{
 /// How long it may take from the connection to the hello.
 const HELLO: Duration = Duration::from_secs(10);
 
-/// Strangers at a time. One more, and the one that has been there longest has to go.
-const STRANGERS: usize = 1_000;
+/// Pending handshakes at a time. One more, and the oldest is closed.
+const HANDSHAKES: usize = 1_000;
 
 pub(crate) struct Network {
     listener: TcpListener,
     address: SocketAddr,
     listen: Listen,
     tls: RefCell<Option<TlsAcceptor>>,
-    strangers: Rc<RefCell<Strangers>>,
+    handshakes: Rc<RefCell<Handshakes>>,
     /// Told when the first stranger comes.
     first: Rc<Notify>,
 }
@@ -58,7 +65,7 @@ impl Network {
         let (tls, keys) = listen.read()?;
         listen.check_address(address)?;
         let (listen, tls) = (listen.clone(), RefCell::new(tls));
-        Ok((Self { listener, address, listen, tls, strangers: Rc::default(), first: Rc::default() }, keys))
+        Ok((Self { listener, address, listen, tls, handshakes: Rc::default(), first: Rc::default() }, keys))
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -88,50 +95,53 @@ impl Network {
         // Messages are short, and somebody waits for each.
         let _ = stream.set_nodelay(true);
         let (network, daemon) = (Rc::clone(self), Rc::clone(daemon));
-        let mut strangers = self.strangers.borrow_mut();
-        strangers.last += 1;
-        let stranger = Stranger { number: strangers.last, strangers: Rc::clone(&self.strangers) };
-        let number = stranger.number;
+        let mut handshakes = self.handshakes.borrow_mut();
+        handshakes.last += 1;
+        let number = handshakes.last;
+        let handshake = PendingHandshake { number, handshakes: Rc::clone(&self.handshakes) };
+        let subject = stream.peer_addr().map(|address| address.ip().to_string()).unwrap_or_default();
         let task = tokio::task::spawn_local(async move {
             let tls = network.tls.borrow().clone();
             let _ = match tls {
                 Some(tls) => match tls.accept(stream).await {
-                    Ok(stream) => network.serve(stream, daemon, stranger).await,
+                    Ok(stream) => network.serve(stream, subject, daemon, handshake).await,
                     Err(error) => Err(error),
                 },
-                None => network.serve(stream, daemon, stranger).await,
+                None => network.serve(stream, subject, daemon, handshake).await,
             };
         });
-        strangers.waiting.insert(number, (Instant::now() + HELLO, task.abort_handle()));
-        if strangers.waiting.len() > STRANGERS
-            && let Some((_, (_, oldest))) = strangers.waiting.pop_first()
+        handshakes.waiting.insert(number, (Instant::now() + HELLO, task.abort_handle()));
+        if handshakes.waiting.len() > HANDSHAKES
+            && let Some((_, (_, oldest))) = handshakes.waiting.pop_first()
         {
             oldest.abort();
         }
         self.first.notify_one();
     }
 
-    async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    async fn serve<S: Transport>(
         &self,
         mut stream: S,
+        subject: String,
         daemon: Rc<RefCell<Daemon>>,
-        stranger: Stranger,
+        handshake: PendingHandshake,
     ) -> io::Result<()> {
         if let Some(input) = http::greet(&mut stream, &self.listen.origins, &daemon).await? {
-            connection::run(stream, input, Peer::Network, daemon, Some(stranger)).await;
+            let run = connection::run(stream, input, Origin::Network, subject, daemon, Some(handshake));
+            run.await;
         }
         Ok(())
     }
 
     /// Sends away those who have had their time.
-    pub(crate) async fn tire_of_strangers(&self) {
+    pub(crate) async fn time_out_handshakes(&self) {
         loop {
-            let first = self.strangers.borrow().waiting.values().next().map(|(until, _)| *until);
+            let first = self.handshakes.borrow().waiting.values().next().map(|(until, _)| *until);
             match first {
                 Some(until) => tokio::time::sleep_until(until.into()).await,
                 None => self.first.notified().await,
             }
-            let waiting = &mut self.strangers.borrow_mut().waiting;
+            let waiting = &mut self.handshakes.borrow_mut().waiting;
             while let Some(entry) = waiting.first_entry()
                 && entry.get().0 <= Instant::now()
             {
@@ -144,22 +154,26 @@ impl Network {
 /// Those who have connected and not said hello: by their number, which is the order of their coming, until when each
 /// has, and what ends it.
 #[derive(Default)]
-struct Strangers {
+struct Handshakes {
     waiting: BTreeMap<u64, (Instant, AbortHandle)>,
     last: u64,
 }
 
-/// Dropped when it is none any more.
-pub(crate) struct Stranger {
+/// Leaves the handshake set on drop.
+pub(crate) struct PendingHandshake {
     number: u64,
-    strangers: Rc<RefCell<Strangers>>,
+    handshakes: Rc<RefCell<Handshakes>>,
 }
 
-impl Drop for Stranger {
+impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        self.strangers.borrow_mut().waiting.remove(&self.number);
+        self.handshakes.borrow_mut().waiting.remove(&self.number);
     }
 }
+
+impl Transport for TcpStream {}
+
+impl Transport for tokio_rustls::server::TlsStream<TcpStream> {}
 
 /// What speaks TLS with the certificate of these files, if there are any.
 pub(crate) fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {

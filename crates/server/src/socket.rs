@@ -4,12 +4,15 @@
 //! daemon would be woken twice for each message. So the socket is given to Tokio as the end of a pipe that can be read, and,
 //! only while it has no room, as one that can be written to.
 
+use crate::connection::Transport;
+
 use rustix::{
     io::Errno,
-    net::{SendFlags, Shutdown, send, shutdown},
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, Shutdown, send, sendmsg, shutdown},
 };
 use std::{
-    io,
+    io::{self, IoSlice},
+    mem::MaybeUninit,
     os::fd::{AsFd, OwnedFd},
     pin::Pin,
     task::{Context, Poll, ready},
@@ -26,13 +29,30 @@ pub(crate) struct Socket {
     socket: Receiver,
     /// The same one, while it has no room.
     full: Option<Sender>,
+    /// A descriptor that goes with the next bytes.
+    descriptor: Option<OwnedFd>,
 }
 
 impl Socket {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
         let socket = Receiver::from_owned_fd_unchecked(OwnedFd::from(stream.into_std()?))?;
-        Ok(Self { socket, full: None })
+        Ok(Self { socket, full: None, descriptor: None })
     }
+}
+
+impl Transport for Socket {
+    fn attach(&mut self, descriptor: OwnedFd) {
+        self.descriptor = Some(descriptor);
+    }
+}
+
+/// Sends bytes, the descriptor with the first of them.
+fn send_with(socket: impl AsFd, bytes: &[u8], descriptor: &OwnedFd) -> rustix::io::Result<usize> {
+    let descriptors = [descriptor.as_fd()];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
 }
 
 impl AsyncRead for Socket {
@@ -56,13 +76,22 @@ impl AsyncWrite for Socket {
                 ready!(full.poll_write_ready(context))?;
                 self.full = None;
             }
-            match send(&self.socket, bytes, SendFlags::NOSIGNAL) {
+            let sent = match &self.descriptor {
+                Some(descriptor) => send_with(&self.socket, bytes, descriptor),
+                None => send(&self.socket, bytes, SendFlags::NOSIGNAL),
+            };
+            match sent {
                 Err(Errno::AGAIN) => {
                     let again = self.socket.as_fd().try_clone_to_owned()?;
                     self.full = Some(Sender::from_owned_fd_unchecked(again)?);
                 }
                 Err(Errno::INTR) => {}
-                done => return Poll::Ready(Ok(done?)),
+                done => {
+                    let count = done?;
+                    // The client has it; this copy would keep the session alive.
+                    self.descriptor = None;
+                    return Poll::Ready(Ok(count));
+                }
             }
         }
     }

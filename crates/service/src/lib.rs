@@ -33,11 +33,12 @@ pub use outbox::Framing;
 pub use record::{EndReason, Fifo, Origin, Record, SecretHash};
 pub use sabotage::{Rule, sabotage};
 pub use server::{
-    Access, Action, ConnectionId, Counts, Fresh, Hello, Refusal, Rights, Round, Server, ServerConfig, Ttl,
+    Access, Action, ConnectionId, Counts, Fresh, Hello, Histogram, Refusal, Rights, Round, Server,
+    ServerConfig, Ttl,
 };
 pub use session::{
     Answer, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, Session, SessionConfig, Snapshot,
-    Step, belief,
+    Step, Transfer, belief,
 };
 pub use state::{Effect, LEVEL, Notice, SessionId, SessionView, State};
 

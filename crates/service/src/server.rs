@@ -15,7 +15,10 @@
 
 mod answers;
 mod attach;
+mod counts;
 mod lease;
+
+pub use counts::{Counts, Histogram};
 
 use crate::{
     Micros,
@@ -62,7 +65,8 @@ impl Ttl {
         Self { default: ttl, min: ttl, max: ttl }
     }
 
-    fn choose(self, wish: Option<u64>) -> u64 {
+    /// The lease of a client with that wish.
+    pub fn choose(self, wish: Option<u64>) -> u64 {
         wish.map_or(self.default, |wish| wish.clamp(self.min, self.max))
     }
 }
@@ -162,27 +166,6 @@ pub struct Round {
     pub batch: Vec<u8>,
 }
 
-/// What has happened, counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub struct Counts {
-    pub requests: u64,
-    pub granted: u64,
-    pub unavailable: u64,
-    pub refused: u64,
-    pub released: u64,
-    pub aborted: u64,
-    pub timed_out: u64,
-    pub broken: u64,
-    pub waited_ms: u64,
-    pub held_ms: u64,
-    pub opened: u64,
-    pub resumed: u64,
-    pub expired: u64,
-    pub ended: u64,
-    pub slow: u64,
-}
-
 /// Leads: it is the one that records and answers.
 pub struct Server {
     state: State,
@@ -268,7 +251,7 @@ impl Server {
             full: None,
             blind_until,
             stopping: false,
-            counts: Counts::default(),
+            counts: Counts::of(&state),
             state,
         };
         server.adopt_sessions(now);
@@ -286,8 +269,8 @@ impl Server {
     }
 
     /// What has happened, counted.
-    pub fn counts(&self) -> Counts {
-        self.counts
+    pub fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// How many connections there are.
@@ -357,7 +340,13 @@ impl Server {
             ToServer::EndSession { rid, client_id, .. } => self.end_session(id, session, rid, client_id),
             ToServer::Query { rid, name, deadlocks, .. } => {
                 if self.advance(id, session, rid) {
-                    self.answer_query(session, rid, name, deadlocks);
+                    match self.attached.get(&session).is_some_and(|attached| attached.rights.inspect) {
+                        false if deadlocks => {
+                            let (code, why) = forbidden("inspect");
+                            return self.refuse(session, rid, code, &why);
+                        }
+                        inspects => self.answer_query(session, rid, name, deadlocks, inspects),
+                    }
                 }
                 Ok(())
             }
@@ -387,6 +376,11 @@ impl Server {
     /// FIFO is closed.
     pub fn close(&mut self, id: ConnectionId, code: u32, message: &str) {
         self.send_to(id, &ToClient::Goodbye { code, message });
+        self.close_quietly(id);
+    }
+
+    /// Closes a connection without a word, as its client wished.
+    pub fn hang_up(&mut self, id: ConnectionId) {
         self.close_quietly(id);
     }
 
@@ -632,22 +626,7 @@ impl Server {
         record.encode(&mut self.batch);
         let mut effects = std::mem::take(&mut self.effects);
         self.state.apply(record, &mut effects)?;
-        for effect in &effects {
-            match *effect {
-                Effect::Granted { waited, .. } => {
-                    self.counts.granted += 1;
-                    self.counts.waited_ms += waited;
-                }
-                Effect::Released { held: Some(held), .. } => {
-                    self.counts.released += 1;
-                    self.counts.held_ms += held;
-                }
-                Effect::Released { held: None, .. } => self.counts.aborted += 1,
-                Effect::Broken { .. } => self.counts.broken += 1,
-                Effect::Ended { .. } => self.counts.ended += 1,
-                Effect::Queued { .. } | Effect::Outcome { .. } => {}
-            }
-        }
+        effects.iter().for_each(|effect| self.counts.add(effect));
         Ok(effects)
     }
 
@@ -699,10 +678,20 @@ impl Server {
             self.waiting.push_back((round, id));
         }
         if connection.outbox.len() > backlog {
-            connection.outbox.clear();
-            self.counts.slow += 1;
-            self.close(id, code::SLOW, "the client does not read what is sent to it");
+            self.cut(id);
         }
+    }
+
+    /// Closes the connection of a client that does not read. No message can follow the one that was sent in part.
+    fn cut(&mut self, id: ConnectionId) {
+        self.counts.slow += 1;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.outbox.clear();
+        connection.closing = true;
+        if !std::mem::replace(&mut connection.listed, true) {
+            self.ready.push_back(id);
+        }
+        self.detach(id);
     }
 
     /// What is to be committed next, if anything is: records, or answers that wait for the log's word.
@@ -718,6 +707,11 @@ impl Server {
             batch.extend_from_slice(&self.state.hash().to_le_bytes());
         }
         Some(Round { number, batch })
+    }
+
+    /// How many bytes this round would record so far.
+    pub fn batch_len(&self) -> usize {
+        self.batch.len()
     }
 
     /// Whether somebody waits for the commit of what there is. If not, it can be committed together with what comes

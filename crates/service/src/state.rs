@@ -178,8 +178,10 @@ pub enum Effect {
     Ended {
         /// The session.
         session: SessionId,
-        /// How many requests it had, waiting and held.
-        requests: usize,
+        /// How many locks it held.
+        held: u64,
+        /// How many of its requests waited.
+        waiting: u64,
         /// Whether another session did it.
         by_other: bool,
     },
@@ -649,8 +651,12 @@ impl State {
     fn end(&mut self, id: SessionId, by_other: bool, effects: &mut Vec<Effect>) -> Result<(), Damaged> {
         self.save_whole_session(id);
         let session = self.sessions.remove(&id).ok_or_else(|| unknown(id))?;
-        effects.push(Effect::Ended { session: id, requests: session.requests.len(), by_other });
         let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
+        let is_held =
+            |request: &&RequestId| bucket.manager.get(**request).is_some_and(|live| live.token().is_some());
+        let held = session.requests.values().filter(is_held).count() as u64;
+        let waiting = session.requests.len() as u64 - held;
+        effects.push(Effect::Ended { session: id, held, waiting, by_other });
         bucket.manager.client_gone(session.client, &mut self.effects);
         self.translate(session.bucket, "", effects);
         let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
@@ -764,7 +770,7 @@ impl Effect {
                 [4 + u64::from(cause == Cause::Lost), session, rid, number]
             }
             Self::Outcome { session, number, rid, count } => [6, session, rid ^ number << 32, count],
-            Self::Ended { session, requests, .. } => [7, session, requests as u64, 0],
+            Self::Ended { session, held, waiting, .. } => [7, session, held, waiting],
         };
         fields.into_iter().fold(hash, |hash, field| {
             let mixed = (hash ^ field).wrapping_mul(0x9e37_79b9_7f4a_7c15);

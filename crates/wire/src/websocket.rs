@@ -4,7 +4,7 @@ use crate::frame::TooLong;
 use std::fmt;
 
 /// The name of the protocol in a WebSocket handshake.
-pub const SUBPROTOCOL: &str = "lockkeeper.v1";
+pub const SUBPROTOCOL: &str = "lockkeeper.v2";
 
 /// What a client asks a daemon to prove with that it means WebSocket (RFC 6455 §4.1).
 #[cfg(feature = "handshake")]

@@ -162,16 +162,17 @@ impl Server {
         self.counts.resumed += 1;
         let record = Record::Resume { session, hello: hello.hello, ack: hello.ack, ttl, keeps_fifo };
         self.record(&record)?;
-        if let Some(older) = self.attached.get(&session).and_then(|attached| attached.connection)
+        let last_rid = self.state.session(session).map_or(0, |view| view.last_rid);
+        let mut older = None;
+        if let Some(attached) = self.attached.get_mut(&session) {
+            older = attached.connection.replace(id);
+            attached.last_rid = last_rid;
+            attached.rights = access.rights;
+        }
+        if let Some(older) = older
             && holds(Rule::CloseSuperseded)
         {
             self.close(older, code::SUPERSEDED, "a newer connection resumed the session");
-        }
-        let last_rid = self.state.session(session).map_or(0, |view| view.last_rid);
-        if let Some(attached) = self.attached.get_mut(&session) {
-            attached.connection = Some(id);
-            attached.last_rid = last_rid;
-            attached.rights = access.rights;
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.session = Some(session);
@@ -256,9 +257,7 @@ impl Server {
     ///
     /// If the state turned out to be wrong. The server must not go on.
     pub fn fifo_closed(&mut self, session: SessionId, fifo: Fifo) -> Result<(), Damaged> {
-        let same = self.state.session(session).is_some_and(|view| view.fifo == Some(fifo));
-        let attached = self.attached.get(&session).is_some_and(|attached| attached.connection.is_some());
-        if same && !attached { self.end(session, EndReason::Exited) } else { Ok(()) }
+        if self.is_detached(session, fifo) { self.end(session, EndReason::Exited) } else { Ok(()) }
     }
 
     /// Nobody can say whether a FIFO has a writer: another file stands at its place. The session lasts until its client
@@ -270,6 +269,12 @@ impl Server {
     /// Whether nobody can say if the session's client is alive.
     pub fn is_unverifiable(&self, session: SessionId) -> bool {
         self.unverifiable.contains(&session)
+    }
+
+    /// Whether a session lives by this FIFO and has no connection.
+    pub fn is_detached(&self, session: SessionId, fifo: Fifo) -> bool {
+        let same = self.state.session(session).is_some_and(|view| view.fifo == Some(fifo));
+        same && self.attached.get(&session).is_none_or(|attached| attached.connection.is_none())
     }
 
     /// The connection of a session has ended. The session goes on.

@@ -1,0 +1,160 @@
+//! FIFOs: whether a local client is alive, whatever became of its connection or of the daemon.
+//!
+//! A session's client has the write end open, and so has whatever inherited it. The daemon opens the read end only to ask:
+//! end of file means that no writer is left. It never keeps the write end, nor opens a FIFO for reading and writing.
+//! A process that is stopped, frozen, or in another PID namespace has its end open all the same.
+
+use lockkeeper_service::{Fifo, SessionId};
+use rustix::{
+    fs::{CWD, FileType, Mode, OFlags, fstat, mkfifoat, open},
+    io::{Errno, read},
+};
+use std::{
+    fs::{self, DirBuilder},
+    io,
+    os::{fd::OwnedFd, unix::fs::DirBuilderExt},
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::net::unix::pipe::Receiver;
+
+/// When to ask again where a lack of resources prevents an answer.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The FIFOs of a state directory, one for each session that has one.
+pub(crate) struct Fifos {
+    dir: PathBuf,
+    boot: [u8; 16],
+}
+
+/// What asking a FIFO has shown.
+pub(crate) enum Life {
+    /// It has a writer. The read end tells when it has none.
+    Alive(OwnedFd),
+    /// It has no writer, or is of another boot.
+    Dead,
+    /// Another file stands at its place: nobody can say.
+    Unverifiable,
+    /// It cannot be asked just now.
+    Busy(Errno),
+}
+
+impl Fifos {
+    pub(crate) fn open(state_dir: &Path, boot: [u8; 16]) -> io::Result<Self> {
+        let dir = state_dir.join("fifo");
+        DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        Ok(Self { dir, boot })
+    }
+
+    fn path(&self, session: SessionId) -> PathBuf {
+        self.dir.join(format!("{session:016x}"))
+    }
+
+    /// Makes a FIFO for a session, in the place of one that it may have had. Returns its write end.
+    pub(crate) fn make(&self, session: SessionId) -> io::Result<(OwnedFd, Fifo)> {
+        let path = self.path(session);
+        self.remove(session);
+        if let Err(Errno::NOENT) = mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR) {
+            // The directory was deleted under the daemon.
+            DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+            mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR)?;
+        }
+        let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+        // A FIFO without a reader cannot be opened for writing.
+        let reader = open(&path, flags | OFlags::RDONLY, Mode::empty())?;
+        let writer = open(&path, flags | OFlags::WRONLY, Mode::empty())?;
+        let fifo = self.identify(&reader)?;
+        Ok((writer, fifo))
+    }
+
+    pub(crate) fn remove(&self, session: SessionId) {
+        let _ = fs::remove_file(self.path(session));
+    }
+
+    /// Asks whether a FIFO has a writer.
+    pub(crate) fn ask(&self, session: SessionId, fifo: Fifo) -> Life {
+        if fifo.boot != self.boot {
+            return Life::Dead;
+        }
+        let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::RDONLY;
+        let reader = match open(self.path(session), flags, Mode::empty()) {
+            Ok(reader) => reader,
+            Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM | Errno::INTR)) => {
+                return Life::Busy(error);
+            }
+            Err(_) => return Life::Unverifiable,
+        };
+        match self.identify(&reader) {
+            Ok(found) if found == fifo => {}
+            _ => return Life::Unverifiable,
+        }
+        loop {
+            match read(&reader, &mut [0; 64]) {
+                Ok(0) => return Life::Dead,
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Life::Alive(reader),
+                Err(error) => return Life::Busy(error),
+            }
+        }
+    }
+
+    fn identify(&self, file: &OwnedFd) -> io::Result<Fifo> {
+        let stat = fstat(file)?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::Fifo {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        #[allow(clippy::useless_conversion, reason = "signed on some systems")]
+        let device = u64::try_from(stat.st_dev).unwrap_or(u64::MAX);
+        Ok(Fifo { device, inode: stat.st_ino, boot: self.boot })
+    }
+}
+
+/// Waits until a FIFO that had a writer has none.
+pub(crate) async fn closed(reader: OwnedFd) {
+    let Ok(reader) = Receiver::from_owned_fd_unchecked(reader) else {
+        return tokio::time::sleep(AGAIN).await;
+    };
+    while reader.readable().await.is_ok() {
+        match reader.try_read(&mut [0; 64]) {
+            Ok(0) => return,
+            // Nobody has anything to say here, but anybody of this user can.
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => return tokio::time::sleep(AGAIN).await,
+        }
+    }
+}
+
+/// When to ask a busy one again.
+pub(crate) async fn pause() {
+    tokio::time::sleep(AGAIN).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fifo_is_alive_as_long_as_somebody_has_its_write_end() {
+        let dir = std::env::temp_dir().join(format!("lockkeeper-fifo-{}", std::process::id()));
+        let fifos = Fifos::open(&dir, [1; 16]).expect("a directory can be made");
+        let (writer, fifo) = fifos.make(7).expect("a FIFO can be made");
+        let inherited = writer.try_clone().expect("a descriptor can be cloned");
+        assert!(matches!(fifos.ask(7, fifo), Life::Alive(_)));
+        drop(writer);
+        assert!(matches!(fifos.ask(7, fifo), Life::Alive(_)));
+        drop(inherited);
+        assert!(matches!(fifos.ask(7, fifo), Life::Dead));
+
+        // Another FIFO at its place has no writer, which says nothing of the first.
+        let (writer, again) = fifos.make(7).expect("a FIFO can be made");
+        assert!(matches!(fifos.ask(7, Fifo { inode: fifo.inode + 1_000_000, ..fifo }), Life::Unverifiable));
+        assert!(matches!(fifos.ask(7, again), Life::Alive(_)));
+        drop(writer);
+        fifos.remove(7);
+        assert!(matches!(fifos.ask(7, again), Life::Unverifiable));
+        // Nothing of another boot is alive.
+        assert!(matches!(fifos.ask(7, Fifo { boot: [2; 16], ..again }), Life::Dead));
+        fs::remove_dir_all(dir).expect("it can be removed");
+    }
+}
