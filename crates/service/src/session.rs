@@ -243,9 +243,10 @@ impl<T> Session<T> {
         self.connect_later(now);
     }
 
-    /// A message came on the connection of that number. One from an older connection is ignored.
+    /// A message came on the connection of that number. One from an older connection is ignored, as are all once the
+    /// session is closed.
     pub fn message(&mut self, now: Micros, connection: u64, message: ToClient<'_>) {
-        if connection != self.connection && holds(Rule::NewestConnectionOnly) {
+        if self.closed || connection != self.connection && holds(Rule::NewestConnectionOnly) {
             return;
         }
         // It may have lain unread for long: in a page that was frozen, on a machine that was suspended.
@@ -511,7 +512,12 @@ impl<T> Session<T> {
 
     /// How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped.
     fn hello_timeout(&self) -> Option<Micros> {
-        match (self.lease.ttl, &self.identity) {
+        // A new session has no lease before the end marker, and a ttl since Welcome.
+        let ttl = self.lease.ttl.or(match &self.link {
+            Link::Syncing { sync, .. } => sync.ttl(),
+            _ => None,
+        });
+        match (ttl, &self.identity) {
             (Some(ttl), _) => Some((micros(ttl) / 4).clamp(1, HELLO_TIMEOUT)),
             (None, None) => Some(HELLO_TIMEOUT),
             (None, Some(_)) => None,
@@ -667,6 +673,10 @@ impl<T> Session<T> {
     }
 
     fn send_record(&mut self, key: Key, rid: u64) {
+        // What came of an earlier answer is not half of this one.
+        if let Some(Record { body: Body::Query { parts, .. }, .. }) = self.entries.get_mut(&key) {
+            *parts = Snapshot::default();
+        }
         let Some(record) = self.entries.get(&key) else { return };
         let ack = self.ack;
         let message = match &record.body {

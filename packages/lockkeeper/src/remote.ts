@@ -1,6 +1,6 @@
 /**
- * The transport to a daemon, whatever carries its session: the addon (`daemon.ts`) or a WebSocket (`session.ts`). A
- * session has the table of what was asked, and finds the daemon again; this is what is the same for all.
+ * The transport to a server, whatever carries its session: the addon (`daemon.ts`) or a WebSocket
+ * (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this is what is the same for all.
  */
 
 import type { BrokenBy } from './errors.js';
@@ -11,14 +11,19 @@ import { State, type Request } from './request.js';
 import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
-/** A session with a daemon. Nothing in it waits, and it tells its listener nothing within a call. */
+/** A session with a server. Nothing in it waits, and it tells its listener nothing within a call but `isHeld`. */
 export interface Session {
   readonly clientId: string;
-  /** Rejects if no session can be had. */
+  /** Rejects if no session can be opened. */
   readonly opened: Promise<void>;
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void;
   /** Releases a lock, or gives a request up. */
   giveUp(request: Request, timedOut?: boolean): void;
+  /**
+   * Whether a granted lock is still held, by the clock if the session has a lease. If it is not, the listener has been
+   * told before this returns.
+   */
+  isHeld?(request: Request): boolean;
   query(deadlocks: boolean): Promise<Snapshot>;
   forceRelease(name: string): Promise<void>;
   close(): void | Promise<void>;
@@ -62,7 +67,7 @@ export class Remote implements Transport, Listener {
 
   constructor(open: (listener: Listener) => Session) {
     this.#session = open(this);
-    this.opened = this.#liveness.during(this.#session.opened);
+    this.opened = this.#open();
   }
 
   get clientId(): string {
@@ -94,6 +99,10 @@ export class Remote implements Transport, Listener {
     const released = new Promise<boolean>((resolve) => this.#releasing.set(request, resolve));
     this.#session.giveUp(request);
     return released;
+  }
+
+  isHeld(request: Request): boolean {
+    return this.#session.isHeld?.(request) ?? true;
   }
 
   async query(): Promise<LockManagerSnapshot> {
@@ -137,6 +146,15 @@ export class Remote implements Transport, Listener {
     releasing?.(how === 'ended');
   }
 
+  async #open(): Promise<void> {
+    try {
+      await this.#liveness.during(this.#session.opened);
+    } catch (error) {
+      if (this.#liveness.waiting === 0) this.#liveness.end();
+      throw error;
+    }
+  }
+
   /** The cycle in which a request waits. Nobody waits for the answer, or is told if there is none. */
   async #deadlock(request: Request): Promise<Deadlock | undefined> {
     const { names } = request.scope();
@@ -156,8 +174,8 @@ export class Remote implements Transport, Listener {
   }
 }
 
-/** The longest message that a daemon reads, less what is in it beside names and a label; and what each name adds. */
-const LONGEST = 2 ** 20 - 128;
+/** The longest message that a server reads, less what is in it beside names and a label; and what each name adds. */
+const LONGEST = 2 ** 20 - 256;
 const EACH = 8;
 
 const encoder = new TextEncoder();

@@ -181,8 +181,14 @@ export abstract class Request {
     };
   }
 
-  /** Aborts when the lock is broken. */
+  /** Whether the lock is held now. A lease that is over is noticed here. */
+  get held(): boolean {
+    return this.state === State.HELD && (this.transport.isHeld?.(this) ?? true);
+  }
+
+  /** Aborts when the lock is broken: before it is returned, if the lease is over. */
   get signal(): AbortSignal {
+    if (this.state === State.HELD) this.transport.isHeld?.(this);
     this.controller ??= new AbortController();
     if (this.failure) this.controller.abort(this.failure);
     return this.controller.signal;

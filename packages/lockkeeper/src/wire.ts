@@ -1,98 +1,148 @@
 /**
- * The messages of the protocol (`docs/protocol.md`), as arrays: just what is in MessagePack. The first element says
- * which message it is.
+ * The messages of the protocol, version 2 (`docs/protocol.md`), as arrays: just what is in MessagePack. The first element
+ * is the kind of the message. Elements after those that are known are ignored, so a later version can add some.
  */
 
 import { Malformed, pack, unpack, type Uint, type Value } from './pack.js';
 
-export const VERSION = 1;
+export const VERSION = 2;
 
-/** What a client says. */
-export const Say = {
+/** The WebSocket subprotocol. */
+export const SUBPROTOCOL = 'lockkeeper.v2';
+
+/** The longest message that a server reads. */
+export const MAX_MESSAGE = 2 ** 20;
+
+/** Bits of `features` in Hello. */
+export const Feature = { FIFO: 1, GOING_AWAY_ENDS: 2 } as const;
+
+/** Kinds of messages that a client sends. */
+export const Send = {
   HELLO: 0,
   REQUEST: 1,
   RELEASE: 2,
-  ABORT: 3,
-  FORCE_RELEASE: 4,
+  FORCE_RELEASE: 3,
+  END_SESSION: 4,
   QUERY: 5,
-  RECLAIM: 6,
-  READY: 7,
-  PING: 8,
-  BYE: 9,
-  HEIR: 10,
+  PING: 6,
+  CONFIRM: 7,
+  BYE: 8,
 } as const;
 
-type Rid = number;
+/** Bits of `flags` in Release. */
+export const EndFlag = { QUIET: 1, TIMED_OUT: 2 } as const;
+
 type Bytes = Uint8Array;
-export type WireScope = (readonly [name: Bytes, shared: boolean])[];
-export type Claim = [token: Uint, receipt: Bytes] | [ticket: Uint] | [null];
+export type WireScope = readonly (readonly [name: Bytes, shared: boolean])[];
+/** A request of this session, or of the session with this client id. */
+type NestedIn = [clientId: string | null, rid: Uint];
 
+/** `ack` is the greatest number of a numbered message up to which the client has processed all of them. */
 export type ToServer =
-  | [typeof Say.HELLO, version: number, bucket: string, [id: string, secret: Bytes] | null, token: string | null]
-  | [typeof Say.REQUEST, Rid, WireScope, flags: number, nestedIn: Rid | null, info: string | null]
-  | [typeof Say.RELEASE, Rid]
-  | [typeof Say.ABORT, Rid, timedOut: boolean]
-  | [typeof Say.FORCE_RELEASE, Rid, name: Bytes]
-  | [typeof Say.QUERY, Rid, name: Bytes | null, deadlocks: boolean]
-  | [typeof Say.RECLAIM, Rid, WireScope, info: string | null, Claim]
-  | [typeof Say.READY | typeof Say.PING | typeof Say.BYE]
-  | [typeof Say.HEIR, pid: number];
+  | [
+      typeof Send.HELLO,
+      version: number,
+      features: number,
+      hello: number,
+      bucket: string,
+      resume: [clientId: string, secret: Bytes] | null,
+      ack: Uint,
+      token: string | null,
+      ttl: number | null,
+      owner: string | null,
+    ]
+  | [
+      typeof Send.REQUEST,
+      ack: Uint,
+      rid: Uint,
+      WireScope,
+      flags: number,
+      nestedIn: NestedIn | null,
+      info: string | null,
+    ]
+  | [typeof Send.RELEASE, ack: Uint, rid: Uint, flags: number]
+  | [typeof Send.FORCE_RELEASE, ack: Uint, rid: Uint, name: Bytes]
+  | [typeof Send.END_SESSION, ack: Uint, rid: Uint, clientId: string]
+  | [typeof Send.QUERY, ack: Uint, rid: Uint, name: Bytes | null, deadlocks: boolean]
+  | [typeof Send.PING, ack: Uint, seq: number]
+  | [typeof Send.CONFIRM | typeof Send.BYE, ack: Uint];
 
-/** What a daemon says. */
-export const Hear = {
+/** Kinds of messages that a server sends. */
+export const Receive = {
   WELCOME: 0,
-  GRANTED: 1,
-  QUEUED: 2,
-  UNAVAILABLE: 3,
-  RELEASED: 4,
-  ABORTED: 5,
-  BROKEN: 6,
-  REFUSED: 7,
-  SNAPSHOT: 8,
-  PONG: 9,
-  GOODBYE: 10,
-  DEADLOCKED: 11,
+  LISTED: 1,
+  SYNCED: 2,
+  GRANTED: 3,
+  QUEUED: 4,
+  UNAVAILABLE: 5,
+  RELEASED: 6,
+  BROKEN: 7,
+  OUTCOME: 8,
+  REFUSED: 9,
+  DEADLOCKED: 10,
+  SNAPSHOT: 11,
+  PONG: 12,
+  FIFO: 13,
+  CONFIRMED: 14,
+  GOODBYE: 15,
 } as const;
+
+/** A live request of a resumed session. It is held if it has a token. */
+export type WireListed = [rid: Uint, arrival: Uint, token: Uint | null];
 
 /** One name of one request. It is held if it has a token. */
 export type WireEntry = [
   name: Bytes,
   shared: boolean,
   clientId: string,
-  ticket: Uint,
+  arrival: Uint,
   token: Uint | null,
   info: string | null,
   since: Uint,
   nestedIn: Uint | null,
   stole: boolean,
-  pid: Uint | null,
+  owner: string | null,
 ];
 
-export type WireDeadlock = [words: string, cycle: [ticket: Uint, clientId: string, waitsFor: Bytes | null][]];
+export type WireDeadlock = [words: string, cycle: [arrival: Uint, clientId: string, waitsFor: Bytes | null][]];
 
-/** A rid that is a BigInt was never said by this side. */
+/** A rid that is a BigInt was never sent by this side. */
 export type ToClient =
-  | [typeof Hear.WELCOME, version: Uint, clientId: string, secret: Bytes, ttl: Uint, resumed: boolean]
-  | [typeof Hear.GRANTED, rid: Uint, token: Uint, receipt: Bytes]
-  | [typeof Hear.QUEUED, rid: Uint, ticket: Uint]
-  | [typeof Hear.UNAVAILABLE | typeof Hear.RELEASED | typeof Hear.ABORTED, rid: Uint]
-  | [typeof Hear.BROKEN, rid: Uint, cause: 0 | 1]
-  | [typeof Hear.REFUSED, rid: Uint, code: Uint, words: string]
-  | [typeof Hear.SNAPSHOT, rid: Uint, entries: WireEntry[], deadlocks: WireDeadlock[], lastToken: Uint]
-  | [typeof Hear.PONG]
-  | [typeof Hear.GOODBYE, code: Uint, words: string]
-  | [typeof Hear.DEADLOCKED, rid: Uint, WireDeadlock];
+  | [
+      typeof Receive.WELCOME,
+      version: Uint,
+      features: Uint,
+      number: Uint,
+      clientId: string,
+      secret: Bytes,
+      ttl: Uint,
+      resumed: boolean,
+      lastRid: Uint,
+    ]
+  | [typeof Receive.LISTED, WireListed[]]
+  | [typeof Receive.SYNCED | typeof Receive.FIFO | typeof Receive.CONFIRMED]
+  | [typeof Receive.GRANTED, rid: Uint, token: Uint]
+  | [typeof Receive.QUEUED, rid: Uint, arrival: Uint]
+  | [typeof Receive.UNAVAILABLE | typeof Receive.RELEASED, rid: Uint]
+  | [typeof Receive.BROKEN, number: Uint, rid: Uint, cause: 0 | 1, by: string | null]
+  | [typeof Receive.OUTCOME, number: Uint, rid: Uint, count: Uint]
+  | [typeof Receive.REFUSED, rid: Uint, code: Uint, message: string]
+  | [typeof Receive.DEADLOCKED, rid: Uint, WireDeadlock]
+  | [typeof Receive.SNAPSHOT, rid: Uint, WireEntry[], WireDeadlock[], lastToken: Uint, more: boolean]
+  | [typeof Receive.PONG, seq: Uint]
+  | [typeof Receive.GOODBYE, code: Uint, message: string];
 
 export function encode(message: ToServer): Uint8Array<ArrayBuffer> {
   return pack(message);
 }
 
-/** Reads what a daemon says. Throws `Malformed` if it is no message. */
+/** Reads what a server sends. Throws `Malformed` if it is no message. */
 export function decode(bytes: Uint8Array): ToClient {
   const message = unpack(bytes);
-  const shape = Array.isArray(message) ? shapes[message[0] as number] : undefined;
+  const [kind, ...rest] = Array.isArray(message) ? (message as Value[]) : [];
+  const shape = typeof kind === 'number' ? shapes[kind] : undefined;
   if (shape === undefined) throw new Malformed('no such message');
-  if (!shape(message)) throw new Malformed('a message with a wrong number or type of elements');
+  if (!shape(rest)) throw new Malformed('a message with missing or wrong elements');
   return message as unknown as ToClient;
 }
 
@@ -102,31 +152,38 @@ const uint: Shape = (value) => typeof value === 'number' || typeof value === 'bi
 const bool: Shape = (value) => typeof value === 'boolean';
 const text: Shape = (value) => typeof value === 'string';
 const bytes: Shape = (value) => value instanceof Uint8Array;
-const seal: Shape = (value) => value instanceof Uint8Array && value.length === 16;
+const secret: Shape = (value) => value instanceof Uint8Array && value.length === 16;
 const cause: Shape = (value) => value === 0 || value === 1;
 const orNil = (shape: Shape): Shape => (value) => value === null || shape(value);
 const list = (shape: Shape): Shape => (value) => Array.isArray(value) && value.every(shape);
+/** These elements at least. */
+const begins = (...shapes: Shape[]): Shape => (value) =>
+  Array.isArray(value) && value.length >= shapes.length && shapes.every((shape, i) => shape(value[i]));
 const tuple = (...shapes: Shape[]): Shape => (value) =>
-  Array.isArray(value) && value.length === shapes.length && shapes.every((shape, i) => shape(value[i]));
+  Array.isArray(value) && value.length === shapes.length && begins(...shapes)(value);
 
-const entry = tuple(bytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(uint));
-
+const listed = tuple(uint, uint, orNil(uint));
+const entry = tuple(bytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(text));
 const deadlock = tuple(text, list(tuple(uint, text, orNil(bytes))));
 
-/** By the number of the message. */
+/** What follows the kind, by kind. */
 const shapes: Shape[] = [
-  tuple(uint, uint, text, seal, uint, bool),
-  tuple(uint, uint, uint, seal),
-  tuple(uint, uint, uint),
-  tuple(uint, uint),
-  tuple(uint, uint),
-  tuple(uint, uint),
-  tuple(uint, uint, cause),
-  tuple(uint, uint, uint, text),
-  tuple(uint, uint, list(entry), list(deadlock), uint),
-  tuple(uint),
-  tuple(uint, uint, text),
-  tuple(uint, uint, deadlock),
+  begins(uint, uint, uint, text, secret, uint, bool, uint),
+  begins(list(listed)),
+  begins(),
+  begins(uint, uint),
+  begins(uint, uint),
+  begins(uint),
+  begins(uint),
+  begins(uint, uint, cause, orNil(text)),
+  begins(uint, uint, uint),
+  begins(uint, uint, text),
+  begins(uint, deadlock),
+  begins(uint, list(entry), list(deadlock), uint, bool),
+  begins(uint),
+  begins(),
+  begins(),
+  begins(uint, text),
 ];
 
 const encoder = new TextEncoder();
