@@ -128,3 +128,23 @@ fn a_restored_bucket_goes_on_with_its_own_tokens() {
     let mut restored = State::restore([&snapshot], 2).unwrap();
     assert_eq!(restored.snapshot(), snapshot);
 }
+
+/// The network loses the end marker, and nobody notices. A new session has no lease before that marker, and no descriptor
+/// either: the connection is given up.
+#[test]
+fn a_lost_end_marker_is_not_waited_for_without_end() {
+    let (mut server, mut session) = (server(), session("default"));
+    let first = connect(&mut server, &mut session, 0, 1);
+    let messages = up(&mut server, &mut session, &first, 0);
+    assert_eq!(messages.len(), 2, "Welcome and the end marker");
+    down(&mut session, &first, &messages[..1], 0);
+    let wake = session.next_wake().expect("it waits for a bounded time");
+    session.wake(wake);
+    assert!(session.wants_drop());
+    let again = session.connect_at().expect("it connects again");
+    let second = connect(&mut server, &mut session, again, 2);
+    let wake = session.next_wake();
+    assert!(wake.is_some(), "the next Hello is not waited for without end, either");
+    exchange(&mut server, &mut session, &second, again);
+    assert!(session.is_ready());
+}

@@ -54,6 +54,7 @@ impl<T> Session<T> {
         let Sync { number, ttl, resumed, last_rid, listed } = sync;
         let answered = if holds(Rule::LeaseFromSending) { sent } else { now };
         self.lease = Lease { ttl: (ttl > 0).then_some(ttl), answered };
+        self.lives_by_fifo = ttl == 0;
         self.ack = self.ack.max(number);
         self.failures = 0;
         self.next_ping = now + self.beat();
