@@ -34,7 +34,7 @@ pub enum Rule {
     KeepTombstones,
     /// The Welcome's number exceeds those that are sent with it.
     WelcomeNumber,
-    /// A force release is never asked again once the server has it.
+    /// What a force release did is told until it is acknowledged.
     OutcomeIsKept,
     /// After a crash of the machine, nothing is granted before the longest lease has expired.
     WaitAfterCrash,

@@ -107,26 +107,41 @@ fn request(name: &str) -> Request {
     Request { scope, flags: Flags::default(), nested_in: None, info: None }
 }
 
-/// A bucket that is older than another one's end has given out fewer tokens: it goes on where it was.
+/// The answer was lost, and the number is below the server's last: it had no effect, and is asked again.
 #[test]
-fn a_restored_bucket_goes_on_with_its_own_tokens() {
-    let mut server = server();
-    let (mut one, mut other) = (session("one"), session("other"));
-    let line = connect(&mut server, &mut one, 0, 1);
-    exchange(&mut server, &mut one, &line, 0);
-    let second = connect(&mut server, &mut other, 0, 2);
-    exchange(&mut server, &mut other, &second, 0);
-    for _ in 0..3 {
-        let key = other.request(request("a"), ());
-        exchange(&mut server, &mut other, &second, 0);
-        other.release(key, false);
-        exchange(&mut server, &mut other, &second, 0);
-    }
-    other.close();
-    up(&mut server, &mut other, &second, 0);
-    let snapshot = server.state_mut().snapshot();
-    let mut restored = State::restore([&snapshot], 2).unwrap();
-    assert_eq!(restored.snapshot(), snapshot);
+fn a_refused_end_of_a_session_is_asked_again() {
+    let (mut server, mut session) = (server(), session("default"));
+    let first = connect(&mut server, &mut session, 0, 1);
+    exchange(&mut server, &mut session, &first, 0);
+    let refused = session.end_session("no client has such an id".into(), ());
+    let made = session.request(request("a"), ());
+    let lost = up(&mut server, &mut session, &first, 0);
+    assert_eq!(lost.len(), 2, "a refusal and a grant");
+    session.disconnected(1, first.number);
+    let second = connect(&mut server, &mut session, 2, 2);
+    exchange(&mut server, &mut session, &second, 2);
+    assert!(session.is_held(2, made));
+    let outcome = outcome(&mut session, refused);
+    assert!(matches!(outcome, Some(Outcome::Refused { .. })), "{outcome:?}");
+}
+
+/// What a force release did is told until it is acknowledged: it is never done twice.
+#[test]
+fn a_force_release_is_done_once() {
+    let (mut server, mut session) = (server(), session("default"));
+    let first = connect(&mut server, &mut session, 0, 1);
+    exchange(&mut server, &mut session, &first, 0);
+    let held = session.request(request("a"), ());
+    exchange(&mut server, &mut session, &first, 0);
+    let forced = session.force_release(Name::from("a"), ());
+    let lost = up(&mut server, &mut session, &first, 0);
+    assert_eq!(lost.len(), 2, "the lock is broken, the question is answered");
+    session.disconnected(1, first.number);
+    let second = connect(&mut server, &mut session, 2, 2);
+    exchange(&mut server, &mut session, &second, 2);
+    assert!(!session.is_held(2, held));
+    let outcome = outcome(&mut session, forced);
+    assert_eq!(outcome, Some(Outcome::Answer(Answer::Done { count: 1 })));
 }
 
 /// The network loses the end marker, and nobody notices. A new session has no lease before that marker, and no descriptor
@@ -147,4 +162,26 @@ fn a_lost_end_marker_is_not_waited_for_without_end() {
     assert!(wake.is_some(), "the next Hello is not waited for without end, either");
     exchange(&mut server, &mut session, &second, again);
     assert!(session.is_ready());
+}
+
+/// A bucket that is older than another one's end has given out fewer tokens: it goes on where it was.
+#[test]
+fn a_restored_bucket_goes_on_with_its_own_tokens() {
+    let mut server = server();
+    let (mut one, mut other) = (session("one"), session("other"));
+    let line = connect(&mut server, &mut one, 0, 1);
+    exchange(&mut server, &mut one, &line, 0);
+    let second = connect(&mut server, &mut other, 0, 2);
+    exchange(&mut server, &mut other, &second, 0);
+    for _ in 0..3 {
+        let key = other.request(request("a"), ());
+        exchange(&mut server, &mut other, &second, 0);
+        other.release(key, false);
+        exchange(&mut server, &mut other, &second, 0);
+    }
+    other.close();
+    up(&mut server, &mut other, &second, 0);
+    let snapshot = server.state_mut().snapshot();
+    let mut restored = State::restore([&snapshot], 2).unwrap();
+    assert_eq!(restored.snapshot(), snapshot);
 }
