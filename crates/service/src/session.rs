@@ -382,6 +382,12 @@ impl<T> Session<T> {
         Some(record.data)
     }
 
+    /// The number that a request or question has on the wire, if it was sent in this session. Another session names it
+    /// by that and the client id: see [`Outer::Other`].
+    pub fn number(&self, key: Key) -> Option<u64> {
+        self.entries.get(&key)?.rid
+    }
+
     /// The host's data of a request or question that is not over.
     pub fn data_mut(&mut self, key: Key) -> Option<&mut T> {
         self.entries.get_mut(&key).map(|record| &mut record.data)
