@@ -1,0 +1,5 @@
+//! The shared log.
+
+/// The shared log.
+#[derive(Default)]
+pub(crate) struct Store {}
