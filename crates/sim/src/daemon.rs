@@ -42,9 +42,12 @@ pub(crate) struct Daemon {
     pub(crate) lead: Option<Lead>,
     /// Until when what it sends to the shared log is delayed.
     pub(crate) partitioned_until: Ticks,
+    /// Replies of the shared log that came while it was stalled.
+    pub(crate) replies: Vec<u64>,
 }
 
 /// A snapshot that is being taken.
+#[derive(Default)]
 pub(crate) struct TakenSnapshot {
     pub(crate) bytes: Vec<u8>,
     /// Batches that were committed since.
@@ -70,6 +73,7 @@ impl Daemon {
             follower: None,
             lead: None,
             partitioned_until: 0,
+            replies: Vec::new(),
         }
     }
 
@@ -80,7 +84,7 @@ impl Daemon {
 }
 
 /// A limit that is reached.
-const FEW_SESSIONS: usize = 3;
+pub(crate) const FEW_SESSIONS: usize = 3;
 
 fn hash(secret: &Secret) -> [u8; 32] {
     let mut hash = [7; 32];
@@ -170,6 +174,7 @@ impl World {
         (daemon.server, daemon.lead, daemon.snapshot) = (None, None, None);
         daemon.watches.clear();
         daemon.rounds = 0;
+        daemon.replies.clear();
         daemon.turn = None;
         let life = daemon.life;
         daemon.life += 1;
@@ -203,6 +208,9 @@ impl World {
             note!(self, "daemon {index} goes on");
             if !self.plan.keeps(DriverRule::ReadBeforeExpiry) {
                 self.expire(index);
+            }
+            for id in std::mem::take(&mut self.daemons[index].replies) {
+                self.log_reply(id);
             }
             self.turn(index);
         }
@@ -450,7 +458,7 @@ impl World {
                 && daemon.rounds.is_multiple_of(self.plan.snapshot_every) =>
             {
                 server.state_mut().begin_snapshot();
-                daemon.snapshot = Some(TakenSnapshot { bytes: Vec::new(), later: 0 });
+                daemon.snapshot = Some(TakenSnapshot::default());
             }
             None => {}
         }

@@ -75,7 +75,7 @@ impl World {
                 self.history.buckets.entry(id).or_insert_with(|| view.bucket.into());
             }
         }
-        if self.disk.crashed {
+        if self.disk.crashed && self.daemons.len() == 1 {
             // All sessions end, one after the other: what is granted meanwhile is told to nobody.
             self.history.queues.clear();
             return;

@@ -95,7 +95,7 @@ impl World {
     }
 
     /// An operator ends sessions of which nobody can say whether their client is alive.
-    fn end_unverifiable(&mut self) {
+    pub(crate) fn end_unverifiable(&mut self) {
         for index in 0..self.daemons.len() {
             let Some(server) = &self.daemons[index].server else { continue };
             let unverifiable = |id: &u64| server.is_unverifiable(*id);

@@ -173,7 +173,7 @@ impl Plan {
     }
 
     fn random(random: &mut Random) -> Self {
-        let daemons = 1;
+        let daemons = if random.chance(400) { random.between(2, 3) } else { 1 };
         let clients = random.between(2, 6);
         let ttl = random.pick(&[300, 400, 1000, 1001, 1999, 4000]);
         let ttls = match random.below(3) {

@@ -52,6 +52,8 @@ pub(crate) enum Happening {
     Fault,
     /// There are no more faults.
     Calm,
+    /// An operator ends what nobody can verify.
+    Operator,
     /// Everybody must have been served.
     Served,
     /// Nothing may be left.
@@ -131,6 +133,7 @@ impl World {
         self.at(chaos, Happening::Calm);
         // Long enough for a first Hello that was lost, the longest wait between attempts, and several leases.
         let bound = ticks(20_000_000 + self.plan.longest_lease() * 6 + self.plan.act_every * 30);
+        self.at(chaos + bound / 2, Happening::Operator);
         self.at(chaos + bound, Happening::Served);
         self.at(chaos + bound * 2, Happening::Finish);
         self.next_fault();
@@ -175,6 +178,7 @@ impl World {
                 self.next_fault();
             }
             Happening::Calm => self.calm_down(),
+            Happening::Operator => self.end_unverifiable(),
             Happening::Served => self.check_served(),
             Happening::Finish => {}
         }
