@@ -185,3 +185,15 @@ fn a_restored_bucket_goes_on_with_its_own_tokens() {
     let mut restored = State::restore([&snapshot], 2).unwrap();
     assert_eq!(restored.snapshot(), snapshot);
 }
+
+/// Clocks show whole microseconds. A client that was heard at 10.9 has its lease until 10.9 and a ttl.
+#[test]
+fn a_lease_lasts_for_all_of_its_microseconds() {
+    let (mut server, mut session) = (server(), session("default"));
+    let line = connect(&mut server, &mut session, 10, 1);
+    exchange(&mut server, &mut session, &line, 10);
+    server.wake(10 + TTL * 1000).unwrap();
+    assert_eq!(server.state().session_count(), 1);
+    server.wake(11 + TTL * 1000).unwrap();
+    assert_eq!(server.state().session_count(), 0);
+}

@@ -131,8 +131,7 @@ impl World {
         let crashed = self.disk.crashed;
         let blind = crashed || (self.disk.blind && self.plan.keeps(DriverRule::StaysBlind));
         let mark = self.disk.mark;
-        // A clock shows whole microseconds: one more, so that the whole lease has passed.
-        let blind_until = (blind && mark.ttl > 0).then(|| now + mark.ttl * 1000 + 1);
+        let blind_until = (blind && mark.ttl > 0).then(|| now + mark.ttl * 1000);
         note!(self, "daemon {index} starts: ttl {:?}, blind until {blind_until:?}, {state:?}", config.ttl);
         let mut server = Server::new(state, config, now, self.wall(), blind_until);
         let recovered = if crashed { server.recover_from_crash(mark.tokens) } else { Ok(()) };
@@ -409,7 +408,7 @@ impl World {
         let leases = state.sessions().filter_map(|id| state.session(id));
         let ttl = leases.filter(|view| view.fifo.is_none()).map(|view| view.ttl).max().unwrap_or(0);
         let mark = &mut self.disk.mark;
-        self.disk.blind = daemon.blind_until.is_some_and(|until| daemon.clock.read(self.now) < until);
+        self.disk.blind = daemon.blind_until.is_some_and(|until| daemon.clock.read(self.now) <= until);
         let blind = self.disk.blind && self.plan.keeps(DriverRule::MarkStaysWhileBlind);
         mark.ttl = if blind { mark.ttl.max(ttl) } else { ttl };
         if state.last_token() > mark.tokens {

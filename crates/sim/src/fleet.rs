@@ -293,7 +293,10 @@ impl World {
                 match reply {
                     Reply::Done(revision) => self.lead(index, revision),
                     // It looks again what the key is, and whether it is its own by now.
-                    _ => follower.takeover = follower.takeover.filter(|_| self.store.owner.is_some_and(|o| o.0 == index)),
+                    _ => {
+                        follower.takeover =
+                            follower.takeover.filter(|_| self.store.owner.is_some_and(|o| o.0 == index))
+                    }
                 }
             }
             return;
@@ -328,7 +331,9 @@ impl World {
             Reply::Refused => {
                 let (at, operation) = (lead.entries, inflight.operation);
                 let settles = self.send_to_log(index, Request::Read { at, operation });
-                if let Some(inflight) = self.daemons[index].lead.as_mut().and_then(|lead| lead.inflight.as_mut()) {
+                if let Some(inflight) =
+                    self.daemons[index].lead.as_mut().and_then(|lead| lead.inflight.as_mut())
+                {
                     inflight.settles = Some(settles);
                 }
             }

@@ -116,8 +116,12 @@ impl World {
         let store = &mut self.store;
         let expected = match request {
             Request::Append { guard, .. } if self.plan.keeps(DriverRule::AppendComparesLeader) => Some(guard),
-            Request::TakeOver { guard, .. } if self.plan.keeps(DriverRule::TakeoverComparesLeader) => Some(guard),
-            Request::Beat { guard } | Request::HandOver { guard } | Request::Snapshot { guard, .. } => Some(guard),
+            Request::TakeOver { guard, .. } if self.plan.keeps(DriverRule::TakeoverComparesLeader) => {
+                Some(guard)
+            }
+            Request::Beat { guard } | Request::HandOver { guard } | Request::Snapshot { guard, .. } => {
+                Some(guard)
+            }
             Request::Append { .. } | Request::TakeOver { .. } | Request::Read { .. } => None,
         };
         if expected.is_some_and(|guard| guard != store.revision) {
