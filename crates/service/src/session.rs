@@ -411,7 +411,8 @@ impl<T> Session<T> {
 
     /// Whether the session can be considered alive at this time.
     pub fn lease_is_valid(&self, now: Micros) -> bool {
-        self.lease_deadline().is_none_or(|deadline| now < deadline)
+        let strict = u64::from(!holds(Rule::LeaseIsStrict));
+        self.lease_deadline().is_none_or(|deadline| now < deadline + strict)
     }
 
     /// Ends the session with all it has. The driver sends what there is and closes the connection.

@@ -1,6 +1,6 @@
 //! Resume by comparison: what the client wants, beside what the server has.
 
-use super::{Body, Identity, Lease, Link, Outcome, Session, Stage, send};
+use super::{Identity, Lease, Link, Outcome, Session, Stage, send};
 use crate::{
     Micros,
     sabotage::{Rule, holds},
@@ -118,21 +118,15 @@ impl<T> Session<T> {
                 }
                 // The server never had it: it is sent again under its old number.
                 (None, Stage::Asked) if rid > last_rid => {}
-                (None, Stage::Asked) => match self.entries.get(&key).map(|record| &record.body) {
-                    // Its outcome is told until it is acknowledged. It was.
-                    Some(Body::ForceRelease { .. } | Body::EndSession { .. })
-                        if holds(Rule::OutcomeIsKept) =>
-                    {
-                        self.finish(key, Outcome::Broken { cause: Cause::Lost, by: None });
+                // It had no effect: it was refused, or not to wait. The outcome of a force release is told until it is
+                // acknowledged, so that one that is missing was refused, too.
+                (None, Stage::Asked) => {
+                    self.by_rid.remove(&rid);
+                    if let Some(record) = self.entries.get_mut(&key) {
+                        record.rid = None;
                     }
-                    _ => {
-                        self.by_rid.remove(&rid);
-                        if let Some(record) = self.entries.get_mut(&key) {
-                            record.rid = None;
-                        }
-                        again.push(key);
-                    }
-                },
+                    again.push(key);
+                }
             }
         }
         again
