@@ -4,7 +4,6 @@ mod bench;
 mod bench_command;
 mod guides;
 mod setup;
-mod unit;
 
 use std::{
     env,
@@ -18,14 +17,15 @@ type Result<T = ()> = std::result::Result<T, String>;
 const HELP: &str = "\
 Jobs of the Lockkeeper workspace:
 
-  cargo xtask test          all that CI runs: the jobs marked *, after installing what is missing
+  cargo xtask test          all that CI runs: the jobs marked *, after installing what is missing. What cannot be
+                            installed fails it, unless it is skipped by name: `--skip bun --skip chromium`
   cargo xtask lint        * formatting, clippy, documentation without a warning
   cargo xtask unit        * every test of the workspace, examples and doc examples included
   cargo xtask loom        * the wake and cancel paths under every interleaving
-  cargo xtask miri        * the async crate's tests under Miri (nightly)
-  cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium)
+  cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
   cargo xtask guides      * every command of the guides in docs/, compared with what they show
   cargo xtask gate        * instruction counts against their limits (valgrind)
+  cargo xtask miri          the async crate's tests under Miri (nightly)
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
   cargo xtask bench command `lockkeeper run` beside flock and etcdctl; writes bench/RESULTS-command.md
   cargo xtask bench daemon  the daemon beside Redis, PostgreSQL and a bare echo; writes bench/RESULTS-daemon.md
@@ -42,12 +42,12 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let start = Instant::now();
     let done = match args[..] {
-        ["test"] => test(),
+        ["test", ref skips @ ..] => skipped(skips).and_then(|skips| test(&skips)),
         ["lint"] => lint(),
         ["unit"] => unit(),
         ["loom"] => loom(),
         ["miri"] => miri(),
-        ["packages"] => packages(),
+        ["packages", ref skips @ ..] => skipped(skips).and_then(|skips| packages(&skips)),
         ["guides"] => guides::run_all(),
         ["gate"] => gate(),
         ["bench"] => bench::rust(),
@@ -60,7 +60,7 @@ fn main() -> ExitCode {
         ["soak"] => soak("60"),
         ["soak", seconds] => soak(seconds),
         ["docs"] => docs(),
-        ["setup"] => setup::all(),
+        ["setup"] => setup::all(&[]),
         ["help" | "-h" | "--help"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
@@ -82,13 +82,21 @@ fn main() -> ExitCode {
     }
 }
 
-fn test() -> Result {
-    setup::all()?;
+/// The names of `--skip NAME...`. Which names there are is for `packages/lockkeeper/test/run.js` to say.
+fn skipped<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
+    let named = |pair: &[&'a str]| match *pair {
+        ["--skip", name] => Ok(name),
+        _ => Err(format!("expected `--skip NAME`, found `{}`", pair.join(" "))),
+    };
+    args.chunks(2).map(named).collect()
+}
+
+fn test(skips: &[&str]) -> Result {
+    setup::all(skips)?;
     lint()?;
     unit()?;
     loom()?;
-    miri()?;
-    packages()?;
+    packages(skips)?;
     guides::run_all()?;
     gate()
 }
@@ -100,7 +108,7 @@ fn lint() -> Result {
 }
 
 fn unit() -> Result {
-    unit::test_all()?;
+    cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
     for example in ["leader_election", "document_editor", "multi_store_transaction"] {
         cargo(&["run", "--package", "lockkeeper", "--example", example])?;
     }
@@ -115,23 +123,19 @@ fn loom() -> Result {
 }
 
 fn miri() -> Result {
-    if !setup::nightly_component("miri") {
-        eprintln!(
-            "xtask: SKIPPED miri: it needs a nightly toolchain with the component miri, and none can be had"
-        );
-        return Ok(());
-    }
+    setup::nightly_component("miri")?;
     let args = ["+nightly", "miri", "test", "--package", "lockkeeper", "--test", "spec", "--test", "forms"];
     // Timeouts need the real clock; the timer's thread outlives the tests.
     let flags = "-Zmiri-disable-isolation -Zmiri-ignore-leaks";
     run(Command::new("cargo").args(args).args(["--target-dir", "target/miri"]).env("MIRIFLAGS", flags))
 }
 
-fn packages() -> Result {
-    setup::command("chromium", "chromium")?;
+fn packages(skips: &[&str]) -> Result {
+    setup::browser(skips)?;
     setup::node_modules()?;
     npm(&["run", "build"])?;
-    npm(&["test"])
+    let skips = skips.iter().flat_map(|name| ["--skip", name]);
+    npm(&["test", "--"].into_iter().chain(skips).collect::<Vec<_>>())
 }
 
 fn gate() -> Result {
@@ -194,4 +198,18 @@ fn run(command: &mut Command) -> Result {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::skipped;
+
+    #[test]
+    fn what_is_skipped_is_named() {
+        assert_eq!(skipped(&[]), Ok(vec![]));
+        assert_eq!(skipped(&["--skip", "bun", "--skip", "chromium"]), Ok(vec!["bun", "chromium"]));
+        assert!(skipped(&["--skip"]).is_err());
+        assert!(skipped(&["bun"]).is_err());
+        assert!(skipped(&["--skip", "bun", "deno"]).is_err());
+    }
 }
