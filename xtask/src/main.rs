@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_command;
+mod fuzz;
 mod guides;
 mod setup;
 
@@ -24,13 +25,16 @@ Jobs of the Lockkeeper workspace:
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
   cargo xtask guides      * every command of the guides in docs/, compared with what they show
+  cargo xtask fuzz-sample * every fuzz target, for a second or two
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask miri          the async crate's tests under Miri (nightly)
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
   cargo xtask bench command `lockkeeper run` beside flock and etcdctl; writes bench/RESULTS-command.md
   cargo xtask bench daemon  the daemon beside Redis, PostgreSQL and a bare echo; writes bench/RESULTS-daemon.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
-  cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
+  cargo xtask fuzz [TARGET] [SECS]
+                            what reads bytes of others, and the engine against the models, from libFuzzer's bytes: the
+                            targets of fuzz/, all in turns if none is named, without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
   cargo xtask soak [SECS]   every way to wait for a lock, all at once, 60 seconds each by default; a short run is in `unit`
   cargo xtask docs          builds the documentation and says where it is
@@ -53,8 +57,8 @@ fn main() -> ExitCode {
         ["bench"] => bench::rust(),
         ["bench", "daemon"] => bench::daemon(),
         ["bench", "command"] => bench_command::write_results(),
-        ["fuzz"] => fuzz(None),
-        ["fuzz", seconds] => fuzz(Some(seconds)),
+        ["fuzz", ref args @ ..] => fuzz::fuzz(args),
+        ["fuzz-sample"] => fuzz::sample(),
         ["faults"] => faults("200"),
         ["faults", count] => faults(count),
         ["soak"] => soak("60"),
@@ -98,11 +102,13 @@ fn test(skips: &[&str]) -> Result {
     loom()?;
     packages(skips)?;
     guides::run_all()?;
+    fuzz::sample()?;
     gate()
 }
 
 fn lint() -> Result {
     cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])?;
     build_docs()
 }
@@ -141,14 +147,6 @@ fn packages(skips: &[&str]) -> Result {
 fn gate() -> Result {
     setup::command("valgrind", "valgrind")?;
     cargo(&["run", "--release", "--package", "lockkeeper-bench", "--", "gate"])
-}
-
-fn fuzz(seconds: Option<&str>) -> Result {
-    setup::cargo_fuzz()?;
-    let limit = seconds.map(|seconds| format!("-max_total_time={seconds}"));
-    // Left alone, libFuzzer begins with a few bytes: sequences too short to get anywhere.
-    let args = ["+nightly", "fuzz", "run", "equivalence", "--", "-len_control=0", "-max_len=4096"];
-    run(Command::new("cargo").args(args).args(limit))
 }
 
 fn faults(count: &str) -> Result {

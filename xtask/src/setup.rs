@@ -12,6 +12,7 @@ pub(crate) fn all(skips: &[&str]) -> Result {
     command("valgrind", "valgrind")?;
     component("rustfmt", &["fmt", "--version"])?;
     component("clippy", &["clippy", "--version"])?;
+    cargo_fuzz()?;
     browser(skips)?;
     node_modules()
 }

@@ -13,6 +13,9 @@ mod attention;
 mod auth;
 mod connection;
 mod daemon;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod grace;
 mod http;
 mod journal;
