@@ -2,9 +2,9 @@
 
 mod bench;
 mod bench_command;
+mod fuzz;
 mod guides;
 mod setup;
-mod unit;
 
 use std::{
     env,
@@ -18,19 +18,23 @@ type Result<T = ()> = std::result::Result<T, String>;
 const HELP: &str = "\
 Jobs of the Lockkeeper workspace:
 
-  cargo xtask test          all that CI runs: the jobs marked *, after installing what is missing
+  cargo xtask test          all that CI runs: the jobs marked *, after installing what is missing. What cannot be
+                            installed fails it, unless it is skipped by name: `--skip bun --skip chromium`
   cargo xtask lint        * formatting, clippy, documentation without a warning
   cargo xtask unit        * every test of the workspace, examples and doc examples included
   cargo xtask loom        * the wake and cancel paths under every interleaving
-  cargo xtask miri        * the async crate's tests under Miri (nightly)
-  cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium)
+  cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
   cargo xtask guides      * every command of the guides in docs/, compared with what they show
+  cargo xtask fuzz-sample * every fuzz target, for a second or two
   cargo xtask gate        * instruction counts against their limits (valgrind)
+  cargo xtask miri          the async crate's tests under Miri (nightly)
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
   cargo xtask bench command `lockkeeper run` beside flock and etcdctl; writes bench/RESULTS-command.md
   cargo xtask bench daemon  the daemon beside Redis, PostgreSQL and a bare echo; writes bench/RESULTS-daemon.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
-  cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
+  cargo xtask fuzz [TARGET] [SECS]
+                            what reads bytes of others, and the engine against the models, from libFuzzer's bytes: the
+                            targets of fuzz/, all in turns if none is named, without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
   cargo xtask soak [SECS]   every way to wait for a lock, all at once, 60 seconds each by default; a short run is in `unit`
   cargo xtask docs          builds the documentation and says where it is
@@ -42,25 +46,25 @@ fn main() -> ExitCode {
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let start = Instant::now();
     let done = match args[..] {
-        ["test"] => test(),
+        ["test", ref skips @ ..] => skipped(skips).and_then(|skips| test(&skips)),
         ["lint"] => lint(),
         ["unit"] => unit(),
         ["loom"] => loom(),
         ["miri"] => miri(),
-        ["packages"] => packages(),
+        ["packages", ref skips @ ..] => skipped(skips).and_then(|skips| packages(&skips)),
         ["guides"] => guides::run_all(),
         ["gate"] => gate(),
         ["bench"] => bench::rust(),
         ["bench", "daemon"] => bench::daemon(),
         ["bench", "command"] => bench_command::write_results(),
-        ["fuzz"] => fuzz(None),
-        ["fuzz", seconds] => fuzz(Some(seconds)),
+        ["fuzz", ref args @ ..] => fuzz::fuzz(args),
+        ["fuzz-sample"] => fuzz::sample(),
         ["faults"] => faults("200"),
         ["faults", count] => faults(count),
         ["soak"] => soak("60"),
         ["soak", seconds] => soak(seconds),
         ["docs"] => docs(),
-        ["setup"] => setup::all(),
+        ["setup"] => setup::all(&[]),
         ["help" | "-h" | "--help"] => {
             print!("{HELP}");
             return ExitCode::SUCCESS;
@@ -82,25 +86,35 @@ fn main() -> ExitCode {
     }
 }
 
-fn test() -> Result {
-    setup::all()?;
+/// The names of `--skip NAME...`. Which names there are is for `packages/lockkeeper/test/run.js` to say.
+fn skipped<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
+    let named = |pair: &[&'a str]| match *pair {
+        ["--skip", name] => Ok(name),
+        _ => Err(format!("expected `--skip NAME`, found `{}`", pair.join(" "))),
+    };
+    args.chunks(2).map(named).collect()
+}
+
+fn test(skips: &[&str]) -> Result {
+    setup::all(skips)?;
     lint()?;
     unit()?;
     loom()?;
-    miri()?;
-    packages()?;
+    packages(skips)?;
     guides::run_all()?;
+    fuzz::sample()?;
     gate()
 }
 
 fn lint() -> Result {
     cargo(&["fmt", "--all", "--check"])?;
+    cargo(&["fmt", "--manifest-path", "fuzz/Cargo.toml", "--check"])?;
     cargo(&["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"])?;
     build_docs()
 }
 
 fn unit() -> Result {
-    unit::test_all()?;
+    cargo(&["test", "--workspace", "--all-features", "--no-fail-fast"])?;
     for example in ["leader_election", "document_editor", "multi_store_transaction"] {
         cargo(&["run", "--package", "lockkeeper", "--example", example])?;
     }
@@ -115,36 +129,24 @@ fn loom() -> Result {
 }
 
 fn miri() -> Result {
-    if !setup::nightly_component("miri") {
-        eprintln!(
-            "xtask: SKIPPED miri: it needs a nightly toolchain with the component miri, and none can be had"
-        );
-        return Ok(());
-    }
+    setup::nightly_component("miri")?;
     let args = ["+nightly", "miri", "test", "--package", "lockkeeper", "--test", "spec", "--test", "forms"];
     // Timeouts need the real clock; the timer's thread outlives the tests.
     let flags = "-Zmiri-disable-isolation -Zmiri-ignore-leaks";
     run(Command::new("cargo").args(args).args(["--target-dir", "target/miri"]).env("MIRIFLAGS", flags))
 }
 
-fn packages() -> Result {
-    setup::command("chromium", "chromium")?;
+fn packages(skips: &[&str]) -> Result {
+    setup::browser(skips)?;
     setup::node_modules()?;
     npm(&["run", "build"])?;
-    npm(&["test"])
+    let skips = skips.iter().flat_map(|name| ["--skip", name]);
+    npm(&["test", "--"].into_iter().chain(skips).collect::<Vec<_>>())
 }
 
 fn gate() -> Result {
     setup::command("valgrind", "valgrind")?;
     cargo(&["run", "--release", "--package", "lockkeeper-bench", "--", "gate"])
-}
-
-fn fuzz(seconds: Option<&str>) -> Result {
-    setup::cargo_fuzz()?;
-    let limit = seconds.map(|seconds| format!("-max_total_time={seconds}"));
-    // Left alone, libFuzzer begins with a few bytes: sequences too short to get anywhere.
-    let args = ["+nightly", "fuzz", "run", "equivalence", "--", "-len_control=0", "-max_len=4096"];
-    run(Command::new("cargo").args(args).args(limit))
 }
 
 fn faults(count: &str) -> Result {
@@ -194,4 +196,18 @@ fn run(command: &mut Command) -> Result {
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::skipped;
+
+    #[test]
+    fn what_is_skipped_is_named() {
+        assert_eq!(skipped(&[]), Ok(vec![]));
+        assert_eq!(skipped(&["--skip", "bun", "--skip", "chromium"]), Ok(vec!["bun", "chromium"]));
+        assert!(skipped(&["--skip"]).is_err());
+        assert!(skipped(&["bun"]).is_err());
+        assert!(skipped(&["--skip", "bun", "deno"]).is_err());
+    }
 }

@@ -7,13 +7,19 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What `cargo xtask test` needs.
-pub(crate) fn all() -> Result {
+/// What `cargo xtask test` needs, except for what it is told to skip.
+pub(crate) fn all(skips: &[&str]) -> Result {
     command("valgrind", "valgrind")?;
     component("rustfmt", &["fmt", "--version"])?;
     component("clippy", &["clippy", "--version"])?;
-    command("chromium", "chromium")?;
+    cargo_fuzz()?;
+    browser(skips)?;
     node_modules()
+}
+
+/// The browser in which the npm package is tested, unless that is skipped.
+pub(crate) fn browser(skips: &[&str]) -> Result {
+    if skips.contains(&"chromium") { Ok(()) } else { command("chromium", "chromium") }
 }
 
 /// What package-lock.json names: TypeScript, and the runtimes in which the npm package is tested.
@@ -66,17 +72,13 @@ fn component(name: &str, probe: &[&str]) -> Result {
     run(Command::new("rustup").args(["component", "add", name]))
 }
 
-/// Whether the nightly toolchain has a component, after trying to install it.
-pub(crate) fn nightly_component(name: &str) -> bool {
-    let present = || answers(Command::new("cargo").args(["+nightly", name, "--version"]));
-    if !present() {
-        eprintln!("xtask: installing {name} and rust-src for nightly (rustup)");
-        let add = ["component", "add", "--toolchain", "nightly", name, "rust-src"];
-        if let Err(error) = run(Command::new("rustup").args(add)) {
-            eprintln!("xtask: {error}");
-        }
+/// A component of the nightly toolchain. The toolchain itself is not installed: no other job needs it.
+pub(crate) fn nightly_component(name: &str) -> Result {
+    if answers(Command::new("cargo").args(["+nightly", name, "--version"])) {
+        return Ok(());
     }
-    present()
+    eprintln!("xtask: installing {name} and rust-src for nightly (rustup)");
+    run(Command::new("rustup").args(["component", "add", "--toolchain", "nightly", name, "rust-src"]))
 }
 
 pub(crate) fn cargo_fuzz() -> Result {

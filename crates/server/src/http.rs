@@ -24,15 +24,8 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             return Ok(None);
         }
         if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let mut headers = [EMPTY_HEADER; HEADERS];
-            let mut request = Request::new(&mut headers);
-            break match request.parse(&input) {
-                Ok(Status::Complete(length)) if length <= HEAD => {
-                    (answer(&request, origins, daemon), input.split_off(length))
-                }
-                Ok(_) | Err(Error::TooManyHeaders) => (plain(TOO_LONG, "too many headers\n"), Vec::new()),
-                Err(error) => (plain(BAD, &format!("this is no HTTP: {error}\n")), Vec::new()),
-            };
+            let (answer, length) = respond(&input, |request| answer(request, origins, daemon));
+            break (answer, input.split_off(length));
         }
     };
     let upgraded = answer.starts_with("HTTP/1.1 101");
@@ -47,6 +40,17 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         input.clear();
     }
     Ok(None)
+}
+
+/// The answer to the request at the beginning of `input`, and how much of that it was: all, if it is no request.
+pub(crate) fn respond(input: &[u8], answer: impl FnOnce(&Request<'_, '_>) -> String) -> (String, usize) {
+    let mut headers = [EMPTY_HEADER; HEADERS];
+    let mut request = Request::new(&mut headers);
+    match request.parse(input) {
+        Ok(Status::Complete(length)) if length <= HEAD => (answer(&request), length),
+        Ok(_) | Err(Error::TooManyHeaders) => (plain(TOO_LONG, "too many headers\n"), input.len()),
+        Err(error) => (plain(BAD, &format!("this is no HTTP: {error}\n")), input.len()),
+    }
 }
 
 const OK: &str = "200 OK";
@@ -72,7 +76,7 @@ fn answer(request: &Request<'_, '_>, origins: &[String], daemon: &RefCell<Daemon
     }
 }
 
-fn upgrade(request: &Request<'_, '_>, origins: &[String]) -> String {
+pub(crate) fn upgrade(request: &Request<'_, '_>, origins: &[String]) -> String {
     let allowed =
         |origin: &str| origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin));
     let origin =

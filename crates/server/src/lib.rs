@@ -13,6 +13,9 @@ mod clock;
 mod connection;
 mod daemon;
 mod fifo;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 mod http;
 mod listen;
 mod metrics;

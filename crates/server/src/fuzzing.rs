@@ -1,0 +1,18 @@
+//! What the fuzz targets in `fuzz/` need of the internals. It is compiled for them alone and is no part of the API.
+
+use crate::{auth::Keys, http};
+
+/// The response to an HTTP request for a WebSocket, and the length of the request's head.
+pub fn respond(input: &[u8], origins: &[String]) -> (String, usize) {
+    http::respond(input, |request| http::upgrade(request, origins))
+}
+
+/// What the bearer of a token may do in a bucket, besides asking for locks: steal, release by force, inspect.
+///
+/// # Errors
+///
+/// If the key set cannot be used, or the token is refused: why.
+pub fn rights(keys: &str, token: &str, bucket: &str) -> Result<[bool; 3], String> {
+    let rights = Keys::parse(keys)?.rights(Some(token), bucket)?;
+    Ok([rights.steal, rights.force_release, rights.inspect])
+}
