@@ -1,7 +1,10 @@
 //! A WebSocket to a server on the network, with TLS or without. Connecting blocks; nothing after that does.
 
 use crate::{connection::read_some, endpoint::Address};
-use lockkeeper_wire::{frame, websocket};
+use lockkeeper_wire::{
+    frame,
+    websocket::{self, SUBPROTOCOL},
+};
 use rustix::net::RecvFlags;
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore,
@@ -15,9 +18,6 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-
-/// The name of the protocol in a WebSocket handshake.
-const SUBPROTOCOL: &str = "lockkeeper.v2";
 
 /// The longest answer to the handshake.
 const HEAD: usize = 16 << 10;

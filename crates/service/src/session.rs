@@ -139,6 +139,19 @@ enum Body {
     EndSession { client_id: String },
 }
 
+impl Body {
+    /// Whether no server takes a message as long as this: it would end the session.
+    fn is_too_long(&self) -> bool {
+        let length = match self {
+            Self::Request(request) => return request.is_too_long(),
+            Self::Query { name, .. } => name.as_ref().map_or(0, |name| name.as_bytes().len()),
+            Self::ForceRelease { name } => name.as_bytes().len(),
+            Self::EndSession { client_id } => client_id.len(),
+        };
+        length + 256 > frame::MAX
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Not sent, or sent and not answered.
@@ -642,9 +655,7 @@ impl<T> Session<T> {
     fn enter(&mut self, body: Body, data: T) -> Key {
         let key = self.next_key;
         self.next_key += 1;
-        if let Body::Request(request) = &body
-            && request.is_too_long()
-        {
+        if body.is_too_long() {
             let message = TOO_LONG.into();
             self.events.push_back(Event::Over {
                 key,
