@@ -510,6 +510,8 @@ export class SessionMachine<T> {
         if (stage === Stage.ENDING) this.#sendRelease(rid, entry.timedOut, false);
         else if (token !== null) this.#onGranted(rid, token);
         else if (stage === Stage.ASKED) entry.stage = Stage.WAITING;
+        // No server says so. Whatever it means, the lock is not held.
+        else if (stage === Stage.HELD) this.#finish(key, { how: 'broken', cause: 'lost', by: null });
       } else if (stage === Stage.ENDING) {
         // It was ended as wished, or was never made.
         this.#finish(key, { how: 'released' });
