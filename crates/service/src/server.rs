@@ -225,7 +225,7 @@ struct Attached {
 
 impl Server {
     /// Leads from now on, with the state of the whole log. `wall` is the time for display, in milliseconds since the
-    /// epoch; `blind_until` is set after the machine crashed.
+    /// epoch; `blind_until` is set after the machine crashed: that time is the last at which no client is let in.
     pub fn new(
         state: State,
         config: ServerConfig,

@@ -225,7 +225,8 @@ impl State {
         hash_seed: u64,
     ) -> Result<Self, Damaged> {
         let state = Self::new(hash_seed);
-        let mut restoring = Restoring { state, loose: Vec::new(), requests: BTreeMap::new(), whole: false };
+        let (loose, requests) = (Vec::new(), BTreeMap::new());
+        let mut restoring = Restoring { state, loose, requests, last_token: 0, whole: false };
         for chunk in chunks {
             let mut reader = Reader(chunk.as_ref());
             while !reader.is_empty() {
@@ -284,6 +285,8 @@ struct Restoring {
     loose: Vec<Restored>,
     /// By bucket: the arrival that the next request gets, and the requests so far.
     requests: BTreeMap<Box<str>, (u64, Vec<Restored>)>,
+    /// That of the state. Not in force while buckets are made: each has its own, which may be less.
+    last_token: u64,
     whole: bool,
 }
 
@@ -323,7 +326,7 @@ impl Restoring {
         self.state.level = reader.uint()?;
         self.state.position = reader.uint()?;
         self.state.time = reader.uint()?;
-        self.state.last_token = reader.uint()?;
+        self.last_token = reader.uint()?;
         self.state.hash = u64::from_le_bytes(reader.array()?);
         Ok(())
     }
@@ -427,6 +430,7 @@ impl Restoring {
                 session.requests.insert(rid, id);
             }
         }
+        self.state.last_token = self.last_token;
         Ok(self.state)
     }
 }

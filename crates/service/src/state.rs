@@ -643,6 +643,9 @@ impl State {
         let session = self.known(id)?;
         session.last_rid = session.last_rid.max(rid);
         let number = session.notify(Notice::Outcome { rid, count });
+        if !holds(Rule::OutcomeIsKept) {
+            session.notices.remove(&number);
+        }
         effects.push(Effect::Outcome { session: id, number, rid, count });
         Ok(())
     }

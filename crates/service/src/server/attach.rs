@@ -64,10 +64,10 @@ impl Server {
             return Err((code::STOPPING, STOPPING.into()));
         }
         if let Some(until) = self.blind_until
-            && now < until
+            && now <= until
             && holds(Rule::WaitAfterCrash)
         {
-            let seconds = (until - now).div_ceil(1_000_000);
+            let seconds = (until - now + 1).div_ceil(1_000_000);
             let why = format!("recovering from a crash: waiting {seconds} s for earlier leases to expire");
             return Err((code::RECOVERING, why));
         }
@@ -322,7 +322,7 @@ impl Server {
         if self.stopping {
             return Some(STOPPING.into());
         }
-        if self.blind_until.is_some_and(|until| now < until) {
+        if self.blind_until.is_some_and(|until| now <= until) {
             return Some("recovering from a crash: waiting for earlier leases to expire".into());
         }
         self.full.clone()
