@@ -79,6 +79,8 @@ pub struct Session<T> {
     connect_at: Option<Micros>,
     failures: u32,
     lease: Lease,
+    /// The session lives as long as its descriptor is open: it has no lease.
+    lives_by_fifo: bool,
     pings: VecDeque<(u64, Micros)>,
     next_ping: Micros,
     seq: u64,
@@ -178,6 +180,7 @@ impl<T> Session<T> {
             connect_at: Some(now),
             failures: 0,
             lease: Lease { ttl: None, answered: now },
+            lives_by_fifo: false,
             pings: VecDeque::new(),
             next_ping: 0,
             seq: 0,
@@ -319,7 +322,7 @@ impl<T> Session<T> {
             }
             ToClient::Pong { seq } => self.on_pong(now, seq),
             ToClient::Fifo => self.events.push_back(Event::Fifo),
-            ToClient::Confirmed => self.lease.ttl = None,
+            ToClient::Confirmed => (self.lease.ttl, self.lives_by_fifo) = (None, true),
             ToClient::Goodbye { code, message } => self.on_goodbye(now, code, message),
         }
     }
@@ -526,15 +529,11 @@ impl<T> Session<T> {
 
     /// How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped.
     fn hello_timeout(&self) -> Option<Micros> {
-        // A new session has no lease before the end marker, and a ttl since Welcome.
-        let ttl = self.lease.ttl.or(match &self.link {
-            Link::Syncing { sync, .. } => sync.ttl(),
-            _ => None,
-        });
-        match (ttl, &self.identity) {
-            (Some(ttl), _) => Some((micros(ttl) / 4).clamp(1, HELLO_TIMEOUT)),
-            (None, None) => Some(HELLO_TIMEOUT),
-            (None, Some(_)) => None,
+        match self.lease.ttl {
+            Some(ttl) => Some((micros(ttl) / 4).clamp(1, HELLO_TIMEOUT)),
+            // Without a session, or between the Welcome of a new one and its end marker, there is no lease yet.
+            None if !self.lives_by_fifo => Some(HELLO_TIMEOUT),
+            None => None,
         }
     }
 
@@ -563,7 +562,7 @@ impl<T> Session<T> {
 
     fn lose_all(&mut self, cause: Cause) {
         self.identity = None;
-        self.lease.ttl = None;
+        (self.lease.ttl, self.lives_by_fifo) = (None, false);
         (self.ack, self.last_rid) = (0, 0);
         for (_, key) in std::mem::take(&mut self.by_rid) {
             let Some(record) = self.entries.get_mut(&key) else { continue };

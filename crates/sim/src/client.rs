@@ -447,7 +447,8 @@ impl World {
             client.attempts += 1;
             let attempt = client.attempts;
             client.connecting = Some(attempt);
-            let daemon = self.random.index(self.daemons.len());
+            // It tries one after the other.
+            let daemon = usize::try_from(attempt).unwrap_or(0) % self.daemons.len();
             let delay = match self.calm {
                 true => 100,
                 false => self.plan.delay.choose(&mut self.random),

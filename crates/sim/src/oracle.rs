@@ -3,7 +3,7 @@
 use crate::{
     client::{Client, Wish},
     history::conflict,
-    world::{World, note},
+    world::{Happening, LOOK_EVERY, World, note},
 };
 use lockkeeper_service::{Key, SessionId};
 
@@ -77,6 +77,19 @@ impl World {
         }
     }
 
+    /// Ends the run as soon as all is over.
+    pub(crate) fn look(&mut self) {
+        self.end_unverifiable();
+        let mut alive = self.clients.iter().filter(|client| client.alive);
+        if !self.closing {
+            self.closing = alive.all(|client| client.live.is_empty());
+        } else if alive.all(|client| client.session.is_closed()) && self.history.replica.session_count() == 0
+        {
+            self.finished = true;
+        }
+        self.after(LOOK_EVERY, Happening::Look);
+    }
+
     /// Every wish is over by now, and every session that has no client, too.
     pub(crate) fn check_served(&mut self) {
         self.closing = true;
@@ -91,11 +104,10 @@ impl World {
                 return self.fail(what);
             }
         }
-        self.end_unverifiable();
     }
 
     /// An operator ends sessions of which nobody can say whether their client is alive.
-    pub(crate) fn end_unverifiable(&mut self) {
+    fn end_unverifiable(&mut self) {
         for index in 0..self.daemons.len() {
             let Some(server) = &self.daemons[index].server else { continue };
             let unverifiable = |id: &u64| server.is_unverifiable(*id);

@@ -52,8 +52,8 @@ pub(crate) enum Happening {
     Fault,
     /// There are no more faults.
     Calm,
-    /// An operator ends what nobody can verify.
-    Operator,
+    /// Looks whether everybody is served, and whether nothing is left: a run need not last longer.
+    Look,
     /// Everybody must have been served.
     Served,
     /// Nothing may be left.
@@ -76,11 +76,16 @@ pub(crate) struct World {
     pub(crate) calm: bool,
     /// Whether clients are to close.
     pub(crate) closing: bool,
+    /// Whether nothing is left to be seen.
+    pub(crate) finished: bool,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
     pub(crate) transcripts: bool,
     pub(crate) stats: Stats,
 }
+
+/// How often somebody looks whether all is over.
+pub(crate) const LOOK_EVERY: Micros = 1_000_000;
 
 /// Adds a line to the trace, if there is one.
 macro_rules! note {
@@ -114,6 +119,7 @@ impl World {
             connections: Vec::new(),
             calm: false,
             closing: false,
+            finished: false,
             violation: None,
             trace: trace.then(Vec::new),
             transcripts: false,
@@ -133,11 +139,11 @@ impl World {
         self.at(chaos, Happening::Calm);
         // Long enough for a first Hello that was lost, the longest wait between attempts, and several leases.
         let bound = ticks(20_000_000 + self.plan.longest_lease() * 6 + self.plan.act_every * 30);
-        self.at(chaos + bound / 2, Happening::Operator);
+        self.at(chaos + ticks(LOOK_EVERY), Happening::Look);
         self.at(chaos + bound, Happening::Served);
-        self.at(chaos + bound * 2, Happening::Finish);
+        self.at(chaos + bound + ticks(10_000_000 + self.plan.longest_lease() * 3), Happening::Finish);
         self.next_fault();
-        while self.violation.is_none() {
+        while self.violation.is_none() && !self.finished {
             let Some(Reverse((at, _, happening))) = self.queue.pop() else { break };
             self.now = at;
             self.stats.happenings += 1;
@@ -178,7 +184,7 @@ impl World {
                 self.next_fault();
             }
             Happening::Calm => self.calm_down(),
-            Happening::Operator => self.end_unverifiable(),
+            Happening::Look => self.look(),
             Happening::Served => self.check_served(),
             Happening::Finish => {}
         }

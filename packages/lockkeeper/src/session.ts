@@ -94,6 +94,8 @@ export class SessionMachine<T> {
   #failures = 0;
   /** In milliseconds; none if there is no session, or it lives by a FIFO. */
   #ttl: number | undefined;
+  /** The session lives as long as its descriptor is open: it has no lease. */
+  #livesByFifo = false;
   /** When the last message was sent that was answered. */
   #answered: number;
   #pings: { seq: number; sent: number }[] = [];
@@ -224,6 +226,7 @@ export class SessionMachine<T> {
         return;
       case Receive.CONFIRMED:
         this.#ttl = undefined;
+        this.#livesByFifo = true;
         return;
       case Receive.GOODBYE:
         return this.#onGoodbye(now, Number(message[1]), message[2]);
@@ -367,10 +370,9 @@ export class SessionMachine<T> {
 
   /** How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped. */
   helloTimeout(): number | undefined {
-    // A new session has no lease before the end marker, and a ttl since Welcome.
-    const ttl = this.#ttl ?? (this.#link === Link.SYNCING && this.#sync!.ttl > 0 ? this.#sync!.ttl : undefined);
-    if (ttl !== undefined) return Math.min(Math.max(Math.floor((ttl * 1000) / 4), 1), HELLO_TIMEOUT);
-    return this.#identity ? undefined : HELLO_TIMEOUT;
+    if (this.#ttl !== undefined) return Math.min(Math.max(this.#ttl * 250, 1), HELLO_TIMEOUT);
+    // Without a session, or between the Welcome of a new one and its end marker, there is no lease yet.
+    return this.#livesByFifo ? undefined : HELLO_TIMEOUT;
   }
 
   /** Whether the lease has expired. If so, all is lost, and the next session is opened. */
@@ -411,6 +413,7 @@ export class SessionMachine<T> {
   #loseAll(cause: BrokenBy): void {
     this.#identity = undefined;
     this.#ttl = undefined;
+    this.#livesByFifo = false;
     this.#ack = 0;
     this.#lastRid = 0;
     const keys = [...this.#byRid.values()];
@@ -483,6 +486,7 @@ export class SessionMachine<T> {
     const { number, ttl, resumed, lastRid, listed } = this.#sync!;
     this.#sync = undefined;
     this.#ttl = ttl > 0 ? ttl : undefined;
+    this.#livesByFifo = ttl === 0;
     this.#answered = this.#helloSent;
     this.#ack = greater(this.#ack, number);
     this.#failures = 0;
@@ -504,26 +508,25 @@ export class SessionMachine<T> {
     const again: Key[] = [];
     for (const [rid, key] of [...this.#byRid]) {
       const entry = this.#entries.get(key)!;
-      const { stage, body } = entry;
+      const { stage } = entry;
       const token = listed.get(rid);
       if (token !== undefined) {
         if (stage === Stage.ENDING) this.#sendRelease(rid, entry.timedOut, false);
         else if (token !== null) this.#onGranted(rid, token);
         else if (stage === Stage.ASKED) entry.stage = Stage.WAITING;
+        // No server says so. Whatever it means, the lock is not held.
+        else if (stage === Stage.HELD) this.#finish(key, { how: 'broken', cause: 'lost', by: null });
       } else if (stage === Stage.ENDING) {
         // It was ended as wished, or was never made.
         this.#finish(key, { how: 'released' });
       } else if (stage !== Stage.ASKED) {
         this.#finish(key, { how: 'broken', cause: 'lost', by: null });
       } else if (rid <= lastRid) {
-        if (body.kind === 'forceRelease' || body.kind === 'endSession') {
-          // Its outcome is told until it is acknowledged. It was.
-          this.#finish(key, { how: 'broken', cause: 'lost', by: null });
-        } else {
-          this.#byRid.delete(rid);
-          entry.rid = 0;
-          again.push(key);
-        }
+        // It had no effect: it was refused, or not to wait. The outcome of a force release is told until it is
+        // acknowledged, so that one that is missing was refused, too.
+        this.#byRid.delete(rid);
+        entry.rid = 0;
+        again.push(key);
       }
       // Else the server never had it: it is sent again under its old number.
     }

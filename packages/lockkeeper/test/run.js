@@ -42,8 +42,8 @@ const EVERYWHERE = [
 /** The browser, the file that drives it, and the runtime that runs that file. */
 const BROWSER = { name: 'chromium', file: 'browser.test.js', runtime: 'node24' };
 
-/** The file that replays simulated clients, and how they are simulated: from which seed, and how many. */
-const TRANSCRIPTS = { file: 'transcripts.test.js', args: [process.env.SEED ?? '1', '300'] };
+/** The file that replays simulated clients, and which: the first seed, and how many. Each has some clients. */
+const TRANSCRIPTS = { file: 'transcripts.test.js', seeds: [process.env.SEED ?? '1', '80'] };
 
 /** What is started at a time: tests of threads want processors of their own. */
 const AT_ONCE = 2;
@@ -118,9 +118,9 @@ async function drain() {
 /** Has the Rust session simulated, once for all runtimes. */
 function generateTranscripts() {
   const file = join(daemon.dir, 'transcripts.jsonl');
-  const cargo = ['run', '--quiet', '--release', '-p', 'lockkeeper-service', '--example', 'transcripts', '--'];
+  const cargo = ['run', '--quiet', '--release', '-p', 'lockkeeper-sim', '--', 'transcripts'];
   const stdio = ['ignore', openSync(file, 'w'), 'inherit'];
-  const { status } = spawnSync('cargo', [...cargo, ...TRANSCRIPTS.args], { cwd: here, stdio });
+  const { status } = spawnSync('cargo', [...cargo, ...TRANSCRIPTS.seeds], { cwd: here, stdio });
   if (status !== 0) throw new Error(`the transcripts could not be generated: cargo ended with ${status}`);
   return file;
 }

@@ -103,7 +103,7 @@ test('nobody is there, or it is no daemon', async () => {
   const there = await serve();
   const { url } = there;
   await assert.rejects(connect(url.replace('ws:', 'wss:')), { name: 'NetworkError' });
-  await assert.rejects(connect(url, { bucket: 'a/b' }), { name: 'NetworkError', message: /bucket/ });
+  await assert.rejects(connect(url, { bucket: 'a\nb' }), { name: 'NetworkError', message: /bucket/ });
   await assert.rejects(connect('ws://127.0.0.1:1/'), { name: 'NetworkError', message: /serve --listen/ });
 });
 

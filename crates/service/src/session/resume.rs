@@ -20,11 +20,6 @@ pub(super) struct Sync {
 }
 
 impl Sync {
-    /// In milliseconds; none if the session lives by a FIFO.
-    pub(super) fn ttl(&self) -> Option<u64> {
-        (self.ttl > 0).then_some(self.ttl)
-    }
-
     pub(super) fn list(&mut self, requests: &[Listed]) {
         self.listed.extend(requests.iter().map(|listed| (listed.rid, listed.token)));
     }
@@ -59,9 +54,10 @@ impl<T> Session<T> {
             return;
         }
         let Link::Syncing { sent, sync } = std::mem::replace(&mut self.link, Link::Ready) else { return };
+        let Sync { number, ttl, resumed, last_rid, listed } = sync;
         let answered = if holds(Rule::LeaseFromSending) { sent } else { now };
-        self.lease = Lease { ttl: sync.ttl(), answered };
-        let Sync { number, resumed, last_rid, listed, .. } = sync;
+        self.lease = Lease { ttl: (ttl > 0).then_some(ttl), answered };
+        self.lives_by_fifo = ttl == 0;
         self.ack = self.ack.max(number);
         self.failures = 0;
         self.next_ping = now + self.beat();
