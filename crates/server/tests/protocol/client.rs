@@ -143,6 +143,10 @@ impl Client {
         Ok(welcomed)
     }
 
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self.link, Link::Local(_))
+    }
+
     pub(crate) fn in_bucket(mut self, bucket: &str) -> Self {
         self.bucket = bucket.into();
         self
@@ -193,19 +197,16 @@ impl Client {
         ttl: Option<u64>,
     ) -> Result<Welcomed, Refusal> {
         self.hello += 1;
-        let bucket = self.bucket.clone();
-        self.say(&ToServer::Hello {
-            version: VERSION,
-            features: self.features,
-            hello: self.hello,
-            bucket: &bucket,
-            resume: resume.as_ref().map(|(id, secret)| (&id[..], *secret)),
-            ack: self.ack,
-            token,
-            ttl,
-            owner: None,
-        });
+        self.say_hello(resume.as_ref().map(|(id, secret)| (&id[..], *secret)), token, ttl);
         self.hear_welcome()
+    }
+
+    /// Says Hello with the number that it has.
+    pub(crate) fn say_hello(&mut self, resume: Option<(&str, Secret)>, token: Option<&str>, ttl: Option<u64>) {
+        let Self { features, hello, ack, .. } = *self;
+        let bucket = self.bucket.clone();
+        let (version, bucket, owner) = (VERSION, &*bucket, None);
+        self.say(&ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner });
     }
 
     /// Hears a Welcome, and what belongs to it.

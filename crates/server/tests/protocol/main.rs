@@ -7,5 +7,6 @@ mod client;
 mod daemon;
 mod handshake;
 mod locks;
+mod resume;
 mod temp;
 mod web;
