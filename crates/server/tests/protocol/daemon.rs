@@ -1,33 +1,63 @@
-//! A daemon on a thread of the test's, with a directory of its own.
+//! A daemon in a process of its own, with a directory of its own. The process is this test program, started again.
 
+use crate::temp::Temp;
 use lockkeeper_core::Limits;
 use lockkeeper_server::{Config, Listen, serve};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, set_parent_process_death_signal, setrlimit};
+use serde::{Deserialize, Serialize};
 use std::{
-    env, fs,
-    future::pending,
+    env,
+    io::{BufRead, BufReader, Write},
     net::{SocketAddr, TcpListener},
-    os::unix::{fs::DirBuilderExt, net::UnixStream},
-    path::PathBuf,
-    process,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::net::UnixStream,
     },
-    thread::{self, JoinHandle},
+    path::PathBuf,
+    process::{self, Child, Command, Stdio},
+    sync::Arc,
     time::Duration,
 };
-use tokio::{runtime, sync::oneshot, task::LocalSet};
+use tokio::{
+    runtime,
+    signal::unix::{SignalKind, signal},
+    task::LocalSet,
+};
 
-pub(crate) struct Daemon {
-    dir: PathBuf,
-    pub(crate) config: Config,
-    running: Option<Running>,
+/// How a daemon is set up, as its process is told.
+#[derive(Clone, Serialize, Deserialize)]
+pub(crate) struct Setup {
+    pub(crate) socket: PathBuf,
+    pub(crate) state_dir: PathBuf,
+    pub(crate) address: Option<SocketAddr>,
+    pub(crate) tls: Option<(PathBuf, PathBuf)>,
+    pub(crate) keys: Option<PathBuf>,
+    pub(crate) origins: Vec<String>,
+    pub(crate) ttl: Duration,
+    pub(crate) ttl_bounds: (Duration, Duration),
+    pub(crate) sync: bool,
+    #[serde(with = "LimitsOf")]
+    pub(crate) limits: Limits,
+    /// The most descriptors that it may have.
+    pub(crate) files: Option<u64>,
 }
 
-struct Running {
-    stop: oneshot::Sender<()>,
-    kill: oneshot::Sender<()>,
-    thread: JoinHandle<()>,
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Limits")]
+struct LimitsOf {
+    name_bytes: usize,
+    names_per_scope: u16,
+    requests_per_client: u32,
+    requests: u32,
+    clients: u32,
+}
+
+pub(crate) struct Daemon {
+    dir: Temp,
+    pub(crate) setup: Setup,
+    /// Opened here once, so that it is the same in all lives of the daemon, and nobody else's in between.
+    port: Option<TcpListener>,
+    running: Option<Child>,
 }
 
 impl Daemon {
@@ -35,27 +65,53 @@ impl Daemon {
         Self::start_with(|_| {})
     }
 
-    /// Starts it with a port on the loopback too.
+    pub(crate) fn start_with(change: impl FnOnce(&mut Setup)) -> Self {
+        let mut daemon = Self::prepare(Temp::new());
+        change(&mut daemon.setup);
+        daemon.run();
+        daemon
+    }
+
+    /// Starts it with a port on the loopback, too.
     pub(crate) fn on_network() -> Self {
         Self::on_network_with(|_| {})
     }
 
-    pub(crate) fn on_network_with(change: impl FnOnce(&mut Config)) -> Self {
-        // Opened here once, so that it is the same in all lives of the daemon, and nobody else's in between.
+    pub(crate) fn on_network_with(change: impl FnOnce(&mut Setup)) -> Self {
+        let mut daemon = Self::prepare(Temp::new());
+        daemon.open_port();
+        change(&mut daemon.setup);
+        daemon.run();
+        daemon
+    }
+
+    /// A daemon that is yet to be started.
+    pub(crate) fn prepare(dir: Temp) -> Self {
+        let setup = Setup {
+            socket: dir.join("daemon.sock"),
+            state_dir: dir.join("state"),
+            address: None,
+            tls: None,
+            keys: None,
+            origins: Vec::new(),
+            // Longer than a test: no session expires, unless a test wants that.
+            ttl: Duration::from_secs(600),
+            ttl_bounds: (Duration::from_millis(1), Duration::from_secs(3600)),
+            sync: false,
+            limits: Limits::default(),
+            files: None,
+        };
+        Self { dir, setup, port: None, running: None }
+    }
+
+    pub(crate) fn open_port(&mut self) {
         let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = port.local_addr().expect("it has an address");
-        Self::start_with(|config| {
-            config.listen = Some(Listen { given: Some(Arc::new(port)), ..Listen::at(address) });
-            change(config);
-        })
+        self.setup.address = Some(port.local_addr().expect("it has an address"));
+        self.port = Some(port);
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.listen().address
-    }
-
-    pub(crate) fn listen(&self) -> &Listen {
-        self.config.listen.as_ref().expect("it is on the network")
+        self.setup.address.expect("it is on the network")
     }
 
     /// A file in its directory.
@@ -63,86 +119,150 @@ impl Daemon {
         self.dir.join(name)
     }
 
-    pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = env::temp_dir().join(format!("lockkeeper-protocol-{}-{number}", process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the test");
-        let mut config = Config {
-            socket: dir.join("daemon.sock"),
-            given: None,
-            listen: None,
-            state_dir: dir.join("state"),
-            // Longer than a test: nobody is given up on, unless a test wants that.
-            ttl: Duration::from_secs(600),
-            ttl_bounds: (Duration::from_millis(1), Duration::from_secs(600)),
-            sync: false,
-            idle: None,
-            limits: Limits::default(),
-        };
-        change(&mut config);
-        let mut daemon = Self { dir, config, running: None };
-        daemon.run();
-        daemon
-    }
-
-    /// Has it leave in good order.
-    pub(crate) fn stop(&mut self) {
-        let Running { stop, kill, thread } = self.running.take().expect("it runs");
-        stop.send(()).expect("it listens");
-        thread.join().expect("it leaves in good order");
-        drop(kill);
-    }
-
-    /// Ends it where it stands, as a signal would: it says no goodbye and writes nothing down.
-    pub(crate) fn kill(&mut self) {
-        let Some(Running { kill, thread, .. }) = self.running.take() else { return };
-        // It may have ended by itself, in a test that has failed already.
-        let _ = kill.send(());
-        let _ = thread.join();
-    }
-
-    /// Starts it again, on what it has left.
+    /// Starts it, on what an earlier one has left, and waits until it can be connected to.
     pub(crate) fn run(&mut self) {
-        let config = self.config.clone();
-        let ((stop, stopped), (kill, killed)) = (oneshot::channel(), oneshot::channel());
-        let thread = thread::spawn(move || {
-            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-            LocalSet::new().block_on(&runtime, async {
-                tokio::select! {
-                    served = serve(config, when(stopped)) => served.expect("it serves"),
-                    () = when(killed) => {}
-                }
-            });
+        if let Err(why) = self.try_run() {
+            panic!("it does not start: {why}");
+        }
+    }
+
+    /// If it does not start: why.
+    pub(crate) fn try_run(&mut self) -> Result<(), String> {
+        assert!(self.running.is_none(), "it runs already");
+        let mut command = Command::new(env::current_exe().expect("this program"));
+        command.args(["--exact", "daemon::process", "--include-ignored", "--nocapture", "--test-threads=1"]);
+        command.env(SETUP, serde_json::to_string(&self.setup).expect("it can be written"));
+        // Its descriptors are those of the port, if it has one, and a pipe.
+        command.stdin(match &self.port {
+            Some(port) => OwnedFd::from(port.try_clone().expect("it can be duplicated")).into(),
+            None => Stdio::null(),
         });
-        self.running = Some(Running { stop, kill, thread });
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a process");
+        let mut lines = BufReader::new(child.stdout.take().expect("it is piped")).lines();
+        let answer = lines.by_ref().find_map(|line| {
+            let line = line.expect("text");
+            match line.strip_prefix("FAILED ") {
+                Some(why) => Some(Err(why.to_owned())),
+                None => (line == "READY").then_some(Ok(())),
+            }
+        });
+        match answer {
+            Some(Ok(())) => {
+                self.running = Some(child);
+                Ok(())
+            }
+            other => {
+                let status = child.wait().expect("it has ended");
+                assert!(!status.success(), "a daemon that does not start fails");
+                Err(other.map_or_else(|| status.to_string(), |answer| answer.err().unwrap_or_default()))
+            }
+        }
+    }
+
+    /// Stops it gracefully, with SIGTERM.
+    pub(crate) fn stop(&mut self) {
+        let mut child = self.running.take().expect("it runs");
+        send_signal(child.id(), Signal::TERM);
+        assert!(child.wait().expect("it ends").success(), "it stops gracefully");
+    }
+
+    /// Ends it with SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let Some(mut child) = self.running.take() else { return };
+        // It may have ended by itself, in a test that has failed already.
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+
+    /// Has it read certificates and keys again.
+    pub(crate) fn reload(&self) {
+        send_signal(self.pid(), Signal::HUP);
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.running.as_ref().expect("it runs").id()
+    }
+
+    /// Waits for its end, and says whether that was graceful.
+    pub(crate) fn wait(&mut self) -> bool {
+        self.running.take().expect("it runs").wait().expect("it ends").success()
     }
 
     pub(crate) fn connect(&self) -> UnixStream {
-        loop {
-            match UnixStream::connect(&self.config.socket) {
-                Ok(stream) => return stream,
-                // It has been started, and is on its way.
-                Err(error) => {
-                    let thread = self.running.as_ref().map(|running| &running.thread);
-                    assert!(thread.is_some_and(|thread| !thread.is_finished()), "no daemon: {error}");
-                    thread::yield_now();
-                }
-            }
-        }
+        UnixStream::connect(&self.setup.socket).expect("it listens")
     }
 }
 
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 
-/// Done when it is told; never if nobody can tell any more.
-async fn when(told: oneshot::Receiver<()>) {
-    if told.await.is_err() {
-        pending().await
+pub(crate) fn send_signal(pid: u32, signal: Signal) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process id");
+    kill_process(pid, signal).expect("it is a process of ours");
+}
+
+const SETUP: &str = "LOCKKEEPER_TEST_DAEMON";
+
+/// Not a test: the process of a daemon.
+#[test]
+#[ignore = "started by other tests"]
+fn process() {
+    let Ok(setup) = env::var(SETUP) else { return };
+    // A test that is killed leaves nothing behind.
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("any process can");
+    let setup: Setup = serde_json::from_str(&setup).expect("it was written by a test");
+    if let Some(files) = setup.files {
+        let limit = Rlimit { current: Some(files), maximum: Some(files) };
+        setrlimit(Resource::Nofile, limit).expect("it can be lowered");
     }
+    let listen = setup.address.map(|address| {
+        let port = std::io::stdin().as_fd().try_clone_to_owned().expect("it was given a port");
+        let Setup { tls, keys, origins, .. } = setup.clone();
+        Listen { given: Some(Arc::new(port.into())), tls, keys, origins, ..Listen::at(address) }
+    });
+    let reload = listen.as_ref().map(|listen| Arc::clone(&listen.reload)).unwrap_or_default();
+    let config = Config {
+        socket: setup.socket,
+        given: None,
+        listen,
+        state_dir: setup.state_dir,
+        sync: setup.sync,
+        ttl: setup.ttl,
+        ttl_bounds: setup.ttl_bounds,
+        idle: None,
+        limits: setup.limits,
+    };
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let served = LocalSet::new().block_on(&runtime, async {
+        let mut term = signal(SignalKind::terminate()).expect("a signal");
+        let mut hup = signal(SignalKind::hangup()).expect("a signal");
+        let stop = async {
+            say("READY");
+            loop {
+                tokio::select! {
+                    _ = term.recv() => break,
+                    _ = hup.recv() => reload.notify_one(),
+                }
+            }
+        };
+        serve(config, stop).await
+    });
+    match served {
+        Ok(()) => process::exit(0),
+        Err(error) => {
+            say(&format!("FAILED {error}"));
+            process::exit(1)
+        }
+    }
+}
+
+/// A line for the test that has started this process. The test harness prints there, too.
+pub(crate) fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // Nobody may be left to read it.
+    let _ = writeln!(out, "\n{line}");
+    let _ = out.flush();
 }

@@ -174,7 +174,7 @@ fn a_flood_of_pings_that_nobody_reads_the_pongs_of_is_not_listened_to() {
     let daemon = Daemon::on_network();
     let mut flood = web::dial(&daemon);
     let upgrade = "GET / HTTP/1.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
-         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: lockkeeper.v1\r\n\r\n";
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: lockkeeper.v2\r\n\r\n";
     flood.write_all(upgrade.as_bytes()).expect("it is read");
     flood.set_nonblocking(true).expect("a socket takes that");
     let pings = [&b"\x89\xfdmask"[..], &[0; 125]].concat().repeat(500);

@@ -3,8 +3,7 @@
 use crate::{client::Client, daemon::Daemon};
 use lockkeeper_core::{Cause, Limits, Mode};
 use lockkeeper_server::code;
-use lockkeeper_wire::{Deadlock, Flags, Step, ToClient, ToServer};
-use std::process::{Command, Stdio};
+use lockkeeper_wire::v2::{Deadlock, EndFlags, Flags, Step, ToClient, ToServer};
 
 const NONE: Flags = Flags { if_available: false, steal: false, refuse_deadlock: false };
 const IF_AVAILABLE: Flags = Flags { if_available: true, ..NONE };
@@ -18,10 +17,10 @@ fn a_lock_passes_on_in_the_order_of_arrival_and_its_tokens_grow() {
     let one = first.request("a");
     let mut tokens = vec![first.granted(one)];
     let (two, three) = (second.request("a"), third.request("a"));
-    // Requests of two connections arrive in any order; their tickets tell which it was.
-    let (ticket, other) = (second.queued(two), third.queued(three));
-    let mut rest = [(ticket, &mut second, two), (other, &mut third, three)];
-    rest.sort_by_key(|(ticket, ..)| *ticket);
+    // Requests of two connections arrive in any order; their arrivals tell which it was.
+    let (arrival, other) = (second.queued(two), third.queued(three));
+    let mut rest = [(arrival, &mut second, two), (other, &mut third, three)];
+    rest.sort_by_key(|(arrival, ..)| *arrival);
     first.release(one);
     for (_, client, rid) in rest {
         tokens.push(client.granted(rid));
@@ -51,26 +50,23 @@ fn a_release_is_answered_before_what_it_lets_in() {
     let mut client = Client::open(&daemon);
     let held = client.hold("a");
     let [next, last] = [(); 2].map(|()| client.wait_for("a"));
-    client.say(&ToServer::Release { rid: held.rid });
-    assert_eq!(client.hear(), ToClient::Released { rid: held.rid });
+    client.release(held.rid);
     client.granted(next.rid);
-    client.say(&ToServer::Abort { rid: next.rid, timed_out: false });
-    assert_eq!(client.hear(), ToClient::Aborted { rid: next.rid });
+    client.release(next.rid);
     client.granted(last.rid);
 }
 
 #[test]
-fn what_is_dropped_ends_without_an_answer() {
+fn what_is_released_quietly_ends_without_an_answer() {
     let daemon = Daemon::start();
     let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
     let held = one.hold("a");
     let [waiting, next] = [one.wait_for("a"), other.wait_for("a")];
     for dropped in [waiting.rid, held.rid, held.rid, 1000] {
-        one.say(&ToServer::Drop { rid: dropped });
+        one.release_quietly(dropped);
     }
     other.granted(next.rid);
-    one.say(&ToServer::Ping);
-    assert_eq!(one.hear(), ToClient::Pong);
+    one.ping();
     assert_eq!(one.queue_of("a"), [(other.id.clone(), true)]);
 }
 
@@ -94,8 +90,7 @@ fn an_aborted_request_waits_no_more() {
     let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
     let held = one.hold("a");
     let waiting = other.wait_for("a");
-    other.say(&ToServer::Abort { rid: waiting.rid, timed_out: false });
-    assert_eq!(other.hear(), ToClient::Aborted { rid: waiting.rid });
+    other.release(waiting.rid);
     assert_eq!(one.queue_of("a"), [(one.id.clone(), true)]);
     one.release(held.rid);
     assert_eq!(one.queue_of("a"), []);
@@ -106,9 +101,9 @@ fn an_abort_that_crosses_its_grant_releases() {
     let daemon = Daemon::start();
     let mut client = Client::open(&daemon);
     let rid = client.request("a");
-    client.say(&ToServer::Abort { rid, timed_out: false });
+    client.say(&ToServer::Release { ack: 0, rid, flags: EndFlags::default() });
     client.granted(rid);
-    assert_eq!(client.hear(), ToClient::Aborted { rid });
+    assert_eq!(client.hear(), ToClient::Released { rid });
     assert_eq!(client.query(None), []);
 }
 
@@ -161,16 +156,14 @@ fn a_forced_release_breaks_every_holder_and_lets_the_next_in() {
     one.granted(here);
     other.granted(there);
     let waiting = waiter.wait_for("a");
-    let rid = operator.next_rid();
-    operator.say(&ToServer::ForceRelease { rid, name: b"a" });
-    assert_eq!(operator.hear(), ToClient::Released { rid });
+    let rid = operator.force_release("a");
+    assert_eq!(operator.outcome(rid), 2);
     assert_eq!(one.broken(here), Cause::Stolen);
     assert_eq!(other.broken(there), Cause::Stolen);
     waiter.granted(waiting.rid);
     // Of a name that nobody holds there is nothing to release.
-    let rid = operator.next_rid();
-    operator.say(&ToServer::ForceRelease { rid, name: b"nobody's" });
-    assert_eq!(operator.hear(), ToClient::Released { rid });
+    let rid = operator.force_release("nobody's");
+    assert_eq!(operator.outcome(rid), 0);
 }
 
 #[test]
@@ -207,22 +200,22 @@ fn a_deadlock_is_shown_and_told_in_the_words_of_the_protocol() {
     other.queued(from_b);
     let (entries_then, deadlocks) = one.inspect();
     assert_eq!((entries.len(), entries_then.len()), (3, 4));
-    let ticket = |name: &str, held: bool| {
+    let arrival = |name: &str, held: bool| {
         let found =
             entries_then.iter().find(|entry| entry.name == name.as_bytes() && entry.token.is_some() == held);
-        found.expect("it is there").ticket
+        found.expect("it is there").arrival
     };
-    let step = |client_id, ticket, waits_for: Option<&'static str>| Step {
-        ticket,
+    let step = |client_id, arrival, waits_for: Option<&'static str>| Step {
+        arrival,
         client_id,
         waits_for: waits_for.map(str::as_bytes),
     };
     let (one, other) = (&one.id[..], &other.id[..]);
     let cycle = vec![
-        step(one, ticket("b", false), Some("b")),
-        step(other, ticket("b", true), None),
-        step(other, ticket("a", false), Some("a")),
-        step(one, ticket("a", true), None),
+        step(one, arrival("b", false), Some("b")),
+        step(other, arrival("b", true), None),
+        step(other, arrival("a", false), Some("a")),
+        step(one, arrival("a", true), None),
     ];
     assert!(deadlocks[0].words.contains(one) && deadlocks[0].words.contains(other), "{deadlocks:?}");
     assert_eq!((deadlocks.len(), &deadlocks[0].cycle), (1, &cycle));
@@ -230,11 +223,11 @@ fn a_deadlock_is_shown_and_told_in_the_words_of_the_protocol() {
         cycle.iter().map(|step| (step.client_id.to_string(), step.waits_for)).collect()
     };
     assert_eq!(told(&refused), told(&deadlocks[0].cycle), "the one that it would have been");
-    let nested: Vec<_> = entries_then.iter().map(|entry| (entry.ticket, entry.nested_in)).collect();
-    assert!(nested.contains(&(ticket("b", false), Some(ticket("a", true)))), "{nested:?}");
-    assert!(nested.contains(&(ticket("a", true), None)), "{nested:?}");
-    let me = std::process::id();
-    assert!(entries_then.iter().all(|entry| entry.pid == Some(me) && !entry.stole), "{entries_then:?}");
+    let nested: Vec<_> = entries_then.iter().map(|entry| (entry.arrival, entry.nested_in)).collect();
+    assert!(nested.contains(&(arrival("b", false), Some(arrival("a", true)))), "{nested:?}");
+    assert!(nested.contains(&(arrival("a", true), None)), "{nested:?}");
+    let me = format!("pid {}", std::process::id());
+    assert!(entries_then.iter().all(|entry| entry.owner == Some(&me) && !entry.stole), "{entries_then:?}");
 }
 
 #[test]
@@ -261,48 +254,11 @@ fn a_bye_ends_the_session_at_once_after_what_was_answered() {
     leaver.granted(held);
     let waiting = waiter.wait_for("a");
     let last = leaver.request("b");
-    leaver.say(&ToServer::Bye);
+    leaver.say(&ToServer::Bye { ack: 0 });
     waiter.granted(waiting.rid);
     leaver.granted(last);
     assert_eq!(leaver.hear_or_end(), None);
-    assert!(!leaver.come_back(&daemon), "it is over");
-}
-
-#[test]
-fn a_session_goes_on_with_its_heir_and_ends_with_it() {
-    let daemon = Daemon::start();
-    let (mut client, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
-    let mut heir = Command::new("cat").stdin(Stdio::piped()).spawn().expect("cat starts");
-    client.hold("a");
-    client.say(&ToServer::Heir { pid: heir.id() });
-    client.ping();
-    let (id, waiting) = (client.id.clone(), waiter.wait_for("a"));
-    drop(client);
-    // It is the daemon that sees the end of the connection, in its own time: until its process is another one.
-    while waiter.query(Some(b"a"))[0].pid == Some(std::process::id()) {}
-    assert_eq!(waiter.queue_of("a"), [(id, true), (waiter.id.clone(), false)]);
-    assert_eq!(waiter.query(Some(b"a"))[0].pid, Some(heir.id()));
-    heir.kill().expect("it runs");
-    waiter.granted(waiting.rid);
-    heir.wait().expect("it has ended");
-}
-
-#[test]
-fn an_heir_that_is_no_child_or_has_ended_is_none() {
-    let daemon = Daemon::start();
-    let mut waiter = Client::open(&daemon);
-    let mut ended = Command::new("true").spawn().expect("true starts");
-    ended.wait().expect("it ends");
-    for pid in [0, 1, std::process::id(), ended.id(), u32::MAX] {
-        let mut client = Client::open(&daemon);
-        client.hold("a");
-        client.say(&ToServer::Heir { pid });
-        client.ping();
-        let waiting = waiter.wait_for("a");
-        drop(client);
-        waiter.granted(waiting.rid);
-        waiter.release(waiting.rid);
-    }
+    assert!(!leaver.resume(&daemon).resumed, "it is over");
 }
 
 #[test]
@@ -375,6 +331,7 @@ fn a_query_shows_what_is_held_then_what_waits_each_in_the_order_of_arrival() {
     let daemon = Daemon::start();
     let (mut one, mut other) = (Client::open(&daemon), Client::open(&daemon));
     let labelled = |rid, name: &'static [u8], mode, info| ToServer::Request {
+        ack: 0,
         rid,
         scope: vec![(name, mode)],
         flags: NONE,
@@ -384,7 +341,7 @@ fn a_query_shows_what_is_held_then_what_waits_each_in_the_order_of_arrival() {
     one.say(&labelled(1, b"a", Mode::Exclusive, Some("first")));
     let token = one.granted(1);
     one.say(&labelled(2, b"a", Mode::Shared, None));
-    let ticket = one.queued(2);
+    let arrival = one.queued(2);
     one.say(&labelled(3, b"b", Mode::Shared, Some("")));
     one.granted(3);
     one.last_rid = 3;
@@ -401,7 +358,7 @@ fn a_query_shows_what_is_held_then_what_waits_each_in_the_order_of_arrival() {
         ]
     );
     assert!(seen.iter().all(|entry| entry.client_id == one.id));
-    assert_eq!((seen[0].token, seen[2].ticket), (Some(token), ticket));
+    assert_eq!((seen[0].token, seen[2].arrival), (Some(token), arrival));
 
     let of_a = other.query(Some(b"a"));
     assert_eq!(of_a.iter().map(|entry| entry.name).collect::<Vec<_>>(), [b"a", b"a"]);
@@ -417,7 +374,7 @@ fn names_are_bytes_and_differ_if_their_bytes_do() {
     for name in names {
         let rid = client.next_rid();
         let scope = vec![(name, Mode::Exclusive)];
-        client.say(&ToServer::Request { rid, scope, flags: NONE, nested_in: None, info: None });
+        client.say(&ToServer::Request { ack: 0, rid, scope, flags: NONE, nested_in: None, info: None });
         client.granted(rid);
     }
     let seen: Vec<_> = client.query(None).iter().map(|entry| entry.name).collect();
@@ -451,11 +408,12 @@ fn the_end_of_a_connection_releases_its_locks_and_gives_up_its_requests() {
 }
 
 #[test]
-fn a_client_that_says_no_more_has_ended_even_if_it_still_hears() {
+fn a_client_that_says_no_more_and_has_no_descriptor_has_ended_even_if_it_still_hears() {
     let daemon = Daemon::start();
     let (mut holder, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
     holder.hold("a");
     let waiting = waiter.wait_for("a");
+    holder.fifo = None;
     holder.fall_silent();
     waiter.granted(waiting.rid);
     assert_eq!(holder.hear_or_end(), None);
@@ -479,22 +437,62 @@ fn a_session_that_stood_in_its_own_way_passes_its_locks_on() {
 }
 
 #[test]
-fn a_snapshot_that_is_too_long_is_refused_and_one_name_of_it_is_not() {
+fn a_long_snapshot_comes_in_parts_and_one_that_is_too_long_is_refused() {
     let daemon = Daemon::start();
     let mut client = Client::open(&daemon);
-    // One name of 64 KiB in each of 1,100 requests: kept once, shown 1,100 times.
-    let name: &'static str = "n".repeat(1 << 16).leak();
-    let rid = client.request(name);
-    client.granted(rid);
-    for _ in 0..1_100 {
-        let rid = client.request(name);
-        client.queued(rid);
-    }
+    // One name of 64 KiB in many requests: kept once, shown each time.
+    let name = "n".repeat(1 << 16);
     client.hold("short");
+    client.hold(&name);
+    for _ in 0..999 {
+        client.wait_for(&name);
+    }
+    let entries = client.query(None);
+    assert_eq!(entries.len(), 1001);
+    assert!(entries.iter().map(|entry| entry.arrival).is_sorted_by(|earlier, later| earlier < later));
+    for _ in 0..1_000 {
+        client.wait_for(&name);
+    }
     let rid = client.next_rid();
-    client.say(&ToServer::Query { rid, name: None, deadlocks: false });
+    client.say(&ToServer::Query { ack: 0, rid, name: None, deadlocks: false });
     let (code, message) = client.refused(rid);
     assert_eq!(code, code::LIMIT);
     assert!(message.contains("one name"), "{message}");
     assert_eq!(client.query(Some(b"short")).len(), 1);
+}
+
+#[test]
+fn another_session_is_ended_with_all_it_has_and_told_so() {
+    let daemon = Daemon::start();
+    let [mut holder, mut waiter, mut operator] = [(); 3].map(|()| Client::open(&daemon));
+    holder.hold("a");
+    let waiting = waiter.wait_for("a");
+    let rid = operator.end_session(&holder.id.clone());
+    assert_eq!(operator.outcome(rid), 1);
+    waiter.granted(waiting.rid);
+    assert_eq!(holder.goodbye().0, code::ENDED);
+    let ended = holder.id.clone();
+    assert!(!holder.resume(&daemon).resumed);
+    // What is over cannot be ended again, and nobody ends itself like that.
+    let rid = operator.end_session(&ended);
+    assert_eq!(operator.outcome(rid), 0);
+    for id in [operator.id.clone(), "nobody".into()] {
+        let rid = operator.end_session(&id);
+        assert_eq!(operator.refused(rid).0, code::NOT_SUPPORTED);
+    }
+}
+
+#[test]
+fn a_request_can_be_nested_in_one_of_another_session() {
+    let daemon = Daemon::start();
+    let (mut outer, mut inner) = (Client::open(&daemon), Client::open(&daemon));
+    let held = outer.hold("a");
+    let nested_in = Some((Some(&*outer.id), held.rid));
+    let refused = inner.request_nested(&[("a", Mode::Exclusive)], REFUSE_DEADLOCK, nested_in);
+    let Deadlock { words, .. } = inner.deadlocked(refused);
+    assert!(words.contains(&outer.id), "{words}");
+    // Of another bucket there is nothing to nest in.
+    let mut stranger = Client::open_in(&daemon, "other");
+    let rid = stranger.request_nested(&[("a", Mode::Exclusive)], REFUSE_DEADLOCK, nested_in);
+    stranger.granted(rid);
 }

@@ -1,16 +1,12 @@
-//! The protocol as a stranger meets it: bytes on a Unix socket or a WebSocket, and a real daemon behind it.
+//! The protocol as a stranger meets it: bytes on a Unix socket or a WebSocket, and a real daemon behind it, which is
+//! killed for real.
 //!
 //! Nothing here waits for time to pass: whatever is waited for is a message.
 
 mod client;
-mod comeback;
 mod daemon;
-mod flow;
 mod handshake;
-mod hostile;
-mod identity;
-mod intruders;
 mod locks;
-mod network;
-mod python;
+mod resume;
+mod temp;
 mod web;

@@ -284,7 +284,7 @@ fn health_is_told_and_what_is_no_websocket_is_refused_in_words() {
         "GET / HTTP/1.1\r\nConnection: keep-alive, Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
          Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: chat, superchat\r\n\r\n",
     );
-    assert!(unoffered.starts_with("HTTP/1.1 400 ") && unoffered.contains("lockkeeper.v1"), "{unoffered}");
+    assert!(unoffered.starts_with("HTTP/1.1 400 ") && unoffered.contains("lockkeeper.v2"), "{unoffered}");
 
     let mut client = Client::on_network(&daemon);
     client.hold("a");

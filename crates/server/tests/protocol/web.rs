@@ -29,7 +29,7 @@ pub(crate) fn connect_with(
     change: impl FnOnce(ClientRequestBuilder) -> ClientRequestBuilder,
 ) -> Result<Web, (u16, String)> {
     let request = ClientRequestBuilder::new(Uri::from_static("ws://localhost/"));
-    let request = change(request.with_sub_protocol("lockkeeper.v1"));
+    let request = change(request.with_sub_protocol("lockkeeper.v2"));
     match tungstenite::client(request, stream) {
         Ok((web, _)) => Ok(web),
         Err(HandshakeError::Failure(Error::Http(answer))) => {

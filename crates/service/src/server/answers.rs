@@ -3,10 +3,11 @@
 use super::{Server, client_id};
 use crate::state::{SessionId, State, Ticket};
 use lockkeeper_core::{Deadlock, Live, Mode, Options, RequestError, WaitsFor};
-use lockkeeper_wire::v2::{self, Entry, ToClient};
+use lockkeeper_wire::v2::{self, Entry, ToClient, code};
 
-/// How many entries stand in one message of an answer.
+/// How many entries stand in one message of an answer, and how many bytes they have, about.
 const ENTRIES: usize = 1000;
+const PART: usize = 256 << 10;
 
 impl Server {
     /// The cycle that a request would close if it waited. Leaves everything as it was.
@@ -73,18 +74,35 @@ impl Server {
             false => Vec::new(),
         };
         let last_token = if inspects { manager.last_token() } else { 0 };
-        let mut parts = rows.chunks(ENTRIES).peekable();
-        let mut first = true;
-        while first || parts.peek().is_some() {
-            let entries = parts.next().unwrap_or_default().iter();
-            let entries = entries.map(|row| row.to_wire(session, inspects)).collect();
-            let cycles = if first { deadlocks.iter().map(Words::to_wire).collect() } else { Vec::new() };
-            let more = parts.peek().is_some();
-            let message = ToClient::Snapshot { rid, entries, deadlocks: cycles, last_token, more };
-            self.send(session, &message);
-            first = false;
+        // What does not fit would cost the client its connection.
+        if rows.iter().map(Row::size).sum::<usize>() > self.config.backlog / 2 {
+            let message = "limit reached: the answer is too long; ask for one name";
+            self.counts.refused += 1;
+            return self.send(session, &ToClient::Refused { rid, code: code::LIMIT, message });
+        }
+        let mut cycles = deadlocks.iter().map(Words::to_wire).collect();
+        let mut rest = &rows[..];
+        loop {
+            let (part, others) = rest.split_at(part_len(rest));
+            rest = others;
+            let entries = part.iter().map(|row| row.to_wire(session, inspects)).collect();
+            let (deadlocks, more) = (std::mem::take(&mut cycles), !rest.is_empty());
+            self.send(session, &ToClient::Snapshot { rid, entries, deadlocks, last_token, more });
+            if !more {
+                return;
+            }
         }
     }
+}
+
+/// How many of these rows stand in the next part of an answer: one at least, if there are any.
+fn part_len(rows: &[Row]) -> usize {
+    let mut bytes = 0;
+    let fits = |row: &&Row| {
+        bytes += row.size();
+        bytes <= PART
+    };
+    rows.iter().take(ENTRIES).take_while(fits).count().max(1).min(rows.len())
 }
 
 /// One name of one request.
@@ -118,6 +136,12 @@ impl Row {
             stole: live.stole(),
             owner: state.session(ticket.session).map(|view| view.owner.into()).unwrap_or_default(),
         }
+    }
+
+    /// How many bytes it has in a message, at most.
+    fn size(&self) -> usize {
+        let info = self.info.as_ref().map_or(0, |info| info.len());
+        128 + self.name.len() + info + self.owner.len()
     }
 
     /// Without the right to inspect, a client sees of others what the specification's snapshot has.
