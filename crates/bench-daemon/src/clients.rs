@@ -2,7 +2,10 @@
 //! programs use.
 
 use lockkeeper::{Lock, Locks, Mode};
-use lockkeeper_wire::{Flags, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{
+    frame,
+    v2::{EndFlags, Flags, ToClient, ToServer, VERSION},
+};
 use rustix::net::{RecvFlags, recv};
 use std::{
     io::{Read, Write},
@@ -137,9 +140,21 @@ pub struct Raw {
 impl Raw {
     pub fn connect(socket: &Path) -> Self {
         let mut raw = Self { wire: Wire::connect(socket), rid: 0 };
-        raw.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
+        raw.say(&ToServer::Hello {
+            version: VERSION,
+            features: 0,
+            hello: 1,
+            bucket: "default",
+            resume: None,
+            ack: 0,
+            token: None,
+            // Longer than a benchmark: it sends no pings.
+            ttl: Some(600_000),
+            owner: None,
+        });
         raw.wire.send();
         assert!(matches!(raw.hear(), ToClient::Welcome { .. }));
+        assert!(matches!(raw.hear(), ToClient::Synced));
         raw
     }
 
@@ -155,7 +170,14 @@ impl Raw {
     pub fn ask(&mut self, name: &str) -> u64 {
         self.rid += 1;
         let (rid, scope) = (self.rid, vec![(name.as_bytes(), Mode::Exclusive)]);
-        self.say(&ToServer::Request { rid, scope, flags: Flags::default(), nested_in: None, info: None });
+        self.say(&ToServer::Request {
+            ack: 1,
+            rid,
+            scope,
+            flags: Flags::default(),
+            nested_in: None,
+            info: None,
+        });
         rid
     }
 
@@ -163,7 +185,7 @@ impl Raw {
     pub fn query(&mut self, name: &str) -> (usize, usize) {
         self.rid += 1;
         let (rid, name) = (self.rid, Some(name.as_bytes()));
-        self.say(&ToServer::Query { rid, name, deadlocks: false });
+        self.say(&ToServer::Query { ack: 1, rid, name, deadlocks: false });
         self.send();
         let message = self.message();
         let bytes = message.len();
@@ -199,7 +221,7 @@ impl Client for Raw {
     }
 
     fn release(&mut self, _: &Resource) {
-        self.say(&ToServer::Release { rid: self.rid });
+        self.say(&ToServer::Release { ack: 1, rid: self.rid, flags: EndFlags::default() });
         self.send();
         assert!(matches!(self.hear(), ToClient::Released { .. }));
     }
@@ -209,7 +231,7 @@ impl Pipeline for Raw {
     fn ask_all(&mut self, resources: &[Resource]) {
         for resource in resources {
             let rid = self.ask(&resource.name);
-            self.say(&ToServer::Release { rid });
+            self.say(&ToServer::Release { ack: 1, rid, flags: EndFlags::default() });
         }
         self.send();
     }

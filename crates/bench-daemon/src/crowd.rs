@@ -6,7 +6,7 @@ use crate::{
     report::{Report, Target::AtMost},
     servers::{Server, Stage, beside},
 };
-use lockkeeper_wire::ToClient;
+use lockkeeper_wire::v2::ToClient;
 use rustix::process::{Resource as Limited, getrlimit, setrlimit};
 use std::{
     io::{self, BufRead as _, BufReader, Read as _},

@@ -4,7 +4,12 @@ use lockkeeper_service::{Rule, sabotage};
 use lockkeeper_sim::{Acts, Delay, DriverRule, Faults, Plan, run_plan};
 
 /// The first seed that violates without the rules. With them, none of the same plans does.
-fn first_violation(rules: &[Rule], away: &[DriverRule], aim: impl Fn(u64) -> Plan, seeds: u64) -> Option<(u64, String)> {
+fn first_violation(
+    rules: &[Rule],
+    away: &[DriverRule],
+    aim: impl Fn(u64) -> Plan,
+    seeds: u64,
+) -> Option<(u64, String)> {
     sabotage(rules);
     let found = (0..seeds).find_map(|seed| {
         let plan = Plan { away: away.to_vec(), ..aim(seed) };
