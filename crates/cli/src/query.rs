@@ -101,6 +101,9 @@ fn about(object: Object, entry: &Entry) -> Object {
     if let Some(pid) = show::pid(entry) {
         object = object.raw("pid", pid);
     }
+    if let Some(owner) = &entry.owner {
+        object = object.text("owner", owner);
+    }
     object.raw("since", entry.since)
 }
 
@@ -193,7 +196,7 @@ fn state(entry: &Entry) -> (Paint, &'static str) {
 }
 
 fn pid(entry: &Entry) -> String {
-    show::pid(entry).map(str::to_owned).unwrap_or_default()
+    show::pid(entry).map(|pid| pid.to_string()).unwrap_or_default()
 }
 
 fn name_and_mode(entry: &Entry) -> String {
@@ -218,7 +221,7 @@ mod tests {
             since: 1500,
             nested_in: None,
             stole: true,
-            owner: Some("pid 71 ann@build7 backup[71]".into()),
+            owner: Some("pid 71 ann@here".into()),
         };
         let too = Entry { name: Name::from("z"), mode: Mode::Shared, ..held.clone() };
         let (token, info, owner) = (None, None, None);
@@ -229,8 +232,7 @@ mod tests {
 
     #[test]
     fn json_of_a_query_is_one_line_of_held_and_pending() {
-        let common =
-            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"since":1500}"#;
+        let common = r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"owner":"pid 71 ann@here","since":1500}"#;
         let expected = format!(
             "{}{common},{}{common}{}\n",
             r#"{"held":[{"name":"a \"b\"\u001b","mode":"exclusive","#,
@@ -255,7 +257,7 @@ mod tests {
     fn json_of_an_inspection_has_requests_with_their_scopes_and_deadlocks() {
         let expected = concat!(
             r#"{"held":[{"request":"1","scope":[{"name":"a \"b\"\u001b","mode":"exclusive"},{"name":"z","mode":"shared"}],"#,
-            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"since":1500,"stole":true}],"#,
+            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"owner":"pid 71 ann@here","since":1500,"stole":true}],"#,
             r#""pending":[{"request":"2","scope":[{"name":"z","mode":"shared"}],"clientId":"c1","since":1500,"#,
             r#""nestedIn":"1","stole":false}],"#,
             r#""deadlocks":[{"cycle":[{"request":"1"},{"request":"2","waitsFor":{"name":"z"}}]}]}"#,

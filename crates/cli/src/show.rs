@@ -36,22 +36,17 @@ fn escape(text: &str, shown: &mut String) {
     }
 }
 
+/// The process whose request it is, on the machine of the daemon. The daemon puts it before what the client says.
+pub(crate) fn pid(entry: &Entry) -> Option<u32> {
+    entry.owner.as_ref()?.strip_prefix("pid ")?.split(' ').next()?.parse().ok()
+}
+
 /// Who it is, as far as is known.
 pub(crate) fn who(entry: &Entry) -> String {
     match &entry.info {
         Some(info) => label(info),
-        None => match &entry.owner {
-            Some(owner) => label(owner),
-            None => format!("client {}", label(&entry.client_id)),
-        },
+        None => format!("client {}", label(&entry.client_id)),
     }
-}
-
-/// The process of a client of this machine, as the daemon knows it: it stands first in what is told of the owner.
-pub(crate) fn pid(entry: &Entry) -> Option<&str> {
-    let rest = entry.owner.as_deref()?.strip_prefix("pid ")?;
-    let digits = rest.split(' ').next()?;
-    (!digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_digit())).then_some(digits)
 }
 
 /// Who holds a lock, and for how long.

@@ -94,7 +94,7 @@ impl Top {
                 Ok(News::Released(name, answer)) => {
                     model.note = Some(match answer {
                         Ok(_) => format!("Broke the locks of {}", show::name(&name)),
-                        Err(error) => args::explained(&error),
+                        Err(error) => error.to_string(),
                     });
                     refresh_at = Instant::now();
                     Act::Nothing
@@ -122,7 +122,7 @@ impl Top {
     fn show(&mut self, answer: Result<Snapshot, Error>, model: &mut Model) {
         match answer {
             Ok(snapshot) => model.take(snapshot, Instant::now()),
-            Err(error) => model.note = Some(args::explained(&error)),
+            Err(error) => model.note = Some(error.to_string()),
         }
     }
 

@@ -401,3 +401,64 @@ impl<H: Host> Driver<H> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{Callbacks, Endpoint, Flags, Options, Request, Session, Update};
+    use lockkeeper_core::{Mode, Name};
+    use lockkeeper_wire::{
+        frame,
+        v2::{ToClient, VERSION},
+    };
+    use std::{
+        env, fs,
+        io::{Read, Write},
+        os::unix::net::UnixListener,
+        process,
+        sync::mpsc,
+        thread,
+    };
+
+    /// One thread reads the bytes, and loses the read lock before it has handled them: who takes it next must handle them
+    /// before it sleeps.
+    #[test]
+    fn what_another_thread_has_read_is_handled_before_anybody_sleeps() {
+        let socket = env::temp_dir().join(format!("lockkeeper-driver-{}.sock", process::id()));
+        let listener = UnixListener::bind(&socket).unwrap();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut say = |messages: &[ToClient<'_>]| {
+                assert!(stream.read(&mut [0; 4096]).unwrap() > 0, "each message comes in one piece");
+                let mut out = Vec::new();
+                messages.iter().for_each(|message| frame::append(&mut out, |out| message.encode(out)));
+                stream.write_all(&out).unwrap();
+            };
+            let (client_id, secret) = ("0123456789abcdef", [7; 16]);
+            let (features, number, ttl, resumed, last_rid) = (0, 1, 600_000, false, 0);
+            let version = VERSION;
+            let welcome =
+                ToClient::Welcome { version, features, number, client_id, secret, ttl, resumed, last_rid };
+            say(&[welcome, ToClient::Synced]);
+            say(&[ToClient::Granted { rid: 1, token: 42 }]);
+            stream
+        });
+        let endpoint: Endpoint = format!("unix:{}", socket.display()).parse().unwrap();
+        let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
+        let shared = session.shared();
+        let mut reader = shared.read_lock();
+        let (sender, updates) = mpsc::channel();
+        let scope = vec![(Name::from("a"), Mode::Exclusive)];
+        let request = Request { scope, flags: Flags::default(), nested_in: None, info: None };
+        session.request(request, Box::new(move |update| sender.send(update).unwrap()));
+        let stream = server.join().unwrap();
+        // The server has written by now; that is all there is.
+        assert!(reader.fill(&mut None).unwrap());
+        assert!(updates.try_recv().is_err(), "it was read, and not handled");
+        assert!(shared.read_some(&mut reader).unwrap());
+        assert_eq!(updates.try_recv(), Ok(Update::Granted { token: 42 }));
+        assert!(!shared.read_some(&mut reader).unwrap());
+        drop(reader);
+        drop((session, stream));
+        fs::remove_file(socket).unwrap();
+    }
+}

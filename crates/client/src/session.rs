@@ -109,6 +109,11 @@ impl<H: Host> Session<H> {
         Ok(())
     }
 
+    #[cfg(test)]
+    pub(crate) fn shared(&self) -> &Shared<H> {
+        &self.shared
+    }
+
     /// Where the server is.
     pub fn endpoint(&self) -> &Endpoint {
         &self.shared.endpoint
