@@ -8,11 +8,9 @@ import { broken, timedOut, type BrokenBy } from './errors.js';
 import { task } from './host.js';
 import { newAcquiredLock, newLock, type Lock } from './lock.js';
 import { outer } from './nesting.js';
+import * as State from './state.js';
 import type { Scope, Transport } from './transport.js';
 import { addAbortAlgorithm, type LockMode } from './webidl.js';
-
-/** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
-export const State = { NEW: 0, WAITING: 1, GRANTED: 2, UNAVAILABLE: 3, HELD: 4, RELEASING: 5, ENDED: 6 } as const;
 
 /** What a timer can count to: 25 days. Who would wait longer waits for ever. */
 const MAX_TIMEOUT = 2 ** 31 - 1;
