@@ -1,5 +1,6 @@
 /** The errors that a lock may end with. */
 
+import * as Code from './codes.js';
 import type { Deadlock, DeadlockStep } from './transport.js';
 
 /** Why a held lock ended without its holder's doing: another request stole it, or its session was lost. */
@@ -23,19 +24,6 @@ export function timedOut(names: string, milliseconds: number): DOMException {
 export function refused(error: unknown): unknown {
   return error instanceof Error ? new DOMException(error.message, 'QuotaExceededError') : error;
 }
-
-/** The codes of the protocol that are told apart here. */
-export const Code = {
-  NOT_SUPPORTED: 1,
-  LIMIT: 2,
-  STORAGE: 4,
-  FORBIDDEN: 6,
-  UNAUTHORIZED: 20,
-  SUPERSEDED: 21,
-  ENDED: 22,
-  /** From here on, the client tries again later. */
-  STOPPING: 32,
-} as const;
 
 /** What a server refuses, with a code for programs and a message for people. */
 export function refusal(code: number, message: string): Error {

@@ -5,7 +5,8 @@ import { notSupported } from './errors.js';
 import { Promise } from './intrinsics.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
 import { outerRequest } from './nesting.js';
-import { AcquireRequest, CallbackRequest, ScopedRequest, State } from './request.js';
+import { AcquireRequest, CallbackRequest, ScopedRequest } from './request.js';
+import * as State from './state.js';
 import { Flag, type Inspection, type Scope, type Transport } from './transport.js';
 import {
   exposeInterface,

@@ -7,7 +7,8 @@ import type { BrokenBy } from './errors.js';
 import { Liveness } from './host.js';
 import { Promise } from './intrinsics.js';
 import { watchForDeadlock } from './nesting.js';
-import { State, type Request } from './request.js';
+import type { Request } from './request.js';
+import * as State from './state.js';
 import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
@@ -80,7 +81,6 @@ export class Remote implements Transport, Listener {
 
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
     this.#check();
-    checkLength(request.scope().names, info);
     this.#liveness.waits(1);
     request.queued();
     const outer = nestedIn?.transport === this ? nestedIn : undefined;
@@ -119,7 +119,6 @@ export class Remote implements Transport, Listener {
   }
 
   async forceRelease(name: string): Promise<void> {
-    checkLength([name]);
     await this.#ask((session) => session.forceRelease(name));
   }
 
@@ -172,21 +171,6 @@ export class Remote implements Transport, Listener {
     this.#check();
     return this.#liveness.during(ask(this.#session));
   }
-}
-
-/** The longest message that a server reads, less what is in it beside names and a label; and what each name adds. */
-const LONGEST = 2 ** 20 - 256;
-const EACH = 8;
-
-const encoder = new TextEncoder();
-
-/** Refuses what a daemon would take for a mistake of the whole session's. */
-function checkLength(names: readonly string[], info = ''): void {
-  const total = (length: (text: string) => number): number =>
-    names.reduce((sum, name) => sum + length(name) + EACH, length(info));
-  // A code unit has three bytes at most.
-  if (total((text) => 3 * text.length) <= LONGEST || total((text) => encoder.encode(text).length) <= LONGEST) return;
-  throw new DOMException('limit reached: a request has names and a label of 1 MiB at most', 'QuotaExceededError');
 }
 
 /** By request rather than by name. */

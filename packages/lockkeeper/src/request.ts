@@ -9,11 +9,9 @@ import { task } from './host.js';
 import { Promise, queueMicrotask, then } from './intrinsics.js';
 import { newAcquiredLock, newLock, newScopedLock, type Lock } from './lock.js';
 import { outer } from './nesting.js';
+import * as State from './state.js';
 import type { Scope, Transport } from './transport.js';
 import { addAbortAlgorithm, reasonOf, type LockMode } from './webidl.js';
-
-/** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
-export const State = { NEW: 0, WAITING: 1, GRANTED: 2, UNAVAILABLE: 3, HELD: 4, RELEASING: 5, ENDED: 6 } as const;
 
 /** What a timer can count to: 25 days. Who would wait longer waits for ever. */
 const MAX_TIMEOUT = 2 ** 31 - 1;

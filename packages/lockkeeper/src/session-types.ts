@@ -2,7 +2,8 @@
 
 import type { BrokenBy } from './errors.js';
 import type { Uint } from './pack.js';
-import type { WireDeadlock, WireEntry, WireScope } from './wire.js';
+import type { WireDeadlock, WireEntry } from './to-client.js';
+import type { WireScope } from './to-server.js';
 
 /** A request or question of a session, by a number that is never reused. */
 export type Key = number;
@@ -46,7 +47,6 @@ export interface Failure {
 export interface Parts {
   entries: WireEntry[];
   deadlocks: WireDeadlock[];
-  lastToken: Uint;
 }
 
 /** How a request or question ended. */

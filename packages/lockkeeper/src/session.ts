@@ -21,11 +21,12 @@
  * Resume: after a connection was lost the client compares what it wants with what the server has.
  */
 
-import { Code, type BrokenBy } from './errors.js';
+import * as Code from './codes.js';
 import type { Uint } from './pack.js';
 import type { Ended, Event, Failure, Key, LockRequest, Parts, SessionConfig } from './session-types.js';
-import { encode, EndFlag, Feature, MAX_MESSAGE, Receive, Send, VERSION } from './wire.js';
-import type { ToClient, ToServer, WireListed } from './wire.js';
+import * as Receive from './to-client.js';
+import * as Send from './to-server.js';
+import { encode, MAX_MESSAGE, VERSION } from './wire.js';
 
 /** How many pings a client sends within a ttl. */
 const BEATS = 5;
@@ -37,14 +38,23 @@ const LONGEST_PAUSE = 2_000_000;
 /** How many attempts there are at least while a lease is valid. */
 const ATTEMPTS = 8;
 
+/** What else a message has, at most. */
+const OVERHEAD = 256;
 const TOO_LONG = 'limit reached: a request has names and a label of 1 MiB at most';
+const LOST: Ended = { how: 'broken', cause: 'lost', by: null };
 const CLOSED: Failure = { kind: 'closed', message: 'the session is closed' };
 
-/** ENDING: the host wants it no more, and to know when that is done. */
-const Stage = { ASKED: 0, WAITING: 1, HELD: 2, ENDING: 3 } as const;
+/** Stages of a request. ENDING: the host wants it no more, and to know when that is done. */
+const ASKED = 0;
+const WAITING = 1;
+const HELD = 2;
+const ENDING = 3;
 
-/** HELLO: it was sent. SYNCING: Welcome came, the end marker not yet. */
-const Link = { NONE: 0, HELLO: 1, SYNCING: 2, READY: 3 } as const;
+/** States of the connection. GREETING: Hello was sent. SYNCING: Welcome came, the end marker not yet. */
+const NONE = 0;
+const GREETING = 1;
+const SYNCING = 2;
+const READY = 3;
 
 /** A request or a question. */
 interface Entry<T> {
@@ -53,15 +63,14 @@ interface Entry<T> {
   stage: number;
   /** Whether it is being ended because its timeout expired. */
   timedOut: boolean;
-  body: Body;
+  message: MessageOf;
+  /** What has come of the answer to a query. Nothing else has it. */
+  parts: Parts | undefined;
   data: T;
 }
 
-type Body =
-  | { kind: 'request'; request: LockRequest }
-  | { kind: 'query'; name: Uint8Array | null; deadlocks: boolean; parts: Parts }
-  | { kind: 'forceRelease'; name: Uint8Array }
-  | { kind: 'endSession'; clientId: string };
+/** The message that makes a request or asks a question. */
+type MessageOf = (ack: Uint, rid: number) => Send.ToServer;
 
 /** What the server says it has, until the end marker. */
 interface Sync {
@@ -83,7 +92,7 @@ export class SessionMachine<T> {
   #identity: { clientId: string; secret: Uint8Array } | undefined;
   /** The number of the last Hello. */
   #hello = 0;
-  #link: number = Link.NONE;
+  #link: number = NONE;
   /** When the last Hello was sent. */
   #helloSent = 0;
   #sync: Sync | undefined;
@@ -138,12 +147,12 @@ export class SessionMachine<T> {
     this.#pings = [];
     this.#hello += 1;
     const { bucket, owner, ttl, fifo, goingAwayEnds } = this.config;
-    const features = (fifo ? Feature.FIFO : 0) | (goingAwayEnds ? Feature.GOING_AWAY_ENDS : 0);
+    const features = (fifo ? Send.FEATURE_FIFO : 0) | (goingAwayEnds ? Send.FEATURE_GOING_AWAY_ENDS : 0);
     const resume: [string, Uint8Array] | null = this.#identity
       ? [this.#identity.clientId, this.#identity.secret]
       : null;
     this.#send([Send.HELLO, VERSION, features, this.#hello, bucket, resume, this.#ack, token, ttl, owner]);
-    this.#link = Link.HELLO;
+    this.#link = GREETING;
     this.#helloSent = now;
     return this.#connection;
   }
@@ -161,7 +170,7 @@ export class SessionMachine<T> {
    * A message came on the connection of that number. One from an older connection is ignored, as are all once the session
    * is closed.
    */
-  message(now: number, connection: number, message: ToClient): void {
+  message(now: number, connection: number, message: Receive.ToClient): void {
     if (this.#closed || connection !== this.#connection) return;
     // It may have lain unread for long: in a page that was frozen, on a machine that was suspended.
     if (this.checkLease(now)) return;
@@ -184,15 +193,15 @@ export class SessionMachine<T> {
         return this.#onGranted(message[1], message[2]);
       case Receive.QUEUED: {
         const [key, entry] = this.#entryOf(message[1]);
-        if (entry?.stage !== Stage.ASKED) return;
-        entry.stage = Stage.WAITING;
+        if (entry?.stage !== ASKED) return;
+        entry.stage = WAITING;
         this.#events.push({ type: 'queued', key, arrival: message[2] });
         return;
       }
       case Receive.UNAVAILABLE:
         return this.#finishRid(message[1], { how: 'unavailable' });
       case Receive.RELEASED:
-        if (this.#entryOf(message[1])[1]?.stage !== Stage.ENDING) return;
+        if (this.#entryOf(message[1])[1]?.stage !== ENDING) return;
         return this.#finishRid(message[1], { how: 'released' });
       case Receive.BROKEN: {
         const [, number, rid, cause, by] = message;
@@ -209,13 +218,11 @@ export class SessionMachine<T> {
       case Receive.DEADLOCKED:
         return this.#finishRid(message[1], { how: 'deadlocked', deadlock: message[2] });
       case Receive.SNAPSHOT: {
-        const [, rid, entries, deadlocks, lastToken, more] = message;
-        const body = this.#entryOf(rid)[1]?.body;
-        if (body?.kind !== 'query') return;
-        const { parts } = body;
+        const [, rid, entries, deadlocks, , more] = message;
+        const parts = this.#entryOf(rid)[1]?.parts;
+        if (parts === undefined) return;
         for (const entry of entries) parts.entries.push(entry);
         parts.deadlocks.push(...deadlocks);
-        parts.lastToken = lastToken;
         if (!more) this.#finishRid(rid, { how: 'snapshot', snapshot: parts });
         return;
       }
@@ -235,7 +242,7 @@ export class SessionMachine<T> {
 
   /** The connection of that number is gone. */
   disconnected(now: number, connection: number): void {
-    if (connection === this.#connection && this.#link !== Link.NONE) {
+    if (connection === this.#connection && this.#link !== NONE) {
       this.#unlink();
       this.#connectLater(now);
     }
@@ -244,43 +251,43 @@ export class SessionMachine<T> {
 
   /** The descriptor that came with `fifo` is held. */
   confirm(): void {
-    if (this.#link === Link.READY) this.#send([Send.CONFIRM, this.#ack]);
+    if (this.#link === READY) this.#send([Send.CONFIRM, this.#ack]);
   }
 
   /** Makes a request. It is sent as soon as there is a session. */
   request(request: LockRequest, data: T): Key {
-    const { scope, info } = request;
-    const length = scope.reduce((sum, [name]) => sum + name.length + 8, 256 + utf8Length(info ?? ''));
-    if (length <= MAX_MESSAGE) return this.#enter({ kind: 'request', request }, data);
-    const key = this.#nextKey++;
-    const outcome: Ended = { how: 'refused', code: Code.LIMIT, message: TOO_LONG };
-    this.#events.push({ type: 'over', key, outcome, data });
-    return key;
+    const { scope, flags, nestedIn, info } = request;
+    const length = scope.reduce((sum, [name]) => sum + name.length + 8, utf8Length(info ?? ''));
+    const message: MessageOf = (ack, rid) => {
+      const outer = nestedIn === null ? 0 : (this.#entries.get(nestedIn)?.rid ?? 0);
+      return [Send.REQUEST, ack, rid, scope, flags, outer === 0 ? null : [null, outer], info];
+    };
+    return this.#enter(length, message, data);
   }
 
   /** Asks for the state of the bucket, or of one name of it. */
   query(name: Uint8Array | null, deadlocks: boolean, data: T): Key {
-    return this.#enter({ kind: 'query', name, deadlocks, parts: noParts() }, data);
+    return this.#enter(name?.length ?? 0, (ack, rid) => [Send.QUERY, ack, rid, name, deadlocks], data, noParts());
   }
 
   /** Breaks every lock on a name. */
   forceRelease(name: Uint8Array, data: T): Key {
-    return this.#enter({ kind: 'forceRelease', name }, data);
+    return this.#enter(name.length, (ack, rid) => [Send.FORCE_RELEASE, ack, rid, name], data);
   }
 
   /** Ends another session of the bucket. */
   endSession(clientId: string, data: T): Key {
-    return this.#enter({ kind: 'endSession', clientId }, data);
+    return this.#enter(utf8Length(clientId), (ack, rid) => [Send.END_SESSION, ack, rid, clientId], data);
   }
 
   /** Releases a lock or aborts a request. An event tells when that is done. False if it was over already. */
   release(key: Key, timedOut = false): boolean {
     const entry = this.#entries.get(key);
-    if (entry === undefined || entry.stage === Stage.ENDING) return false;
-    entry.stage = Stage.ENDING;
+    if (entry === undefined || entry.stage === ENDING) return false;
+    entry.stage = ENDING;
     entry.timedOut = timedOut;
     if (entry.rid === 0) this.#finish(key, { how: 'released' });
-    else if (this.#link === Link.READY) this.#sendRelease(entry.rid, timedOut, false);
+    else if (this.#link === READY) this.#sendRelease(entry.rid, timedOut, false);
     return true;
   }
 
@@ -290,29 +297,29 @@ export class SessionMachine<T> {
    */
   detach(key: Key, timedOut = false): T | undefined {
     const entry = this.#entries.get(key);
-    if (entry === undefined || entry.stage === Stage.ENDING) return undefined;
+    if (entry === undefined || entry.stage === ENDING) return undefined;
     this.#remove(key);
-    if (entry.rid !== 0 && this.#link === Link.READY) this.#sendRelease(entry.rid, timedOut, true);
+    if (entry.rid !== 0 && this.#link === READY) this.#sendRelease(entry.rid, timedOut, true);
     return entry.data;
   }
 
   /** Whether a lock is held now: granted, not broken, and the lease valid at this time. */
   isHeld(now: number, key: Key): boolean {
-    return this.#entries.get(key)?.stage === Stage.HELD && this.#leaseIsValid(now);
+    return this.#entries.get(key)?.stage === HELD && this.#leaseIsValid(now);
   }
 
   /** Whether the server has not said anything of a request or question yet. */
   isUnanswered(key: Key): boolean {
-    return this.#entries.get(key)?.stage === Stage.ASKED;
+    return this.#entries.get(key)?.stage === ASKED;
   }
 
   /** Ends the session with all it has. The driver sends what there is and closes the connection. */
   close(): void {
     if (this.#closed) return;
     this.#closed = true;
-    if (this.#link === Link.READY) this.#send([Send.BYE, this.#ack]);
+    if (this.#link === READY) this.#send([Send.BYE, this.#ack]);
     this.#connectAt = undefined;
-    this.#loseAll('lost');
+    this.#loseAll();
     this.#refuseRest(CLOSED);
     this.#events.push({ type: 'closed' });
   }
@@ -346,8 +353,8 @@ export class SessionMachine<T> {
   nextWake(): number | undefined {
     const times: number[] = [];
     const timeout = this.helloTimeout();
-    if (this.#isGreeting() && timeout !== undefined) times.push(this.#helloSent + timeout);
-    if (this.#link === Link.READY && this.#ttl !== undefined) times.push(this.#nextPing);
+    if (this.#awaitsMarker() && timeout !== undefined) times.push(this.#helloSent + timeout);
+    if (this.#link === READY && this.#ttl !== undefined) times.push(this.#nextPing);
     if (this.#ttl !== undefined) times.push(this.#leaseDeadline());
     return times.length > 0 ? Math.min(...times) : undefined;
   }
@@ -356,9 +363,9 @@ export class SessionMachine<T> {
   wake(now: number): void {
     if (this.checkLease(now)) return;
     const timeout = this.helloTimeout();
-    if (this.#isGreeting()) {
+    if (this.#awaitsMarker()) {
       if (timeout !== undefined && now >= this.#helloSent + timeout) this.#giveUpConnection(now);
-    } else if (this.#link === Link.READY && this.#ttl !== undefined && now >= this.#nextPing) {
+    } else if (this.#link === READY && this.#ttl !== undefined && now >= this.#nextPing) {
       // Two pings without an answer: another connection may do better.
       if (this.#pings.length > 1) return this.#giveUpConnection(now);
       this.#seq += 1;
@@ -379,7 +386,7 @@ export class SessionMachine<T> {
   checkLease(now: number): boolean {
     if (this.#closed || this.#leaseIsValid(now)) return false;
     // All that it had can be given out again at once.
-    if (this.#link === Link.READY) this.#send([Send.BYE, this.#ack]);
+    if (this.#link === READY) this.#send([Send.BYE, this.#ack]);
     this.#loseSession(now);
     return true;
   }
@@ -392,8 +399,8 @@ export class SessionMachine<T> {
     return this.#ttl === undefined || now < this.#leaseDeadline();
   }
 
-  #isGreeting(): boolean {
-    return this.#link === Link.HELLO || this.#link === Link.SYNCING;
+  #awaitsMarker(): boolean {
+    return this.#link === GREETING || this.#link === SYNCING;
   }
 
   #beat(): number {
@@ -402,15 +409,15 @@ export class SessionMachine<T> {
 
   /** The session is over. What was sent in it is lost; what was not waits for the next one. */
   #loseSession(now: number): void {
-    this.#loseAll('lost');
-    this.#dropConnection = this.#link !== Link.NONE;
+    this.#loseAll();
+    this.#dropConnection = this.#link !== NONE;
     this.#unlink();
     this.#failures = 0;
     this.#connectAt = now;
     this.#events.push({ type: 'sessionLost' });
   }
 
-  #loseAll(cause: BrokenBy): void {
+  #loseAll(): void {
     this.#identity = undefined;
     this.#ttl = undefined;
     this.#livesByFifo = false;
@@ -422,8 +429,8 @@ export class SessionMachine<T> {
       const entry = this.#entries.get(key)!;
       entry.rid = 0;
       // Whether it was done is not known: a force release is not asked again.
-      if (entry.stage === Stage.ENDING) this.#finish(key, { how: 'released' });
-      else if (entry.body.kind !== 'query') this.#finish(key, { how: 'broken', cause, by: null });
+      if (entry.stage === ENDING) this.#finish(key, { how: 'released' });
+      else if (entry.parts === undefined) this.#finish(key, LOST);
     }
   }
 
@@ -433,10 +440,10 @@ export class SessionMachine<T> {
   }
 
   #fail(failure: Failure): void {
-    this.#dropConnection = this.#link !== Link.NONE;
+    this.#dropConnection = this.#link !== NONE;
     this.#unlink();
     this.#connectAt = undefined;
-    this.#loseAll('lost');
+    this.#loseAll();
     this.#refuseRest(failure);
     this.#closed = true;
     this.#events.push({ type: 'failed', failure });
@@ -449,7 +456,7 @@ export class SessionMachine<T> {
   }
 
   #unlink(): void {
-    this.#link = Link.NONE;
+    this.#link = NONE;
     this.#pings = [];
     // Whatever still comes on that connection is not for this session.
     this.#connection += 1;
@@ -464,25 +471,25 @@ export class SessionMachine<T> {
   }
 
   #onWelcome(clientId: string, secret: Uint8Array, sync: Sync): void {
-    if (this.#link !== Link.HELLO) return;
+    if (this.#link !== GREETING) return;
     if (!sync.resumed && this.#identity) {
       // The server does not know the session any more.
-      this.#loseAll('lost');
+      this.#loseAll();
       this.#events.push({ type: 'sessionLost' });
     }
     this.#identity = { clientId, secret };
-    this.#link = Link.SYNCING;
+    this.#link = SYNCING;
     this.#sync = sync;
   }
 
-  #onListed(requests: WireListed[]): void {
-    if (this.#link !== Link.SYNCING) return;
+  #onListed(requests: Receive.WireListed[]): void {
+    if (this.#link !== SYNCING) return;
     for (const [rid, , token] of requests) this.#sync!.listed.set(rid, token);
   }
 
   #onSynced(now: number): void {
-    if (this.#link !== Link.SYNCING) return;
-    this.#link = Link.READY;
+    if (this.#link !== SYNCING) return;
+    this.#link = READY;
     const { number, ttl, resumed, lastRid, listed } = this.#sync!;
     this.#sync = undefined;
     this.#ttl = ttl > 0 ? ttl : undefined;
@@ -511,16 +518,16 @@ export class SessionMachine<T> {
       const { stage } = entry;
       const token = listed.get(rid);
       if (token !== undefined) {
-        if (stage === Stage.ENDING) this.#sendRelease(rid, entry.timedOut, false);
+        if (stage === ENDING) this.#sendRelease(rid, entry.timedOut, false);
         else if (token !== null) this.#onGranted(rid, token);
-        else if (stage === Stage.ASKED) entry.stage = Stage.WAITING;
+        else if (stage === ASKED) entry.stage = WAITING;
         // No server says so. Whatever it means, the lock is not held.
-        else if (stage === Stage.HELD) this.#finish(key, { how: 'broken', cause: 'lost', by: null });
-      } else if (stage === Stage.ENDING) {
+        else if (stage === HELD) this.#finish(key, LOST);
+      } else if (stage === ENDING) {
         // It was ended as wished, or was never made.
         this.#finish(key, { how: 'released' });
-      } else if (stage !== Stage.ASKED) {
-        this.#finish(key, { how: 'broken', cause: 'lost', by: null });
+      } else if (stage !== ASKED) {
+        this.#finish(key, LOST);
       } else if (rid <= lastRid) {
         // It had no effect: it was refused, or not to wait. The outcome of a force release is told until it is
         // acknowledged, so that one that is missing was refused, too.
@@ -549,8 +556,8 @@ export class SessionMachine<T> {
 
   #onGranted(rid: Uint, token: Uint): void {
     const [key, entry] = this.#entryOf(rid);
-    if (entry === undefined || entry.stage > Stage.WAITING) return;
-    entry.stage = Stage.HELD;
+    if (entry === undefined || entry.stage > WAITING) return;
+    entry.stage = HELD;
     this.#events.push({ type: 'granted', key, token, data: entry.data });
   }
 
@@ -561,12 +568,18 @@ export class SessionMachine<T> {
     }
   }
 
-  #enter(body: Body, data: T): Key {
+  /** `length` is that of what a message has no limit for: no server takes one that is too long, it would end the session. */
+  #enter(length: number, message: MessageOf, data: T, parts?: Parts): Key {
     const key = this.#nextKey++;
-    const entry: Entry<T> = { rid: 0, stage: Stage.ASKED, timedOut: false, body, data };
+    if (length + OVERHEAD > MAX_MESSAGE) {
+      const outcome: Ended = { how: 'refused', code: Code.LIMIT, message: TOO_LONG };
+      this.#events.push({ type: 'over', key, outcome, data });
+      return key;
+    }
+    const entry: Entry<T> = { rid: 0, stage: ASKED, timedOut: false, message, parts, data };
     this.#entries.set(key, entry);
     if (this.#closed) this.#finish(key, { how: 'failed', failure: CLOSED });
-    else if (this.#link === Link.READY) this.#sendNew(key, entry);
+    else if (this.#link === READY) this.#sendNew(key, entry);
     return key;
   }
 
@@ -577,31 +590,18 @@ export class SessionMachine<T> {
     this.#sendEntry(entry);
   }
 
-  #sendEntry({ rid, body }: Entry<T>): void {
-    const ack = this.#ack;
-    switch (body.kind) {
-      case 'request': {
-        const { scope, flags, nestedIn, info } = body.request;
-        const outer = nestedIn === null ? 0 : (this.#entries.get(nestedIn)?.rid ?? 0);
-        return this.#send([Send.REQUEST, ack, rid, scope, flags, outer === 0 ? null : [null, outer], info]);
-      }
-      case 'query':
-        // What came of an earlier answer is not half of this one.
-        body.parts = noParts();
-        return this.#send([Send.QUERY, ack, rid, body.name, body.deadlocks]);
-      case 'forceRelease':
-        return this.#send([Send.FORCE_RELEASE, ack, rid, body.name]);
-      case 'endSession':
-        return this.#send([Send.END_SESSION, ack, rid, body.clientId]);
-    }
+  #sendEntry(entry: Entry<T>): void {
+    // What came of an earlier answer is not half of this one.
+    if (entry.parts) entry.parts = noParts();
+    this.#send(entry.message(this.#ack, entry.rid));
   }
 
   #sendRelease(rid: Uint, timedOut: boolean, quiet: boolean): void {
-    const flags = (quiet ? EndFlag.QUIET : 0) | (timedOut ? EndFlag.TIMED_OUT : 0);
+    const flags = (quiet ? Send.QUIET : 0) | (timedOut ? Send.TIMED_OUT : 0);
     this.#send([Send.RELEASE, this.#ack, rid, flags]);
   }
 
-  #send(message: ToServer): void {
+  #send(message: Send.ToServer): void {
     this.#output.push(encode(message));
   }
 
@@ -636,5 +636,5 @@ function utf8Length(text: string): number {
 }
 
 function noParts(): Parts {
-  return { entries: [], deadlocks: [], lastToken: 0 };
+  return { entries: [], deadlocks: [] };
 }

@@ -11,9 +11,9 @@ import type { Listener, Outcome, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
 import { SessionMachine } from './session.js';
 import type { Ended, Event, Failure, Key } from './session-types.js';
+import { GOODBYE, PONG, type ToClient, type WireDeadlock, type WireEntry } from './to-client.js';
 import type { Deadlock } from './transport.js';
-import { decode, fromName, Receive, SUBPROTOCOL, toName } from './wire.js';
-import type { ToClient, WireDeadlock, WireEntry } from './wire.js';
+import { decode, fromName, SUBPROTOCOL, toName } from './wire.js';
 
 /** What this needs of a `WebSocket`. */
 export interface Socket {
@@ -69,12 +69,12 @@ interface Connection {
 
 /** How much may be sent and not be answered yet. A ping waits behind it, and its answer must come in time. */
 const WINDOW = 1000;
-/** Milliseconds that a connection may take while there is no lease, that a token may take, and that closing may take. */
-const CONNECT_TIMEOUT = 10_000;
+/** Milliseconds that a token may take, and that closing may take. */
 const TOKEN_TIMEOUT = 60_000;
 const CLOSE_TIMEOUT = 1000;
 /** What a timer can count to. */
 const MAX_DELAY = 2 ** 31 - 1;
+const SILENT = 'it does not answer';
 
 export class WebSocketSession implements Session {
   clientId = '';
@@ -249,7 +249,7 @@ export class WebSocketSession implements Session {
     if (drop) this.#closeSocket();
     for (const event of machine.takeEvents()) this.#notify(machine, event);
     if (this.#machine !== machine) return;
-    if (drop && !this.#wasOpen) return this.#refuse(this.#unreachable('it does not answer'));
+    if (drop && !this.#wasOpen) return this.#refuse(this.#unreachable(SILENT));
     this.#fillWindow(machine);
     this.#flush();
     this.#schedule(machine, anew);
@@ -292,15 +292,14 @@ export class WebSocketSession implements Session {
       return this.#pump();
     }
     socket.binaryType = 'arraybuffer';
-    const timeout = machine.helloTimeout();
-    const milliseconds = timeout === undefined ? CONNECT_TIMEOUT : Math.ceil(timeout / 1000);
+    const timeout = Math.ceil((machine.helloTimeout() ?? 1e7) / 1000);
     const connection: Connection = {
       socket,
       number: 0,
       isOpen: false,
       waitsForToken: false,
       why: 'the connection was refused, or cut',
-      cancelTimeout: this.runtime.later(() => this.#attemptFailed('it does not answer'), milliseconds),
+      cancelTimeout: this.runtime.later(() => this.#attemptFailed(SILENT), timeout),
     };
     this.#connection = connection;
     const on = (type: string, run: (event: SocketEvent) => void): void =>
@@ -328,8 +327,8 @@ export class WebSocketSession implements Session {
   async #fetchToken(connection: Connection, fetch: () => string | Promise<string>): Promise<void> {
     connection.waitsForToken = true;
     connection.cancelTimeout();
-    const tooLong = `the token function has not settled within ${TOKEN_TIMEOUT / 1000} s`;
-    connection.cancelTimeout = this.runtime.later(() => this.#attemptFailed(tooLong), TOKEN_TIMEOUT);
+    const tooLong = (): void => this.#attemptFailed('the token function has not settled');
+    connection.cancelTimeout = this.runtime.later(tooLong, TOKEN_TIMEOUT);
     let value: string;
     try {
       value = `${await fetch()}`;
@@ -360,8 +359,8 @@ export class WebSocketSession implements Session {
     }
     if (connection.number > 0) {
       this.#machine!.message(this.runtime.now(), connection.number, message);
-      this.#pump(message[0] === Receive.PONG);
-    } else if (message[0] === Receive.GOODBYE) {
+      this.#pump(message[0] === PONG);
+    } else if (message[0] === GOODBYE) {
       this.#attemptFailed(message[2]);
     }
   }

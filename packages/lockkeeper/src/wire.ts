@@ -3,7 +3,9 @@
  * is the kind of the message. Elements after those that are known are ignored, so a later version can add some.
  */
 
-import { Malformed, pack, unpack, type Uint, type Value } from './pack.js';
+import { Malformed, pack, unpack, type Value } from './pack.js';
+import type { ToClient } from './to-client.js';
+import type { ToServer } from './to-server.js';
 
 export const VERSION = 2;
 
@@ -12,125 +14,6 @@ export const SUBPROTOCOL = 'lockkeeper.v2';
 
 /** The longest message that a server reads. */
 export const MAX_MESSAGE = 2 ** 20;
-
-/** Bits of `features` in Hello. */
-export const Feature = { FIFO: 1, GOING_AWAY_ENDS: 2 } as const;
-
-/** Kinds of messages that a client sends. */
-export const Send = {
-  HELLO: 0,
-  REQUEST: 1,
-  RELEASE: 2,
-  FORCE_RELEASE: 3,
-  END_SESSION: 4,
-  QUERY: 5,
-  PING: 6,
-  CONFIRM: 7,
-  BYE: 8,
-} as const;
-
-/** Bits of `flags` in Release. */
-export const EndFlag = { QUIET: 1, TIMED_OUT: 2 } as const;
-
-type Bytes = Uint8Array;
-export type WireScope = readonly (readonly [name: Bytes, shared: boolean])[];
-/** A request of this session, or of the session with this client id. */
-type NestedIn = [clientId: string | null, rid: Uint];
-
-/** `ack` is the greatest number of a numbered message up to which the client has processed all of them. */
-export type ToServer =
-  | [
-      typeof Send.HELLO,
-      version: number,
-      features: number,
-      hello: number,
-      bucket: string,
-      resume: [clientId: string, secret: Bytes] | null,
-      ack: Uint,
-      token: string | null,
-      ttl: number | null,
-      owner: string | null,
-    ]
-  | [
-      typeof Send.REQUEST,
-      ack: Uint,
-      rid: Uint,
-      WireScope,
-      flags: number,
-      nestedIn: NestedIn | null,
-      info: string | null,
-    ]
-  | [typeof Send.RELEASE, ack: Uint, rid: Uint, flags: number]
-  | [typeof Send.FORCE_RELEASE, ack: Uint, rid: Uint, name: Bytes]
-  | [typeof Send.END_SESSION, ack: Uint, rid: Uint, clientId: string]
-  | [typeof Send.QUERY, ack: Uint, rid: Uint, name: Bytes | null, deadlocks: boolean]
-  | [typeof Send.PING, ack: Uint, seq: number]
-  | [typeof Send.CONFIRM | typeof Send.BYE, ack: Uint];
-
-/** Kinds of messages that a server sends. */
-export const Receive = {
-  WELCOME: 0,
-  LISTED: 1,
-  SYNCED: 2,
-  GRANTED: 3,
-  QUEUED: 4,
-  UNAVAILABLE: 5,
-  RELEASED: 6,
-  BROKEN: 7,
-  OUTCOME: 8,
-  REFUSED: 9,
-  DEADLOCKED: 10,
-  SNAPSHOT: 11,
-  PONG: 12,
-  FIFO: 13,
-  CONFIRMED: 14,
-  GOODBYE: 15,
-} as const;
-
-/** A live request of a resumed session. It is held if it has a token. */
-export type WireListed = [rid: Uint, arrival: Uint, token: Uint | null];
-
-/** One name of one request. It is held if it has a token. */
-export type WireEntry = [
-  name: Bytes,
-  shared: boolean,
-  clientId: string,
-  arrival: Uint,
-  token: Uint | null,
-  info: string | null,
-  since: Uint,
-  nestedIn: Uint | null,
-  stole: boolean,
-  owner: string | null,
-];
-
-export type WireDeadlock = [words: string, cycle: [arrival: Uint, clientId: string, waitsFor: Bytes | null][]];
-
-/** A rid that is a BigInt was never sent by this side. */
-export type ToClient =
-  | [
-      typeof Receive.WELCOME,
-      version: Uint,
-      features: Uint,
-      number: Uint,
-      clientId: string,
-      secret: Bytes,
-      ttl: Uint,
-      resumed: boolean,
-      lastRid: Uint,
-    ]
-  | [typeof Receive.LISTED, WireListed[]]
-  | [typeof Receive.SYNCED | typeof Receive.FIFO | typeof Receive.CONFIRMED]
-  | [typeof Receive.GRANTED, rid: Uint, token: Uint]
-  | [typeof Receive.QUEUED, rid: Uint, arrival: Uint]
-  | [typeof Receive.UNAVAILABLE | typeof Receive.RELEASED, rid: Uint]
-  | [typeof Receive.BROKEN, number: Uint, rid: Uint, cause: 0 | 1, by: string | null]
-  | [typeof Receive.OUTCOME, number: Uint, rid: Uint, count: Uint]
-  | [typeof Receive.REFUSED, rid: Uint, code: Uint, message: string]
-  | [typeof Receive.DEADLOCKED, rid: Uint, WireDeadlock]
-  | [typeof Receive.SNAPSHOT, rid: Uint, WireEntry[], WireDeadlock[], lastToken: Uint, more: boolean]
-  | [typeof Receive.PONG, seq: Uint]
-  | [typeof Receive.GOODBYE, code: Uint, message: string];
 
 export function encode(message: ToServer): Uint8Array<ArrayBuffer> {
   return pack(message);

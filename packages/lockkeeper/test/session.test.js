@@ -9,13 +9,13 @@ import { Remote } from '../dist/remote.js';
 import { newManager } from '../dist/manager.js';
 import { unpack, pack } from '../dist/pack.js';
 import { WebSocketSession } from '../dist/websocket-session.js';
-import { fromName, Receive, toName } from '../dist/wire.js';
+import * as R from '../dist/to-client.js';
+import { fromName, toName } from '../dist/wire.js';
 import { assert, test, turn, until } from './harness.js';
 
 const SECRET = new Uint8Array(16).fill(7);
 const TTL = 10_000;
 const kinds = ['hello', 'request', 'release', 'force', 'end', 'query', 'ping', 'confirm', 'bye'];
-const R = Receive;
 
 /** A WebSocket whose other end is the test. */
 class FakeSocket {
@@ -864,6 +864,15 @@ test('messages about what nobody asked for are ignored', async () => {
   world.socket.hear(R.PONG, 5);
   const asked = await held(manager, world, 'a', 1);
   assert.equal(asked.state, 'held');
+});
+
+test('what is longer than a message can be is refused, and not sent', async () => {
+  const { world, manager, remote } = await connected();
+  const long = 'x'.repeat(2 ** 20);
+  await assert.rejects(manager.request(long, () => {}), { name: 'QuotaExceededError' });
+  await assert.rejects(manager.acquire('a', { info: long }), { name: 'QuotaExceededError' });
+  await assert.rejects(remote.forceRelease(long), { name: 'QuotaExceededError' });
+  assert.deepEqual(world.socket.take(), []);
 });
 
 test('a deadlock is refused with its cycle, or without if that is not to be known', async () => {
