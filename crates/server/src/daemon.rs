@@ -58,9 +58,12 @@ pub(crate) struct Daemon {
     state_dir: PathBuf,
     fifos: Fifos,
     /// FIFOs that are to be watched: those with a reader until they close, the others are asked again.
-    to_watch: Vec<(SessionId, Fifo, Option<OwnedFd>)>,
+    to_watch: Vec<(SessionId, Fifo, Option<Reader>)>,
     /// Who waits for a FIFO, by session.
     watches: HashMap<SessionId, AbortHandle>,
+    /// Counts the FIFOs that are open, and how many may be: clients need descriptors, too, to come back.
+    readers: Rc<()>,
+    max_readers: usize,
     /// The tasks of connections that sleep.
     wakers: HashMap<ConnectionId, Waker>,
     /// Write ends of FIFOs on their way to clients.
@@ -83,6 +86,12 @@ pub(crate) struct Daemon {
     /// When it last had a session.
     busy: Instant,
     failure: Option<Error>,
+}
+
+/// The read end of a FIFO, counted as long as it is open.
+struct Reader {
+    fifo: OwnedFd,
+    _counted: Rc<()>,
 }
 
 /// What wakes the daemon's own tasks.
@@ -151,6 +160,8 @@ impl Daemon {
             fifos,
             to_watch: Vec::new(),
             watches: HashMap::new(),
+            readers: Rc::default(),
+            max_readers: max_readers(),
             wakers: HashMap::new(),
             descriptors: HashMap::new(),
             keys: None,
@@ -233,6 +244,9 @@ impl Daemon {
         let now = self.tick();
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
+        if let Some(session) = self.server.session_of(id) {
+            self.unwatch(session);
+        }
         self.changed();
     }
 
@@ -368,9 +382,7 @@ impl Daemon {
                 Action::RemoveFifo { session } => {
                     self.fifos.remove(session);
                     self.busy = Instant::now();
-                    if let Some(watch) = self.watches.remove(&session) {
-                        watch.abort();
-                    }
+                    self.unwatch(session);
                 }
             }
         }
@@ -378,9 +390,18 @@ impl Daemon {
 
     /// A session without a connection lives as long as its FIFO has a writer.
     fn watch_fifo(&mut self, session: SessionId, fifo: Fifo) {
+        // It may have ended, or have another connection by now.
+        if !self.server.is_detached(session, fifo) {
+            return;
+        }
         match self.fifos.ask(session, fifo) {
             Life::Dead => self.fifo_closed(session, fifo),
-            Life::Alive(reader) => self.watch_later(session, fifo, Some(reader)),
+            Life::Alive(fifo_reader) => {
+                let counted = Rc::clone(&self.readers);
+                let room = Rc::strong_count(&counted) <= self.max_readers;
+                let reader = room.then_some(Reader { fifo: fifo_reader, _counted: counted });
+                self.watch_later(session, fifo, reader);
+            }
             Life::Unverifiable => {
                 tracing::warn!(
                     session = format!("{session:016x}"),
@@ -395,9 +416,16 @@ impl Daemon {
         }
     }
 
-    fn watch_later(&mut self, session: SessionId, fifo: Fifo, reader: Option<OwnedFd>) {
+    fn watch_later(&mut self, session: SessionId, fifo: Fifo, reader: Option<Reader>) {
         self.to_watch.push((session, fifo, reader));
         self.signals.watch.notify_one();
+    }
+
+    /// A session has ended, or has a connection.
+    fn unwatch(&mut self, session: SessionId) {
+        if let Some(watch) = self.watches.remove(&session) {
+            watch.abort();
+        }
     }
 
     fn fifo_closed(&mut self, session: SessionId, fifo: Fifo) {
@@ -573,18 +601,19 @@ async fn watch_fifos(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
     loop {
         let to_watch = std::mem::take(&mut daemon.borrow_mut().to_watch);
         for (session, fifo, reader) in to_watch {
+            if !daemon.borrow().server.is_detached(session, fifo) {
+                continue;
+            }
             let again = Rc::clone(daemon);
             let watch = tokio::task::spawn_local(async move {
                 match reader {
-                    Some(reader) => fifo::closed(reader).await,
+                    Some(Reader { fifo, _counted }) => fifo::closed(fifo).await,
                     None => fifo::pause().await,
                 }
                 // Asked anew: it may have a writer again, or another file may stand there.
                 let mut daemon = again.borrow_mut();
                 daemon.watches.remove(&session);
-                if daemon.server.is_detached(session, fifo) {
-                    daemon.watch_fifo(session, fifo);
-                }
+                daemon.watch_fifo(session, fifo);
             });
             if let Some(before) = daemon.borrow_mut().watches.insert(session, watch.abort_handle()) {
                 before.abort();
@@ -646,6 +675,12 @@ fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Damaged> {
         effects.clear();
     }
     Ok(state)
+}
+
+/// Half of the descriptors that this process may have.
+fn max_readers() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit / 2).ok()).unwrap_or(usize::MAX)
 }
 
 /// Buckets that a daemon keeps apart.
