@@ -78,8 +78,8 @@ pub(crate) struct Daemon {
     granted_at_mark: u64,
     snapshot_at: u64,
     snapshot_bytes: u64,
-    /// For how long after its start nothing is granted.
-    blind_for: Option<Duration>,
+    /// The machine crashed, and until then nothing is granted. Set until the log knows that this is done.
+    unsettled: Option<Micros>,
     /// The deadline that is waited for.
     first_deadline: Option<Micros>,
     stopping: bool,
@@ -172,7 +172,7 @@ impl Daemon {
             granted_at_mark: 0,
             snapshot_at: SNAPSHOT_AT,
             snapshot_bytes: 0,
-            blind_for: crash.map(|crash| Duration::from_millis(crash.mark.max_ttl_ms)),
+            unsettled: blind_until,
             first_deadline: None,
             stopping: false,
             busy: Instant::now(),
@@ -180,8 +180,13 @@ impl Daemon {
         };
         let mark = |error| Error::File(config.state_dir.clone(), error);
         if !config.sync {
-            let token_ceiling = daemon.server.state().last_token().saturating_add(2 * TOKENS);
-            log.set_mark(Mark { token_ceiling, ..log.mark() }).map_err(mark)?;
+            let state = daemon.server.state();
+            let token_ceiling = state.last_token().saturating_add(2 * TOKENS);
+            // Of sessions that an earlier daemon has left: that one may have synced, and set no mark.
+            let leases = state.sessions().filter_map(|id| state.session(id));
+            let leases = leases.filter(|view| view.origin == Origin::Network).map(|view| view.ttl);
+            let max_ttl_ms = leases.max().unwrap_or(0);
+            log.set_mark(Mark { max_ttl_ms, token_ceiling }).map_err(mark)?;
         }
         daemon.log = Some(log);
         Ok(daemon)
@@ -242,6 +247,9 @@ impl Daemon {
         let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
         let access = Access { rights, subject: subject.into() };
         let now = self.tick();
+        if !self.settle(now) {
+            return;
+        }
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
         if let Some(session) = self.server.session_of(id) {
@@ -348,6 +356,22 @@ impl Daemon {
                 self.fail(Error::File(self.state_dir.clone(), error));
                 false
             }
+        }
+    }
+
+    /// Once earlier leases have expired, the crash of the machine is over. The log has to know before the first session
+    /// is opened: the next daemon would end it. False if the daemon cannot go on.
+    fn settle(&mut self, now: Micros) -> bool {
+        if self.unsettled.is_none_or(|until| now < until) {
+            return true;
+        }
+        self.unsettled = None;
+        match self.log.as_mut().map(Log::settle_crash) {
+            Some(Err(error)) => {
+                self.fail(Error::File(self.state_dir.clone(), error));
+                false
+            }
+            _ => true,
         }
     }
 
@@ -574,14 +598,10 @@ pub(crate) async fn run(daemon: &Rc<RefCell<Daemon>>) {
         }
     };
     let settle = async {
-        let blind = daemon.borrow().blind_for;
-        let Some(blind) = blind else { return std::future::pending().await };
-        tokio::time::sleep(blind).await;
-        let mut daemon = daemon.borrow_mut();
-        if let Some(Err(error)) = daemon.log.as_mut().map(Log::settle_crash) {
-            tracing::warn!(%error, "the crash cannot be settled: the next start waits again");
+        while let Some(until) = { daemon.borrow().unsettled } {
+            tokio::time::sleep(Duration::from_micros(until.saturating_sub(clock::now()))).await;
+            daemon.borrow_mut().settle(clock::now());
         }
-        drop(daemon);
         std::future::pending().await
     };
     daemon.borrow_mut().act();
