@@ -8,9 +8,7 @@ use crate::{
 use lockkeeper_core::{Cause, Mode};
 use lockkeeper_wire::{
     frame,
-    v2::{
-        Deadlock, EndFlags, Entry, Flags, Listed, NestedIn, Secret, ToClient, ToServer, VERSION, feature,
-    },
+    v2::{Deadlock, EndFlags, Entry, Flags, Listed, NestedIn, Secret, ToClient, ToServer, VERSION, feature},
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::{
@@ -217,7 +215,12 @@ impl Client {
     }
 
     /// Says Hello with the number that it has.
-    pub(crate) fn say_hello(&mut self, resume: Option<(&str, Secret)>, token: Option<&str>, ttl: Option<u64>) {
+    pub(crate) fn say_hello(
+        &mut self,
+        resume: Option<(&str, Secret)>,
+        token: Option<&str>,
+        ttl: Option<u64>,
+    ) {
         let Self { features, hello, ack, .. } = *self;
         let bucket = self.bucket.clone();
         let (version, bucket, owner) = (VERSION, &*bucket, None);
@@ -559,10 +562,7 @@ impl Client {
     }
 
     /// Hears all parts of the answer to a query.
-    pub(crate) fn hear_snapshot(
-        &mut self,
-        asked: u64,
-    ) -> (Vec<Entry<'static>>, Vec<Deadlock<'static>>, u64) {
+    pub(crate) fn hear_snapshot(&mut self, asked: u64) -> (Vec<Entry<'static>>, Vec<Deadlock<'static>>, u64) {
         let (mut all, mut cycles) = (Vec::new(), Vec::new());
         loop {
             match self.hear() {

@@ -3,7 +3,9 @@
 use crate::temp::Temp;
 use lockkeeper_core::Limits;
 use lockkeeper_server::{Config, Listen, serve};
-use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, set_parent_process_death_signal, setrlimit};
+use rustix::process::{
+    Pid, Resource, Rlimit, Signal, kill_process, set_parent_process_death_signal, setrlimit,
+};
 use serde::{Deserialize, Serialize};
 use std::{
     env,

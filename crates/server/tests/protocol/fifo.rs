@@ -165,7 +165,7 @@ fn a_process_that_is_stopped_keeps_its_locks() {
 
 #[test]
 fn a_process_of_another_pid_namespace_is_as_alive_as_any() {
-    if crate::mounts_are_skipped("a_process_of_another_pid_namespace_is_as_alive_as_any") {
+    if crate::namespace::is_skipped("a_process_of_another_pid_namespace_is_as_alive_as_any") {
         return;
     }
     let mut daemon = Daemon::start();
@@ -320,11 +320,11 @@ fn a_fifo_is_for_this_user_alone_and_goes_with_its_session() {
 #[test]
 fn a_client_that_never_confirms_has_a_lease() {
     for connected in [true, false] {
-        let ttl = Duration::from_millis(300);
+        let ttl = Duration::from_secs(1);
         let daemon = Daemon::start_with(|setup| setup.ttl = ttl);
         let mut other = Client::open(&daemon);
         let mut client = Client::mute(&daemon);
-        assert_eq!(client.open_session(None).expect("a welcome").ttl, 300);
+        assert_eq!(client.open_session(None).expect("a welcome").ttl, 1000);
         // It has the descriptor and keeps it: that alone does not count.
         client.take_fifo();
         let before = Instant::now();
@@ -353,14 +353,14 @@ fn what_was_not_sent_cannot_be_confirmed() {
 
 #[test]
 fn a_client_that_resumes_without_its_descriptor_has_a_lease() {
-    let mut daemon = Daemon::start_with(|setup| setup.ttl = Duration::from_millis(200));
+    let mut daemon = Daemon::start_with(|setup| setup.ttl = Duration::from_secs(1));
     let (mut client, mut other) = (Client::open(&daemon), Client::open(&daemon));
     client.hold("a");
     daemon.kill();
     daemon.run();
     let fifo = client.fifo.take();
     client = client.without_features();
-    assert_eq!(client.resume(&daemon).ttl, 200);
+    assert_eq!(client.resume(&daemon).ttl, 1000);
     assert!(other.resume(&daemon).resumed);
     // Its lease ends, although somebody has the descriptor.
     other.get("a");
@@ -403,9 +403,8 @@ fn a_session_takes_one_descriptor_of_the_daemon_connected_or_not() {
     const CLIENTS: usize = 100;
     let mut daemon = Daemon::start();
     let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::open(&daemon)).collect();
-    let descriptors = |daemon: &Daemon| {
-        fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs").count()
-    };
+    let descriptors =
+        |daemon: &Daemon| fs::read_dir(format!("/proc/{}/fd", daemon.pid())).expect("it runs").count();
     daemon.kill();
     daemon.run();
     for client in &mut clients {

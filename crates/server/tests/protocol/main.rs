@@ -4,20 +4,16 @@
 //! Nothing here waits for time to pass: whatever is waited for is a message.
 
 mod client;
+mod crash;
 mod daemon;
+mod disk;
+mod durable;
 mod fifo;
 mod handshake;
+mod leases;
 mod locks;
+mod namespace;
 mod process;
 mod resume;
 mod temp;
 mod web;
-
-/// Whether tests that need a namespace of their own are to be left out.
-fn mounts_are_skipped(name: &str) -> bool {
-    let skipped = std::env::var_os("LOCKKEEPER_SKIP_MOUNT").is_some_and(|value| value == "1");
-    if skipped {
-        eprintln!("SKIPPED {name}: LOCKKEEPER_SKIP_MOUNT is set");
-    }
-    skipped
-}

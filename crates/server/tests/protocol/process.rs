@@ -61,7 +61,8 @@ impl Process {
     }
 
     fn answer(&mut self) -> String {
-        let answer = self.answers.find_map(|line| line.expect("text").strip_prefix("DONE ").map(str::to_owned));
+        let answer =
+            self.answers.find_map(|line| line.expect("text").strip_prefix("DONE ").map(str::to_owned));
         answer.expect("it answers, and does not end")
     }
 

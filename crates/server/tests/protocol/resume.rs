@@ -81,7 +81,8 @@ fn what_was_broken_is_told_again_until_it_is_acknowledged() {
             interrupt(daemon);
             let welcomed = robbed.resume(daemon);
             assert!(welcomed.resumed && welcomed.listed.is_empty());
-            let [ToClient::Broken { rid, cause: Cause::Stolen, by: Some(_), .. }] = welcomed.notices[..] else {
+            let [ToClient::Broken { rid, cause: Cause::Stolen, by: Some(_), .. }] = welcomed.notices[..]
+            else {
                 panic!("{:?}", welcomed.notices)
             };
             assert_eq!(rid, held.rid);
