@@ -58,9 +58,12 @@ pub(crate) struct Daemon {
     state_dir: PathBuf,
     fifos: Fifos,
     /// FIFOs that are to be watched: those with a reader until they close, the others are asked again.
-    to_watch: Vec<(SessionId, Fifo, Option<OwnedFd>)>,
+    to_watch: Vec<(SessionId, Fifo, Option<Reader>)>,
     /// Who waits for a FIFO, by session.
     watches: HashMap<SessionId, AbortHandle>,
+    /// Counts the FIFOs that are open, and how many may be: clients need descriptors, too, to come back.
+    readers: Rc<()>,
+    max_readers: usize,
     /// The tasks of connections that sleep.
     wakers: HashMap<ConnectionId, Waker>,
     /// Write ends of FIFOs on their way to clients.
@@ -75,14 +78,20 @@ pub(crate) struct Daemon {
     granted_at_mark: u64,
     snapshot_at: u64,
     snapshot_bytes: u64,
-    /// For how long after its start nothing is granted.
-    blind_for: Option<Duration>,
+    /// The machine crashed, and until then nothing is granted. Set until the log knows that this is done.
+    unsettled: Option<Micros>,
     /// The deadline that is waited for.
     first_deadline: Option<Micros>,
     stopping: bool,
     /// When it last had a session.
     busy: Instant,
     failure: Option<Error>,
+}
+
+/// The read end of a FIFO, counted as long as it is open.
+struct Reader {
+    fifo: OwnedFd,
+    _counted: Rc<()>,
 }
 
 /// What wakes the daemon's own tasks.
@@ -151,6 +160,8 @@ impl Daemon {
             fifos,
             to_watch: Vec::new(),
             watches: HashMap::new(),
+            readers: Rc::default(),
+            max_readers: max_readers(),
             wakers: HashMap::new(),
             descriptors: HashMap::new(),
             keys: None,
@@ -161,7 +172,7 @@ impl Daemon {
             granted_at_mark: 0,
             snapshot_at: SNAPSHOT_AT,
             snapshot_bytes: 0,
-            blind_for: crash.map(|crash| Duration::from_millis(crash.mark.max_ttl_ms)),
+            unsettled: blind_until,
             first_deadline: None,
             stopping: false,
             busy: Instant::now(),
@@ -169,8 +180,13 @@ impl Daemon {
         };
         let mark = |error| Error::File(config.state_dir.clone(), error);
         if !config.sync {
-            let token_ceiling = daemon.server.state().last_token().saturating_add(2 * TOKENS);
-            log.set_mark(Mark { token_ceiling, ..log.mark() }).map_err(mark)?;
+            let state = daemon.server.state();
+            let token_ceiling = state.last_token().saturating_add(2 * TOKENS);
+            // Of sessions that an earlier daemon has left: that one may have synced, and set no mark.
+            let leases = state.sessions().filter_map(|id| state.session(id));
+            let leases = leases.filter(|view| view.origin == Origin::Network).map(|view| view.ttl);
+            let max_ttl_ms = leases.max().unwrap_or(0);
+            log.set_mark(Mark { max_ttl_ms, token_ceiling }).map_err(mark)?;
         }
         daemon.log = Some(log);
         Ok(daemon)
@@ -231,8 +247,14 @@ impl Daemon {
         let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
         let access = Access { rights, subject: subject.into() };
         let now = self.tick();
+        if !self.settle(now) {
+            return;
+        }
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
+        if let Some(session) = self.server.session_of(id) {
+            self.unwatch(session);
+        }
         self.changed();
     }
 
@@ -337,6 +359,22 @@ impl Daemon {
         }
     }
 
+    /// Once earlier leases have expired, the crash of the machine is over. The log has to know before the first session
+    /// is opened: the next daemon would end it. False if the daemon cannot go on.
+    fn settle(&mut self, now: Micros) -> bool {
+        if self.unsettled.is_none_or(|until| now < until) {
+            return true;
+        }
+        self.unsettled = None;
+        match self.log.as_mut().map(Log::settle_crash) {
+            Some(Err(error)) => {
+                self.fail(Error::File(self.state_dir.clone(), error));
+                false
+            }
+            _ => true,
+        }
+    }
+
     /// An input was handled: what it recorded is to be committed.
     fn changed(&mut self) {
         if self.server.is_urgent() {
@@ -368,9 +406,7 @@ impl Daemon {
                 Action::RemoveFifo { session } => {
                     self.fifos.remove(session);
                     self.busy = Instant::now();
-                    if let Some(watch) = self.watches.remove(&session) {
-                        watch.abort();
-                    }
+                    self.unwatch(session);
                 }
             }
         }
@@ -378,9 +414,18 @@ impl Daemon {
 
     /// A session without a connection lives as long as its FIFO has a writer.
     fn watch_fifo(&mut self, session: SessionId, fifo: Fifo) {
+        // It may have ended, or have another connection by now.
+        if !self.server.is_detached(session, fifo) {
+            return;
+        }
         match self.fifos.ask(session, fifo) {
             Life::Dead => self.fifo_closed(session, fifo),
-            Life::Alive(reader) => self.watch_later(session, fifo, Some(reader)),
+            Life::Alive(fifo_reader) => {
+                let counted = Rc::clone(&self.readers);
+                let room = Rc::strong_count(&counted) <= self.max_readers;
+                let reader = room.then_some(Reader { fifo: fifo_reader, _counted: counted });
+                self.watch_later(session, fifo, reader);
+            }
             Life::Unverifiable => {
                 tracing::warn!(
                     session = format!("{session:016x}"),
@@ -395,9 +440,16 @@ impl Daemon {
         }
     }
 
-    fn watch_later(&mut self, session: SessionId, fifo: Fifo, reader: Option<OwnedFd>) {
+    fn watch_later(&mut self, session: SessionId, fifo: Fifo, reader: Option<Reader>) {
         self.to_watch.push((session, fifo, reader));
         self.signals.watch.notify_one();
+    }
+
+    /// A session has ended, or has a connection.
+    fn unwatch(&mut self, session: SessionId) {
+        if let Some(watch) = self.watches.remove(&session) {
+            watch.abort();
+        }
     }
 
     fn fifo_closed(&mut self, session: SessionId, fifo: Fifo) {
@@ -482,13 +534,6 @@ impl Daemon {
         }
     }
 
-    /// Leases of before the crash have expired.
-    fn settle_crash(&mut self) {
-        if let Some(Err(error)) = self.log.as_mut().map(Log::settle_crash) {
-            tracing::warn!(%error, "the crash cannot be settled: the next start waits again");
-        }
-    }
-
     /// Ends sessions whose lease has expired at that time, by which every connection was read.
     fn expire(&mut self, now: Micros) {
         if self.make_room(RECORD) {
@@ -553,10 +598,10 @@ pub(crate) async fn run(daemon: &Rc<RefCell<Daemon>>) {
         }
     };
     let settle = async {
-        let blind = daemon.borrow().blind_for;
-        let Some(blind) = blind else { return std::future::pending().await };
-        tokio::time::sleep(blind).await;
-        daemon.borrow_mut().settle_crash();
+        while let Some(until) = { daemon.borrow().unsettled } {
+            tokio::time::sleep(Duration::from_micros(until.saturating_sub(clock::now()))).await;
+            daemon.borrow_mut().settle(clock::now());
+        }
         std::future::pending().await
     };
     daemon.borrow_mut().act();
@@ -576,18 +621,19 @@ async fn watch_fifos(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
     loop {
         let to_watch = std::mem::take(&mut daemon.borrow_mut().to_watch);
         for (session, fifo, reader) in to_watch {
+            if !daemon.borrow().server.is_detached(session, fifo) {
+                continue;
+            }
             let again = Rc::clone(daemon);
             let watch = tokio::task::spawn_local(async move {
                 match reader {
-                    Some(reader) => fifo::closed(reader).await,
+                    Some(Reader { fifo, _counted }) => fifo::closed(fifo).await,
                     None => fifo::pause().await,
                 }
                 // Asked anew: it may have a writer again, or another file may stand there.
                 let mut daemon = again.borrow_mut();
                 daemon.watches.remove(&session);
-                if daemon.server.is_detached(session, fifo) {
-                    daemon.watch_fifo(session, fifo);
-                }
+                daemon.watch_fifo(session, fifo);
             });
             if let Some(before) = daemon.borrow_mut().watches.insert(session, watch.abort_handle()) {
                 before.abort();
@@ -649,6 +695,12 @@ fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Damaged> {
         effects.clear();
     }
     Ok(state)
+}
+
+/// Half of the descriptors that this process may have.
+fn max_readers() -> usize {
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+    limit.and_then(|limit| usize::try_from(limit / 2).ok()).unwrap_or(usize::MAX)
 }
 
 /// Buckets that a daemon keeps apart.

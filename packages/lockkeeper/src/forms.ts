@@ -8,7 +8,8 @@ import { Flag, grant, grantExplicit, Lock, type ExplicitLock } from './auto-rele
 import { Promise, then } from './intrinsics.js';
 import { requestOf, type ScopedLock } from './lock.js';
 import { acquire, requestScope, type AcquireOptions } from './manager.js';
-import { sorted, State, type Request } from './request.js';
+import { sorted, type Request } from './request.js';
+import * as State from './state.js';
 import type { Transport } from './transport.js';
 import { toAbortSignal, toCallback, toDictionary, toDOMString, toLockMode, toNames, type LockMode } from './webidl.js';
 

@@ -74,7 +74,10 @@ pub(crate) type Refusal = (u32, &'static str);
 impl Client {
     /// Connects, and says nothing.
     pub(crate) fn mute(daemon: &Daemon) -> Self {
-        let stream = daemon.connect();
+        Self::over(daemon.connect())
+    }
+
+    pub(crate) fn over(stream: UnixStream) -> Self {
         stream.set_read_timeout(Some(SILENCE)).expect("a socket takes a timeout");
         Self::with(Link::Local(stream), feature::FIFO)
     }
@@ -111,12 +114,15 @@ impl Client {
     }
 
     pub(crate) fn open_in(daemon: &Daemon, bucket: &str) -> Self {
-        let mut client = Self::mute(daemon);
-        client.bucket = bucket.into();
-        client.open_session(None).expect("a welcome");
-        client.take_fifo();
-        client.confirm();
-        client
+        Self::mute(daemon).in_bucket(bucket).opened()
+    }
+
+    /// Opens a session on its connection, and confirms its descriptor.
+    pub(crate) fn opened(mut self) -> Self {
+        self.open_session(None).expect("a welcome");
+        self.take_fifo();
+        self.confirm();
+        self
     }
 
     /// Opens a session that never has a descriptor.
@@ -157,6 +163,11 @@ impl Client {
 
     pub(crate) fn resume_with(&mut self, daemon: &Daemon, token: Option<&str>) -> Result<Welcomed, Refusal> {
         self.reconnect(daemon);
+        self.resume_here(token)
+    }
+
+    /// Resumes the session on its connection.
+    pub(crate) fn resume_here(&mut self, token: Option<&str>) -> Result<Welcomed, Refusal> {
         let resume = Some((self.id.clone(), self.secret));
         let welcomed = self.greet(resume, token, None)?;
         if welcomed.ttl > 0 && self.features & feature::FIFO != 0 {
@@ -168,11 +179,15 @@ impl Client {
 
     /// Connects anew, and says nothing.
     pub(crate) fn reconnect(&mut self, daemon: &Daemon) {
-        let again = match self.link {
+        self.reconnect_as(match self.link {
             Link::Local(_) => Self::mute(daemon),
             Link::Network(_) => Self::mute_on_network(daemon),
-        };
-        (self.link, self.input) = (again.link, again.input);
+        });
+    }
+
+    /// Goes on with another's connection.
+    pub(crate) fn reconnect_as(&mut self, other: Self) {
+        (self.link, self.input) = (other.link, other.input);
     }
 
     /// Closes the connection, and keeps the descriptor.

@@ -4,9 +4,16 @@
 //! Nothing here waits for time to pass: whatever is waited for is a message.
 
 mod client;
+mod crash;
 mod daemon;
+mod disk;
+mod durable;
+mod fifo;
 mod handshake;
+mod leases;
 mod locks;
+mod namespace;
+mod process;
 mod resume;
 mod temp;
 mod web;

@@ -2,6 +2,7 @@
 
 use crate::{client::SILENCE, daemon::Daemon};
 use std::{
+    collections::HashMap,
     io::{Read, Write},
     net::TcpStream,
     sync::Arc,
@@ -100,4 +101,24 @@ pub(crate) fn trusts(daemon: &Daemon, trusted: &[u8]) -> bool {
     let mut answer = String::new();
     let heard = asked.and_then(|()| stream.read_to_string(&mut answer));
     heard.is_ok() && answer.starts_with("HTTP/1.1 200 OK")
+}
+
+/// What is counted, by its name.
+pub(crate) fn counts(daemon: &Daemon) -> HashMap<String, f64> {
+    let answer = get(daemon, "/metrics");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("it has a head");
+    assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"), "{head}");
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    let count = |line: &str| {
+        let (name, value) = line.rsplit_once(' ')?;
+        Some((name.to_owned(), value.parse().ok()?))
+    };
+    lines.map(|line| count(line).unwrap_or_else(|| panic!("{line}"))).collect()
+}
+
+/// Waits until something is counted so often.
+pub(crate) fn await_count(daemon: &Daemon, name: &str, value: f64) {
+    while counts(daemon)[name] != value {
+        std::thread::yield_now();
+    }
 }

@@ -156,7 +156,7 @@ impl Server {
         let had_fifo = view.fifo.is_some();
         let Some((_, secret)) = hello.resume else { return Ok(()) };
         let wanted = hello.features & feature::FIFO != 0;
-        let keeps_fifo = had_fifo && wanted && !self.is_unverifiable(session);
+        let keeps_fifo = had_fifo && wanted && !self.unverifiable.remove(&session);
         // A restarted server may have other settings. A longer lease counts at once, a shorter one once it is known.
         let ttl = self.config.ttl.choose(hello.ttl);
         self.counts.resumed += 1;

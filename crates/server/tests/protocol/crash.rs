@@ -1,0 +1,226 @@
+//! A crash of the machine, of which the daemon knows by another boot: an unsynced log may lack its end.
+
+use crate::{
+    client::Client,
+    daemon::Daemon,
+    namespace::{enter, mount},
+    temp::Temp,
+    web,
+};
+use lockkeeper_server::code;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+/// A machine that boots when it is told to.
+struct Machine {
+    dir: PathBuf,
+    boots: u32,
+}
+
+impl Machine {
+    fn new(dir: &Path) -> Self {
+        let mut machine = Self { dir: dir.into(), boots: 0 };
+        machine.boot();
+        machine
+    }
+
+    /// All that starts from now on finds another boot.
+    fn boot(&mut self) {
+        self.boots += 1;
+        let id = self.dir.join(format!("boot-{}", self.boots));
+        fs::write(&id, format!("01234567-89ab-cdef-0123-{:012x}\n", self.boots)).expect("it is ours");
+        mount(&["--bind", id.to_str().expect("text")], Path::new("/proc/sys/kernel/random/boot_id"));
+    }
+
+    fn daemon(&self, ttl: Duration) -> Daemon {
+        let mut daemon = Daemon::prepare(Temp::given(&self.dir));
+        daemon.open_port();
+        daemon.setup.ttl = ttl;
+        daemon.run();
+        daemon
+    }
+}
+
+const TTL: Duration = Duration::from_secs(2);
+const LONG: Duration = Duration::from_secs(600);
+
+/// Connects until the daemon has recovered.
+fn first(daemon: &Daemon) -> Client {
+    loop {
+        let mut client = Client::mute(daemon);
+        match client.open_session(None) {
+            Ok(_) => {
+                client.take_fifo();
+                client.confirm();
+                return client;
+            }
+            Err((code, why)) => assert!(code == code::RECOVERING && why.contains("crash"), "{why}"),
+        }
+    }
+}
+
+#[test]
+fn sessions_end_the_longest_ttl_is_waited_for_and_tokens_skip_ahead() {
+    enter("crash::sessions_end_the_longest_ttl_is_waited_for_and_tokens_skip_ahead", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(Duration::from_millis(100));
+        let mut client = Client::mute_on_network(&daemon);
+        let ttl = u64::try_from(TTL.as_millis()).expect("it is short");
+        assert_eq!(client.greet(None, None, Some(ttl)).expect("a welcome").ttl, ttl);
+        let token = client.hold("a").number;
+        let mut local = Client::open(&daemon);
+        local.hold("b");
+        daemon.kill();
+        machine.boot();
+        let before = Instant::now();
+        daemon.run();
+        let health = web::get(&daemon, "/healthz");
+        assert!(health.starts_with("HTTP/1.1 503 ") && health.contains("recovering"), "{health}");
+        for client in [&mut client, &mut local] {
+            client.reconnect(&daemon);
+            let (code, why) = client.resume_here(None).expect_err("it is too early");
+            assert!(code == code::RECOVERING, "{why}");
+        }
+        let mut next = first(&daemon);
+        assert!(before.elapsed() >= TTL, "{:?}", before.elapsed());
+        assert!(!client.resume(&daemon).resumed && !local.resume(&daemon).resumed);
+        let skipped = next.hold("a").number;
+        assert!(skipped > token + (1 << 24), "{skipped} after {token}");
+        next.hold("b");
+        assert!(web::get(&daemon, "/healthz").starts_with("HTTP/1.1 200 "));
+        // It is over: the next start is one like any other.
+        daemon.kill();
+        daemon.run();
+        assert_eq!(next.resume(&daemon).listed.len(), 2);
+    });
+}
+
+#[test]
+fn a_daemon_that_is_killed_while_it_waits_waits_again() {
+    enter("crash::a_daemon_that_is_killed_while_it_waits_waits_again", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(TTL);
+        let mut client = Client::on_network(&daemon);
+        let token = client.hold("a").number;
+        daemon.kill();
+        machine.boot();
+        daemon.run();
+        for stop in [Daemon::kill, Daemon::stop] {
+            stop(&mut daemon);
+            let before = Instant::now();
+            daemon.run();
+            let mut next = Client::mute(&daemon);
+            // Unless that took very long, it waits.
+            match next.open_session(None) {
+                Err((code, _)) => assert_eq!(code, code::RECOVERING),
+                Ok(_) => assert!(before.elapsed() >= TTL),
+            }
+        }
+        let mut next = first(&daemon);
+        assert!(next.hold("a").number > token);
+        assert!(!client.resume(&daemon).resumed);
+    });
+}
+
+#[test]
+fn nothing_is_waited_for_without_leases() {
+    enter("crash::nothing_is_waited_for_without_leases", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(LONG);
+        let mut local = Client::open(&daemon);
+        let token = local.hold("a").number;
+        daemon.kill();
+        machine.boot();
+        daemon.run();
+        let mut next = Client::open(&daemon);
+        assert!(next.hold("a").number > token);
+        assert!(!local.resume(&daemon).resumed);
+    });
+}
+
+#[test]
+fn a_clean_stop_keeps_network_sessions_over_a_reboot() {
+    enter("crash::a_clean_stop_keeps_network_sessions_over_a_reboot", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(LONG);
+        let (mut remote, mut local) = (Client::on_network(&daemon), Client::open(&daemon));
+        let held = remote.hold("a");
+        local.hold("b");
+        daemon.stop();
+        machine.boot();
+        daemon.run();
+        assert_eq!(remote.resume(&daemon).listed[0].token, Some(held.number));
+        // No process of this machine is left.
+        remote.hold("b");
+        assert!(!local.resume(&daemon).resumed);
+    });
+}
+
+#[test]
+fn a_synced_log_keeps_network_sessions_over_a_crash() {
+    enter("crash::a_synced_log_keeps_network_sessions_over_a_crash", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(LONG);
+        daemon.stop();
+        daemon.setup.sync = true;
+        daemon.run();
+        let (mut remote, mut local) = (Client::on_network(&daemon), Client::open(&daemon));
+        let held = remote.hold("a");
+        local.hold("b");
+        daemon.kill();
+        machine.boot();
+        daemon.run();
+        assert_eq!(remote.resume(&daemon).listed[0].token, Some(held.number));
+        assert!(remote.hold("b").number > held.number);
+        assert!(!local.resume(&daemon).resumed);
+    });
+}
+
+/// The lease was told by a daemon that syncs, and its session is still there under one that does not.
+#[test]
+fn a_lease_that_was_told_with_a_synced_log_is_waited_for_without() {
+    enter("crash::a_lease_that_was_told_with_a_synced_log_is_waited_for_without", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(TTL);
+        daemon.stop();
+        daemon.setup.sync = true;
+        daemon.run();
+        let mut client = Client::on_network(&daemon);
+        client.hold("a");
+        daemon.kill();
+        daemon.setup.sync = false;
+        daemon.run();
+        daemon.kill();
+        machine.boot();
+        let before = Instant::now();
+        daemon.run();
+        let mut next = first(&daemon);
+        assert!(before.elapsed() >= TTL, "{:?}", before.elapsed());
+        next.hold("a");
+    });
+}
+
+/// A lease that a daemon no longer gives out was told all the same.
+#[test]
+fn a_lease_that_was_told_by_an_earlier_daemon_is_waited_for() {
+    enter("crash::a_lease_that_was_told_by_an_earlier_daemon_is_waited_for", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(TTL);
+        let mut client = Client::on_network(&daemon);
+        client.hold("a");
+        daemon.stop();
+        daemon.setup.ttl = Duration::from_millis(1);
+        daemon.run();
+        daemon.kill();
+        machine.boot();
+        let before = Instant::now();
+        daemon.setup.ttl = LONG;
+        daemon.run();
+        let mut next = first(&daemon);
+        assert!(before.elapsed() >= TTL, "{:?}", before.elapsed());
+        next.hold("a");
+    });
+}
