@@ -22,12 +22,13 @@ fn the_wait_is_shown_on_one_line_that_goes_when_it_is_over() {
     let mut first = user.start(&["a"]);
     user.wait_for("a", 1, 1);
     let mut waiter = Terminal::start(&user.command(&["run", "a", "b", "--", "echo", "mine"]));
-    let screen = waiter.shows("place 2 of 2");
-    let line = screen.lines().next().expect("it is the first");
-    assert!(line.starts_with("waiting for a, b ("), "{screen}");
     let holding = format!("by pid {} (\\u{{7}})", holder.pid().as_raw_nonzero());
-    assert!(line.contains("a is held for "), "{screen}");
-    assert!(line.ends_with(&holding), "{screen}");
+    waiter.wait("one line on what it waits for", |screen| {
+        screen.starts_with("waiting for a, b (")
+            && screen.contains("place 2 of 2")
+            && screen.contains("a is held for ")
+            && screen.ends_with(&holding)
+    });
     assert_eq!(holder.let_go(), 0);
     waiter.shows("place 1 of 1");
     assert_eq!(first.let_go(), 0);
@@ -39,8 +40,7 @@ fn the_wait_is_shown_on_one_line_that_goes_when_it_is_over() {
 fn a_line_that_is_too_long_is_cut() {
     let user = User::new();
     let _holder = user.hold(&["--info", &"long ".repeat(100), "a"]);
-    let mut waiter = Terminal::start(&user.command(&["run", "a", "--", "true"]));
-    waiter.resize(24, 40);
+    let mut waiter = Terminal::start_with_size(&user.command(&["run", "a", "--", "true"]), 24, 40);
     let screen = waiter.wait("a cut line", |screen| screen.lines().count() == 1 && screen.contains('…'));
     assert_eq!(screen.chars().count(), 39, "{screen}");
     waiter.press(CTRL_C);
@@ -66,17 +66,18 @@ fn a_job_in_the_background_waits_without_a_word() {
 #[test]
 fn ctrl_c_reaches_the_command_once_and_what_is_sent_to_run_is_passed_on() {
     let user = User::new();
-    // Two signals that come close together may be one: to a shell often, to this program sometimes, but not each time.
+    // Takes one signal after the other, none in the midst of something. Two that come close together may be one, but not each
+    // time.
     let script = "\
 import os, signal
-told = [0, 0]
-def tell(number, _):
-    told[number == 2] += 1
-    print('user' if number != 2 else 'int', told[number == 2], flush=True)
-signal.signal(signal.SIGINT, tell)
-signal.signal(signal.SIGUSR1, tell)
+names = {signal.SIGINT: 'int', signal.SIGUSR1: 'user'}
+signal.pthread_sigmask(signal.SIG_BLOCK, names)
+told = dict.fromkeys(names, 0)
 print('run', os.getppid(), flush=True)
-while True: signal.pause()
+while True:
+    number = signal.sigwait(names)
+    told[number] += 1
+    print(names[number], told[number], flush=True)
 ";
     let mut terminal = Terminal::start(&user.command(&["run", "a", "--", "python3", "-c", script]));
     let run = pid_after(&terminal.shows("run "), "run ");

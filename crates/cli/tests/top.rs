@@ -33,9 +33,11 @@ fn top(user: &User) -> Terminal {
     top
 }
 
-/// The row of the screen in which the text is.
-fn row(screen: &str, text: &str) -> usize {
-    screen.lines().position(|line| line.contains(text)).unwrap_or_else(|| panic!("no {text}:\n{screen}"))
+/// The rows of the screen in which the texts are; `None` if one is missing. A screen is drawn in several writes, so a test
+/// waits until all that it looks at is there.
+fn rows<const N: usize>(screen: &str, texts: [&str; N]) -> Option<[usize; N]> {
+    let rows = texts.map(|text| screen.lines().position(|line| line.contains(text)));
+    rows.iter().all(Option::is_some).then(|| rows.map(Option::unwrap_or_default))
 }
 
 #[test]
@@ -46,13 +48,18 @@ fn who_waits_longest_is_first_and_the_queue_of_what_is_selected_below() {
     let _waiter = user.start(&["--info", "patient", "--quiet", "busy"]);
     user.wait_for("busy", 1, 1);
     let mut top = top(&user);
-    let screen = top.shows("lockkeeper: 2 held, 1 waiting");
-    assert_eq!(screen.lines().count(), 24, "{screen}");
-    let head = row(&screen, "WAITING  LONGEST     HELD  NAME");
-    assert_eq!((row(&screen, "  nightly"), row(&screen, "keeper of idle")), (head + 1, head + 2), "{screen}");
-    assert!(row(&screen, "── busy: 1 held, 1 waiting") > head + 2, "{screen}");
     let pid = format!("pid {}  nightly", holder.pid().as_raw_nonzero());
-    assert!(row(&screen, "patient") == row(&screen, &pid) + 1, "{screen}");
+    let screen = top.wait("the queue of the longest wait below all locks", |screen| {
+        let list = ["lockkeeper: 2 held, 1 waiting", "LONGEST     HELD  NAME", "  nightly", "keeper of idle"];
+        let queue = ["── busy: 1 held, 1 waiting", &pid, "patient"];
+        let (Some([title, head, busy, idle]), Some([queue, held, waiting])) =
+            (rows(screen, list), rows(screen, queue))
+        else {
+            return false;
+        };
+        (title, busy, idle) == (0, head + 1, head + 2) && queue > idle && waiting == held + 1
+    });
+    assert_eq!(screen.lines().count(), 24, "{screen}");
     // The next one, by either key, and back.
     top.press("j");
     top.shows("── idle: 1 held, 0 waiting");
@@ -78,13 +85,16 @@ fn a_filter_and_another_order() {
     let mut top = top(&user);
     top.shows("3 held");
     top.press("sss");
-    let screen = top.shows("s sort (name)");
-    assert!(row(&screen, " alpha ") + 1 == row(&screen, " beta ") && screen.contains(" gamma "), "{screen}");
+    top.wait("the order of names", |screen| {
+        let found = rows(screen, [" alpha ", " beta ", " gamma ", "s sort (name)"]);
+        found.is_some_and(|[alpha, beta, gamma, _]| (beta, gamma) == (alpha + 1, alpha + 2))
+    });
     top.press("/GAM");
     top.shows("/GAM");
     top.press("\r");
-    let screen = top.shows("1 with \"GAM\"");
-    assert!(screen.contains(" gamma ") && !screen.contains(" alpha "), "{screen}");
+    top.wait("what has the text", |screen| {
+        rows(screen, ["1 with \"GAM\"", " gamma "]).is_some() && !screen.contains(" alpha ")
+    });
     top.press("\x1b");
     top.shows(" alpha ");
     top.press("\x03");
@@ -116,9 +126,12 @@ fn a_deadlock_is_marked_and_its_cycle_shown() {
     request(&one, "b", Some(a));
     request(&other, "a", Some(b));
     let top = top(&user);
-    let screen = top.shows("2 held, 2 waiting, 1 DEADLOCK");
-    let cycle = &screen[screen.find("deadlock: ").expect("it is shown")..];
-    assert!(cycle.contains("waits for a") || cycle.contains("waits for b"), "{screen}");
+    // After a second, the summary has the rate of grants in its midst.
+    top.wait("the deadlock and its cycle", |screen| {
+        let cycle = screen.split_once("deadlock: ").map_or("", |(_, cycle)| cycle);
+        rows(screen, ["2 held, 2 waiting", ", 1 DEADLOCK"]).is_some()
+            && (cycle.contains("waits for a") || cycle.contains("waits for b"))
+    });
     assert!(top.colours().contains("\x1b[31"), "{:?}", top.colours());
     let inspected = user.run(&["inspect", "--table"]);
     let inspected = String::from_utf8_lossy(&inspected.stdout);

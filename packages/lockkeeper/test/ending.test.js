@@ -186,14 +186,15 @@ test('waiting costs no processor time', async () => {
   const workers = [agent(), agent()];
   for (const worker of workers) await worker.ask('request', 'a', name);
   const mine = request(name);
-  const wall = performance.now();
-  const before = process.cpuUsage();
-  // The one test that is about time.
-  await new Promise((resolve) => setTimeout(resolve, 800));
-  const { user, system } = process.cpuUsage(before);
-  const share = (user + system) / 1000 / (performance.now() - wall);
+  // The runtime itself has something to do while threads are new. A wait that polls would never be quiet.
+  await until(async () => {
+    const wall = performance.now();
+    const before = process.cpuUsage();
+    await new Promise((resolve) => setTimeout(resolve, 800));
+    const { user, system } = process.cpuUsage(before);
+    return (user + system) / 1000 / (performance.now() - wall) < 0.3;
+  });
   assert.deepEqual(await modes(name), [['exclusive'], ['exclusive', 'exclusive', 'exclusive']]);
-  assert.ok(share < 0.3, `three requests that wait cost ${share.toFixed(2)} of a core`);
   release();
   for (const worker of workers) await worker.ask('release', 'a');
   mine.release();

@@ -97,7 +97,7 @@ let leaked = { held: [], pending: [] };
 // A lock or request that outlives its test was leaked, by the test or by the manager. Threads that were
 // terminated take their time to end, and what they had ends with them.
 afterEach(async () => {
-  const giveUp = performance.now() + 5_000;
+  const giveUp = performance.now() + 30_000;
   const before = leaked;
   await until(async () => {
     leaked = await locks.query();

@@ -12,7 +12,7 @@ use std::{
     process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio, id},
     sync::atomic::{AtomicU32, Ordering},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use terminal::Terminal;
 
@@ -97,6 +97,7 @@ impl User {
     }
 
     /// Waits until so many hold the lock and so many wait.
+    #[track_caller]
     pub(crate) fn wait_for(&self, name: &str, held: usize, pending: usize) {
         wait_until(|| {
             let json = String::from_utf8(self.run(&["query", "--json", name]).stdout).expect("it is text");
@@ -186,9 +187,15 @@ pub(crate) fn running(pid: Pid) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// Waits for something that happens elsewhere; a test that waits for ever is ended from outside.
+/// How long something may take before it counts as never. Only a test that fails waits that long.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Waits for something that happens elsewhere.
+#[track_caller]
 pub(crate) fn wait_until(mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
     while !happened() {
+        assert!(Instant::now() < deadline, "what was waited for does not happen");
         thread::sleep(Duration::from_millis(2));
     }
 }

@@ -1,5 +1,6 @@
 //! A terminal with somebody before it: a pseudo-terminal, its keys and its screen.
 
+use super::PATIENCE;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     process::{Pid, Signal, kill_process},
@@ -25,17 +26,18 @@ pub(crate) struct Terminal {
     pub(crate) child: Child,
 }
 
-/// How long something may take that is not to take any time.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 impl Terminal {
     /// Starts a command that has this terminal as its own, of 80 × 24.
     pub(crate) fn start(command: &Command) -> Self {
+        Self::start_with_size(command, 24, 80)
+    }
+
+    pub(crate) fn start_with_size(command: &Command, rows: u16, columns: u16) -> Self {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let ours = openpt(flags).expect("there is a pseudo-terminal");
         grantpt(&ours).and_then(|()| unlockpt(&ours)).expect("it is ours");
         let theirs = ioctl_tiocgptpeer(&ours, flags).expect("it has another side");
-        tcsetwinsize(&ours, size(24, 80)).expect("it is a terminal");
+        tcsetwinsize(&ours, size(rows, columns)).expect("it is a terminal");
         // A session of its own, with the terminal as its controlling one.
         let mut session = Command::new("setsid");
         // Whoever started the tests may ignore signals, which would be inherited.
@@ -49,7 +51,7 @@ impl Terminal {
         let side = || theirs.try_clone().expect("there are descriptors left");
         let child = session.stdin(side()).stdout(side()).stderr(side()).spawn().expect("it starts");
         let ours = Arc::new(File::from(ours));
-        let screen = Arc::new(Mutex::new(vt100::Parser::new(some(24), some(80), 0)));
+        let screen = Arc::new(Mutex::new(vt100::Parser::new(some(rows), some(columns), 0)));
         let (watched, shown) = (Arc::downgrade(&ours), Arc::clone(&screen));
         let copy = move || while watched.upgrade().is_some_and(|side| copy(&side, &shown)) {};
         Self { ours: Some(ours), screen, reader: thread::spawn(copy), child }
