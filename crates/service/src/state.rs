@@ -418,16 +418,23 @@ impl State {
             Record::Open { session, ref secret, bucket, origin, hello, ttl, owner } => {
                 self.open(session, *secret, bucket, origin, hello, ttl, owner)?;
             }
-            Record::Resume { session, hello, ack, ttl, keeps_fifo } => {
-                self.change(session)?;
-                self.ack(session, ack);
-                let session = self.known(session)?;
+            Record::Resume { session: id, hello, ack, ttl, keeps_fifo } => {
+                self.change(id)?;
+                self.ack(id, ack);
+                let session = self.known(id)?;
                 session.hello = hello;
                 session.attachment += 1;
                 session.number += 1;
-                session.lower_after(session.number, ttl);
+                let told = if holds(Rule::WelcomeNumber) { None } else { session.notices.keys().next().copied() };
+                session.lower_after(told.unwrap_or(session.number), ttl);
                 if !keeps_fifo {
                     session.fifo = None;
+                }
+                if !holds(Rule::ResumeKeepsRequests) {
+                    let rids: Vec<_> = session.requests.keys().copied().collect();
+                    for rid in rids {
+                        self.release(id, rid, effects)?;
+                    }
                 }
             }
             Record::Fifo { session, fifo } => {
