@@ -425,7 +425,8 @@ impl State {
                 session.hello = hello;
                 session.attachment += 1;
                 session.number += 1;
-                let told = if holds(Rule::WelcomeNumber) { None } else { session.notices.keys().next().copied() };
+                let told =
+                    if holds(Rule::WelcomeNumber) { None } else { session.notices.keys().next().copied() };
                 session.lower_after(told.unwrap_or(session.number), ttl);
                 if !keeps_fifo {
                     session.fifo = None;

@@ -5,7 +5,6 @@
 #![allow(dead_code, reason = "not every suite needs all of it")]
 
 #[cfg(feature = "connect")]
-#[path = "../../../server/tests/protocol/daemon.rs"]
 pub(crate) mod daemon;
 
 use lockkeeper::Locks;

@@ -1,0 +1,148 @@
+//! A daemon on a thread of the test's, with a directory of its own.
+
+use lockkeeper_core::Limits;
+use lockkeeper_server::{Config, Listen, serve};
+use std::{
+    env, fs,
+    future::pending,
+    net::{SocketAddr, TcpListener},
+    os::unix::{fs::DirBuilderExt, net::UnixStream},
+    path::PathBuf,
+    process,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+use tokio::{runtime, sync::oneshot, task::LocalSet};
+
+pub(crate) struct Daemon {
+    dir: PathBuf,
+    pub(crate) config: Config,
+    running: Option<Running>,
+}
+
+struct Running {
+    stop: oneshot::Sender<()>,
+    kill: oneshot::Sender<()>,
+    thread: JoinHandle<()>,
+}
+
+impl Daemon {
+    pub(crate) fn start() -> Self {
+        Self::start_with(|_| {})
+    }
+
+    /// Starts it with a port on the loopback too.
+    pub(crate) fn on_network() -> Self {
+        Self::on_network_with(|_| {})
+    }
+
+    pub(crate) fn on_network_with(change: impl FnOnce(&mut Config)) -> Self {
+        // Opened here once, so that it is the same in all lives of the daemon, and nobody else's in between.
+        let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        let address = port.local_addr().expect("it has an address");
+        Self::start_with(|config| {
+            config.listen = Some(Listen { given: Some(Arc::new(port)), ..Listen::at(address) });
+            change(config);
+        })
+    }
+
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.listen().address
+    }
+
+    pub(crate) fn listen(&self) -> &Listen {
+        self.config.listen.as_ref().expect("it is on the network")
+    }
+
+    /// A file in its directory.
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let dir = env::temp_dir().join(format!("lockkeeper-protocol-{}-{number}", process::id()));
+        fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the test");
+        let mut config = Config {
+            socket: dir.join("daemon.sock"),
+            given: None,
+            listen: None,
+            state_dir: dir.join("state"),
+            // Longer than a test: nobody is given up on, unless a test wants that.
+            ttl: Duration::from_secs(600),
+            ttl_bounds: (Duration::from_millis(1), Duration::from_secs(600)),
+            sync: false,
+            idle: None,
+            limits: Limits::default(),
+        };
+        change(&mut config);
+        let mut daemon = Self { dir, config, running: None };
+        daemon.run();
+        daemon
+    }
+
+    /// Has it leave in good order.
+    pub(crate) fn stop(&mut self) {
+        let Running { stop, kill, thread } = self.running.take().expect("it runs");
+        stop.send(()).expect("it listens");
+        thread.join().expect("it leaves in good order");
+        drop(kill);
+    }
+
+    /// Ends it where it stands, as a signal would: it says no goodbye and writes nothing down.
+    pub(crate) fn kill(&mut self) {
+        let Some(Running { kill, thread, .. }) = self.running.take() else { return };
+        // It may have ended by itself, in a test that has failed already.
+        let _ = kill.send(());
+        let _ = thread.join();
+    }
+
+    /// Starts it again, on what it has left.
+    pub(crate) fn run(&mut self) {
+        let config = self.config.clone();
+        let ((stop, stopped), (kill, killed)) = (oneshot::channel(), oneshot::channel());
+        let thread = thread::spawn(move || {
+            let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            LocalSet::new().block_on(&runtime, async {
+                tokio::select! {
+                    served = serve(config, when(stopped)) => served.expect("it serves"),
+                    () = when(killed) => {}
+                }
+            });
+        });
+        self.running = Some(Running { stop, kill, thread });
+    }
+
+    pub(crate) fn connect(&self) -> UnixStream {
+        loop {
+            match UnixStream::connect(&self.config.socket) {
+                Ok(stream) => return stream,
+                // It has been started, and is on its way.
+                Err(error) => {
+                    let thread = self.running.as_ref().map(|running| &running.thread);
+                    assert!(thread.is_some_and(|thread| !thread.is_finished()), "no daemon: {error}");
+                    thread::yield_now();
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// Done when it is told; never if nobody can tell any more.
+async fn when(told: oneshot::Receiver<()>) {
+    if told.await.is_err() {
+        pending().await
+    }
+}
