@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lockkeeper_wire::{ToClient, ToServer};
+use lockkeeper_wire::v2::{ToClient, ToServer};
 
 /// A macro and not a function: the two have the same methods, but no trait.
 macro_rules! round_trip {

@@ -4,7 +4,10 @@ mod common;
 
 use common::{User, wait_until};
 use lockkeeper_core::Mode;
-use lockkeeper_wire::{Flags, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{
+    frame,
+    v2::{Flags, ToClient, ToServer, VERSION},
+};
 use rustix::process::Pid;
 use std::{
     fs,
@@ -108,8 +111,19 @@ impl Client {
         let stream = UnixStream::connect(socket).expect("a daemon listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
         let mut client = Self { stream, output: Vec::new(), rid: 0 };
-        client.say(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
-        client.hear_each(1, |message| matches!(message, ToClient::Welcome { .. }));
+        client.say(&ToServer::Hello {
+            version: VERSION,
+            features: 0,
+            hello: 1,
+            bucket: "default",
+            resume: None,
+            ack: 0,
+            token: None,
+            // It has a lease, and sends no pings.
+            ttl: Some(600_000),
+            owner: None,
+        });
+        client.hear_each(2, |message| matches!(message, ToClient::Welcome { .. } | ToClient::Synced));
         client
     }
 
@@ -120,7 +134,7 @@ impl Client {
     fn ask(&mut self, name: &str) {
         self.rid += 1;
         let (rid, scope, flags) = (self.rid, vec![(name.as_bytes(), Mode::Exclusive)], Flags::default());
-        self.say(&ToServer::Request { rid, scope, flags, nested_in: None, info: None });
+        self.say(&ToServer::Request { ack: 1, rid, scope, flags, nested_in: None, info: None });
     }
 
     /// Sends what was said, and hears so many messages of one kind.
@@ -145,11 +159,28 @@ impl Client {
     /// How many hold or wait, for a name or for any.
     fn query(&mut self, name: Option<&str>) -> usize {
         self.rid += 1;
-        self.say(&ToServer::Query { rid: self.rid, name: name.map(str::as_bytes), deadlocks: false });
+        let (rid, name) = (self.rid, name.map(str::as_bytes));
+        self.say(&ToServer::Query { ack: 1, rid, name, deadlocks: false });
         self.hear_each(0, |_| true);
-        match ToClient::decode(&self.hear()).expect("a message") {
-            ToClient::Snapshot { entries, .. } => entries.len(),
-            other => panic!("not a snapshot: {other:?}"),
+        let mut count = 0;
+        loop {
+            match ToClient::decode(&self.hear()).expect("a message") {
+                ToClient::Snapshot { entries, more, .. } => {
+                    count += entries.len();
+                    if !more {
+                        return count;
+                    }
+                }
+                other => panic!("not a snapshot: {other:?}"),
+            }
         }
+    }
+}
+
+impl Drop for Client {
+    /// Its session would otherwise last as long as its lease.
+    fn drop(&mut self) {
+        self.say(&ToServer::Bye { ack: 1 });
+        let _ = self.stream.write_all(&self.output);
     }
 }
