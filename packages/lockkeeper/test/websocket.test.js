@@ -85,7 +85,7 @@ test('a release that falls into the gap is done, and told', async () => {
 });
 
 test('a network that is gone: locks are lost, others are let in, and the manager comes back', async () => {
-  const { url } = await serve('--ttl', '2s');
+  const { url } = await serve('--ttl', '4s');
   const between = await network(url);
   const [near, far] = [await connected(between.url), await connected(url)];
   const held = await hold(near, 'a');
@@ -113,7 +113,7 @@ test('connects that fail leave nothing behind', async () => {
 });
 
 test('code that blocks its thread past the lease sees at once that its lock is lost', async () => {
-  const { url } = await serve('--ttl', '1s');
+  const { url } = await serve('--ttl', '3s');
   const blocked = await run(new URL('fixtures/network.js', import.meta.url), ['blocked', url]);
   assert.deepEqual([blocked.stdout.trim(), blocked.code], ['true false false true lost', 0], blocked.stderr);
 });
