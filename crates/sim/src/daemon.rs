@@ -101,7 +101,11 @@ impl World {
         ServerConfig {
             ttl: Ttl { default: ttl, min, max },
             limits: Limits { requests_per_client, ..Limits::default() },
-            sessions: if self.plan.limits && self.random.chance(150) && !self.calm { FEW_SESSIONS } else { 1000 },
+            sessions: if self.plan.limits && self.random.chance(150) && !self.calm {
+                FEW_SESSIONS
+            } else {
+                1000
+            },
             buckets: 10,
             backlog: 1 << 20,
             hash,

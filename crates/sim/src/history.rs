@@ -149,7 +149,9 @@ impl World {
         let scope = wish.scope.clone();
         let steals = wish.steal;
         if self.plan.never_refuses() && self.overtakes_own(session, rid) {
-            return self.fail(format!("request {rid} of {session:016x} is made before an earlier one of its client"));
+            return self.fail(format!(
+                "request {rid} of {session:016x} is made before an earlier one of its client"
+            ));
         }
         let bucket = self.history.buckets.get(&session).cloned().unwrap_or_default();
         let queue = self.history.queues.entry(bucket).or_default();
