@@ -34,6 +34,10 @@ pub enum Rule {
     LowerAfterAck,
     /// A newer Welcome cancels an older lowering.
     NewerCancelsLowering,
+    /// A session has its requests, however often its client connects.
+    ResumeKeepsRequests,
+    /// A session lives by its FIFO until its client knows that it has a lease.
+    FifoUntilAck,
     /// What was broken is told until it is acknowledged.
     KeepTombstones,
     /// The Welcome's number exceeds those that are sent with it.

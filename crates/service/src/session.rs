@@ -405,13 +405,13 @@ impl<T> Session<T> {
 
     /// Up to when locks can be considered held without another word of the server; none if there is no lease.
     pub fn lease_deadline(&self) -> Option<Micros> {
-        self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(belief(ttl)))
+        let longer = u64::from(!holds(Rule::LeaseIsStrict));
+        self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(belief(ttl)) + longer)
     }
 
     /// Whether the session can be considered alive at this time.
     pub fn lease_is_valid(&self, now: Micros) -> bool {
-        let strict = u64::from(!holds(Rule::LeaseIsStrict));
-        self.lease_deadline().is_none_or(|deadline| now < deadline + strict)
+        self.lease_deadline().is_none_or(|deadline| now < deadline)
     }
 
     /// Ends the session with all it has. The driver sends what there is and closes the connection.

@@ -39,6 +39,8 @@ pub(crate) struct Wish {
     pub(crate) scope: Vec<(Name, Mode)>,
     pub(crate) kind: Kind,
     pub(crate) steal: bool,
+    /// It may be refused, and then be asked again.
+    pub(crate) conditional: bool,
     pub(crate) token: Option<u64>,
     /// Whether the host released or detached it.
     pub(crate) given_up: bool,
@@ -195,10 +197,14 @@ impl World {
         }
         self.learn_numbers(index);
         let mut gained = !was_valid && self.clients[index].session.lease_is_valid(now);
+        let mut granted = Vec::new();
         let mut fifo = false;
         for event in events {
             note!(self, "client {index}: {event:?}");
-            gained |= matches!(event, Event::Granted { .. });
+            if let Event::Granted { key, .. } = event {
+                gained = true;
+                granted.push(key);
+            }
             fifo |= matches!(event, Event::Fifo);
             self.on_event(index, event);
         }
@@ -209,6 +215,13 @@ impl World {
             && let Some(current) = self.clients[index].current.take()
         {
             self.client_closes(current);
+        }
+        let client = &self.clients[index];
+        let expired = |key: &&Key| client.live.contains(key) && !client.session.is_held(now, **key);
+        if let Some(key) = granted.iter().find(expired) {
+            // A host that does not ask again would work without its lock.
+            let what = format!("client {index}: {key} is granted although its lease is over");
+            self.fail(what);
         }
         if gained {
             self.check_beliefs(index);
@@ -234,10 +247,15 @@ impl World {
             _ => return,
         };
         let steal = matches!(input, Input::Request(request) if request.flags.steal);
+        let conditional = match input {
+            Input::Request(request) => request.flags.if_available || request.flags.refuse_deadlock,
+            _ => true,
+        };
         let wish = Wish {
             scope,
             kind,
             steal,
+            conditional,
             token: None,
             given_up: false,
             over: false,

@@ -97,11 +97,15 @@ impl World {
         let ttl = self.random.pick(&self.plan.ttls);
         let min = self.plan.ttls.iter().min().copied().unwrap_or(ttl);
         let max = self.plan.ttls.iter().max().copied().unwrap_or(ttl);
-        let requests_per_client = self.random.pick(&[3, 16, 16, 16]);
+        let requests_per_client = if self.plan.limits { self.random.pick(&[3, 16]) } else { 1000 };
         ServerConfig {
             ttl: Ttl { default: ttl, min, max },
             limits: Limits { requests_per_client, ..Limits::default() },
-            sessions: if self.random.chance(50) && !self.calm { FEW_SESSIONS } else { 1000 },
+            sessions: if self.plan.limits && self.random.chance(150) && !self.calm {
+                FEW_SESSIONS
+            } else {
+                1000
+            },
             buckets: 10,
             backlog: 1 << 20,
             hash,
@@ -365,8 +369,7 @@ impl World {
             let (lost, silent) = (self.random.chance(500), self.random.chance(500));
             if killed && lost && !round.batch.is_empty() {
                 self.disk.tear();
-                // Sabotage may have let answers out: they are sent before the end.
-                self.speak(index, usize::MAX);
+                self.flush(index);
                 return self.kill_and_restart(index, "killed before it committed");
             }
             if !round.batch.is_empty() {
@@ -435,6 +438,17 @@ impl World {
                 note!(self, "daemon {index} closes connection {connection}");
                 self.server_closes(connection, false);
             }
+        }
+    }
+
+    /// Sends all that may be sent, although nobody said that there is something: a driver writes whenever it can.
+    fn flush(&mut self, index: usize) {
+        let connections: Vec<_> = self.daemons[index].connections.iter().map(|(id, at)| (*id, *at)).collect();
+        for (id, connection) in connections {
+            let Some(server) = &mut self.daemons[index].server else { return };
+            let output = server.output(id).to_vec();
+            server.sent(id, output.len());
+            self.send(connection, Direction::Down, &output);
         }
     }
 

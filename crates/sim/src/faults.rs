@@ -43,7 +43,8 @@ impl World {
             Some(3) => self.suspend(),
             Some(4) => {
                 self.kill(daemon, "killed");
-                let pause = self.choose_outage();
+                let chosen = self.choose_outage();
+                let pause = self.plan.restart_after.unwrap_or(chosen);
                 self.after(pause, Happening::Start(daemon));
             }
             Some(5) => self.stop(daemon),

@@ -105,8 +105,10 @@ impl World {
             return self.propose_beat(index);
         }
         let skips = !self.plan.keeps(DriverRule::ApplyEveryEntry) && self.random.chance(100);
+        // What it watches lags behind the key.
         let entries = self.store.entries.len();
-        self.apply_entries(index, entries, skips);
+        let lag = if self.calm || self.random.chance(700) { 0 } else { self.random.index(4) };
+        self.apply_entries(index, entries.saturating_sub(lag), skips);
         let now = self.daemons[index].clock.read(self.now);
         let (revision, owner) = (self.store.revision, self.store.owner);
         let Some(follower) = &mut self.daemons[index].follower else { return };
@@ -120,7 +122,7 @@ impl World {
         }
         let overdue = now - follower.since >= self.plan.takeover_after;
         if (overdue || owner.is_none()) && follower.takeover.is_none() {
-            let request = Request::TakeOver { guard: follower.revision, at: follower.applied };
+            let request = Request::TakeOver { guard: follower.revision, at: entries };
             let operation = self.send_to_log(index, request);
             if let Some(follower) = &mut self.daemons[index].follower {
                 follower.takeover = Some(operation);

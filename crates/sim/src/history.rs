@@ -148,6 +148,11 @@ impl World {
         }
         let scope = wish.scope.clone();
         let steals = wish.steal;
+        if self.plan.never_refuses() && self.overtakes_own(session, rid) {
+            return self.fail(format!(
+                "request {rid} of {session:016x} is made before an earlier one of its client"
+            ));
+        }
         let bucket = self.history.buckets.get(&session).cloned().unwrap_or_default();
         let queue = self.history.queues.entry(bucket).or_default();
         let before = |queued: &&Queued| (queued.held || !steals) && conflict(&queued.scope, &scope);
@@ -158,6 +163,19 @@ impl World {
                 "request {rid} of {session:016x} is granted although {number} of {other:016x} was before it"
             ));
         }
+    }
+
+    /// Whether a client has asked before, in the same session, for what conflicts, and is not heard yet.
+    fn overtakes_own(&self, session: SessionId, rid: u64) -> bool {
+        let Some(&(client, key)) = self.history.numbers.get(&(session, rid)) else { return false };
+        let client = &self.clients[client];
+        let scope = &client.wishes[&key].scope;
+        client.live.iter().any(|earlier| {
+            let wish = &client.wishes[earlier];
+            let same = wish.number.is_some_and(|(id, _)| id == session);
+            let asked = !wish.conditional && !wish.given_up && wish.made == 0;
+            *earlier < key && same && asked && conflict(&wish.scope, scope)
+        })
     }
 
     /// A request that waited is granted: nothing before it may conflict, nor anything that is held.
@@ -231,6 +249,10 @@ impl World {
     /// A server's state is that of the log. Looked at now and then.
     pub(crate) fn compare_with_replica(&mut self, index: usize) {
         if !self.history.batches.is_multiple_of(32) {
+            return;
+        }
+        // One that does not lead any more may be ahead by a batch of its own.
+        if self.daemons.len() > 1 && self.store.owner != Some((index, self.daemons[index].life)) {
             return;
         }
         let Some(server) = &mut self.daemons[index].server else { return };

@@ -126,6 +126,25 @@ impl World {
             };
             self.put(index, direction, Packet::Message(message.into(), descriptor));
             bytes = &bytes[length..];
+            if !self.calm && !bytes.is_empty() && self.random.chance(self.plan.cut_between) {
+                self.cut_between(index, direction);
+            }
+        }
+    }
+
+    /// Nothing more gets through. Local connections break for both sides, a network may say nothing.
+    fn cut_between(&mut self, index: usize, direction: Direction) {
+        note!(self, "connection {index} is cut between two messages");
+        let all = self.flight(index, direction);
+        self.cut(index, direction, all, 0);
+        let local = self.connections[index].origin == Origin::Local;
+        if local || !self.random.chance(self.plan.unnoticed) {
+            let last = self.connections[index].pipe(direction).last;
+            self.at(last, Happening::Notice(index, direction));
+        }
+        if local {
+            let other = if direction == Direction::Up { Direction::Down } else { Direction::Up };
+            self.at(self.now, Happening::Notice(index, other));
         }
     }
 

@@ -44,6 +44,10 @@ pub struct Plan {
     pub faults: Faults,
     /// That a server is killed when it commits.
     pub kill_at_commit: u64,
+    /// That a direction of a connection is cut between two messages that are sent together.
+    pub cut_between: u64,
+    /// How long a server that was killed is gone, if that does not depend on chance.
+    pub restart_after: Option<Micros>,
     /// That what was on its way is lost when a connection is cut.
     pub lose_flight: u64,
     /// That the end of a connection is not noticed, for each side.
@@ -64,6 +68,8 @@ pub struct Plan {
     pub log_delay: Delay,
     /// After how long without a change of the leader's key another daemon takes over.
     pub takeover_after: Micros,
+    /// Whether servers may have limits that are reached.
+    pub limits: bool,
     /// Rules that the drivers do not keep.
     pub away: Vec<DriverRule>,
 }
@@ -153,6 +159,8 @@ impl Plan {
             fault_every: 0,
             faults: Faults::default(),
             kill_at_commit: 0,
+            cut_between: 0,
+            restart_after: None,
             lose_flight: 500,
             unnoticed: 300,
             leaky: 300,
@@ -163,6 +171,7 @@ impl Plan {
             lose_log_message: 0,
             log_delay: Delay::NONE,
             takeover_after: 250_000,
+            limits: false,
             away: Vec::new(),
         }
     }
@@ -248,6 +257,8 @@ impl Plan {
                 partition: weight(random, 3),
             },
             kill_at_commit: if intensity > 0 && random.chance(300) { random.between(1, 20) } else { 0 },
+            cut_between: if intensity > 0 { seldom(random, 100) } else { 0 },
+            restart_after: (random.chance(200)).then_some(0),
             lose_flight: random.pick(&[0, 300, 500, 1000]),
             unnoticed: random.pick(&[0, 300, 800]),
             leaky: random.pick(&[0, 300, 1000]),
@@ -262,8 +273,14 @@ impl Plan {
                 _ => Delay { zero: 100, max: lease / 20, long: 50, long_max: lease * 2 },
             },
             takeover_after: (lease / 4 - 1).min(250_000),
+            limits: random.chance(300),
             away: Vec::new(),
         }
+    }
+
+    /// Whether a request is refused only if it asks for that.
+    pub(crate) fn never_refuses(&self) -> bool {
+        !self.limits && self.faults.full == 0
     }
 
     pub(crate) fn keeps(&self, rule: DriverRule) -> bool {

@@ -84,6 +84,9 @@ pub(crate) struct World {
     pub(crate) stats: Stats,
 }
 
+/// More than ever happens in a run. A machine that wants to be woken again and again at the same time reaches it.
+const MOST_HAPPENINGS: u64 = 1_000_000;
+
 /// How often somebody looks whether all is over.
 pub(crate) const LOOK_EVERY: Micros = 1_000_000;
 
@@ -147,6 +150,9 @@ impl World {
             let Some(Reverse((at, _, happening))) = self.queue.pop() else { break };
             self.now = at;
             self.stats.happenings += 1;
+            if self.stats.happenings > MOST_HAPPENINGS {
+                self.fail("time does not go on: too much happens");
+            }
             if happening == Happening::Finish {
                 self.check_nothing_left();
                 break;
