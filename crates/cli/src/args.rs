@@ -5,7 +5,7 @@ use crate::{
     settings::{Settings, Span},
 };
 use clap::{Parser, Subcommand};
-use lockkeeper_client::{Endpoint, Error, Session, code};
+use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
 use lockkeeper_core::Name;
 use std::{
     env,
@@ -295,7 +295,7 @@ pub(crate) struct Token {
 pub(crate) fn session() -> Result<Session, Failure> {
     let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
     let program = env::current_exe().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
-    Session::open(&endpoint, Some(program), &bucket()).map_err(failed)
+    Session::open(&endpoint, Options::new(bucket()).program(Some(program)), Callbacks).map_err(failed)
 }
 
 /// The bucket whose locks are meant.

@@ -18,7 +18,7 @@ use std::{
 pub(crate) fn query(args: Query) -> Done {
     let session = args::session()?;
     let name = args.name.as_deref().map(args::name);
-    let entries = session.query(name.as_ref()).map_err(args::failed)?;
+    let entries = session.query(name.as_ref()).map_err(args::failed)?.entries;
     print(&args, || query_json(&entries), || query_table(&entries, name.as_ref()))
 }
 
@@ -35,9 +35,9 @@ pub(crate) fn inspect(args: Query) -> Done {
 /// Leaves the requests that ask for the name, with all their names, and the cycles that they are in.
 fn only(snapshot: &mut Snapshot, name: &Name) {
     let asking = snapshot.entries.iter().filter(|entry| entry.name == *name);
-    let asking: HashSet<u64> = asking.map(|entry| entry.ticket).collect();
-    snapshot.entries.retain(|entry| asking.contains(&entry.ticket));
-    snapshot.deadlocks.retain(|deadlock| deadlock.cycle.iter().any(|step| asking.contains(&step.ticket)));
+    let asking: HashSet<u64> = asking.map(|entry| entry.arrival).collect();
+    snapshot.entries.retain(|entry| asking.contains(&entry.arrival));
+    snapshot.deadlocks.retain(|deadlock| deadlock.cycle.iter().any(|step| asking.contains(&step.arrival)));
 }
 
 /// A table for people, JSON for programs.
@@ -58,7 +58,7 @@ fn inspect_json(snapshot: &Snapshot) -> String {
     let json = |request: &&[Entry]| {
         let first = &request[0];
         let scope = show::array(request.iter().map(|entry| place(entry).end()));
-        let object = Object::new().text("request", &first.ticket.to_string()).raw("scope", scope);
+        let object = Object::new().text("request", &first.arrival.to_string()).raw("scope", scope);
         let mut object = about(object, first);
         if let Some(outer) = first.nested_in {
             object = object.text("nestedIn", &outer.to_string());
@@ -66,7 +66,7 @@ fn inspect_json(snapshot: &Snapshot) -> String {
         object.raw("stole", first.stole).end()
     };
     let step = |step: &Step| {
-        let object = Object::new().text("request", &step.ticket.to_string());
+        let object = Object::new().text("request", &step.arrival.to_string());
         match &step.waits_for {
             Some(name) => object.raw("waitsFor", Object::new().name(name).end()).end(),
             None => object.end(),
@@ -98,8 +98,11 @@ fn about(object: Object, entry: &Entry) -> Object {
     if let Some(info) = &entry.info {
         object = object.text("info", info);
     }
-    if let Some(pid) = entry.pid {
+    if let Some(pid) = show::pid(entry) {
         object = object.raw("pid", pid);
+    }
+    if let Some(owner) = &entry.owner {
+        object = object.text("owner", owner);
     }
     object.raw("since", entry.since)
 }
@@ -131,15 +134,15 @@ fn inspect_table(snapshot: &Snapshot, name: Option<&Name>) -> String {
     }
     let mut table = Table::new(["STATE", "FOR", "PID", "TOKEN", "REQUEST", "CLIENT", "NAMES", "WHO"]);
     let in_cycles: HashSet<u64> =
-        snapshot.deadlocks.iter().flat_map(|deadlock| &deadlock.cycle).map(|step| step.ticket).collect();
+        snapshot.deadlocks.iter().flat_map(|deadlock| &deadlock.cycle).map(|step| step.arrival).collect();
     for request in requests(&snapshot.entries) {
         let first = &request[0];
         let (paint, state) = match state(first) {
-            (_, "waiting") if in_cycles.contains(&first.ticket) => (Paint::Red, "deadlock"),
+            (_, "waiting") if in_cycles.contains(&first.arrival) => (Paint::Red, "deadlock"),
             state => state,
         };
         let names: Vec<String> = request.iter().map(name_and_mode).collect();
-        let mut number = first.ticket.to_string();
+        let mut number = first.arrival.to_string();
         if let Some(outer) = first.nested_in {
             let _ = write!(number, " in {outer}");
         }
@@ -159,7 +162,7 @@ fn inspect_table(snapshot: &Snapshot, name: Option<&Name>) -> String {
 
 /// The cycles, and what to do about them.
 fn deadlocks(snapshot: &Snapshot, text: &mut String) {
-    let first = |entry: &'_ Entry| (entry.ticket, show::who(entry));
+    let first = |entry: &'_ Entry| (entry.arrival, show::who(entry));
     let who: HashMap<u64, String> = match snapshot.deadlocks.is_empty() {
         true => HashMap::new(),
         false => snapshot.entries.iter().map(first).collect(),
@@ -168,10 +171,12 @@ fn deadlocks(snapshot: &Snapshot, text: &mut String) {
         let head = painted_if(show::colour(), Paint::Red, "Deadlock");
         let _ = write!(text, "\n{head}: each of these waits for the next, the last for the first.\n");
         for step in cycle {
-            let who = who.get(&step.ticket).map(|who| format!(" ({who})")).unwrap_or_default();
+            let who = who.get(&step.arrival).map(|who| format!(" ({who})")).unwrap_or_default();
             let _ = match &step.waits_for {
-                Some(name) => writeln!(text, "  request {}{who} waits for {}", step.ticket, show::name(name)),
-                None => writeln!(text, "  request {}{who} waits for what it asked for next", step.ticket),
+                Some(name) => {
+                    writeln!(text, "  request {}{who} waits for {}", step.arrival, show::name(name))
+                }
+                None => writeln!(text, "  request {}{who} waits for what it asked for next", step.arrival),
             };
         }
         if let Some(name) = cycle.iter().find_map(|step| step.waits_for.as_ref()) {
@@ -183,7 +188,7 @@ fn deadlocks(snapshot: &Snapshot, text: &mut String) {
 
 /// The entries of each request.
 fn requests(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
-    entries.chunk_by(|one, other| one.ticket == other.ticket)
+    entries.chunk_by(|one, other| one.arrival == other.arrival)
 }
 
 fn state(entry: &Entry) -> (Paint, &'static str) {
@@ -191,7 +196,7 @@ fn state(entry: &Entry) -> (Paint, &'static str) {
 }
 
 fn pid(entry: &Entry) -> String {
-    entry.pid.map(|pid| pid.to_string()).unwrap_or_default()
+    show::pid(entry).map(|pid| pid.to_string()).unwrap_or_default()
 }
 
 fn name_and_mode(entry: &Entry) -> String {
@@ -210,25 +215,24 @@ mod tests {
             name: Name::from("a \"b\"\u{1b}"),
             mode: Mode::Exclusive,
             client_id: "c0".into(),
-            ticket: 1,
+            arrival: 1,
             token: Some(1 << 60),
             info: Some("nightly".into()),
             since: 1500,
             nested_in: None,
             stole: true,
-            pid: Some(71),
+            owner: Some("pid 71 ann@here".into()),
         };
         let too = Entry { name: Name::from("z"), mode: Mode::Shared, ..held.clone() };
-        let (token, info, pid) = (None, None, None);
+        let (token, info, owner) = (None, None, None);
         let waits =
-            Entry { token, info, pid, client_id: "c1".into(), ticket: 2, stole: false, ..too.clone() };
+            Entry { token, info, owner, client_id: "c1".into(), arrival: 2, stole: false, ..too.clone() };
         vec![held, too, Entry { nested_in: Some(1), ..waits }]
     }
 
     #[test]
     fn json_of_a_query_is_one_line_of_held_and_pending() {
-        let common =
-            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"since":1500}"#;
+        let common = r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"owner":"pid 71 ann@here","since":1500}"#;
         let expected = format!(
             "{}{common},{}{common}{}\n",
             r#"{"held":[{"name":"a \"b\"\u001b","mode":"exclusive","#,
@@ -240,8 +244,8 @@ mod tests {
     }
 
     fn snapshot() -> Snapshot {
-        let cycle = [(1, None), (2, Some("z"))].map(|(ticket, waits_for)| Step {
-            ticket,
+        let cycle = [(1, None), (2, Some("z"))].map(|(arrival, waits_for)| Step {
+            arrival,
             client_id: String::new(),
             waits_for: waits_for.map(Name::from),
         });
@@ -253,7 +257,7 @@ mod tests {
     fn json_of_an_inspection_has_requests_with_their_scopes_and_deadlocks() {
         let expected = concat!(
             r#"{"held":[{"request":"1","scope":[{"name":"a \"b\"\u001b","mode":"exclusive"},{"name":"z","mode":"shared"}],"#,
-            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"since":1500,"stole":true}],"#,
+            r#""clientId":"c0","token":"1152921504606846976","info":"nightly","pid":71,"owner":"pid 71 ann@here","since":1500,"stole":true}],"#,
             r#""pending":[{"request":"2","scope":[{"name":"z","mode":"shared"}],"clientId":"c1","since":1500,"#,
             r#""nestedIn":"1","stole":false}],"#,
             r#""deadlocks":[{"cycle":[{"request":"1"},{"request":"2","waitsFor":{"name":"z"}}]}]}"#,

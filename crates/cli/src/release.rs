@@ -12,7 +12,7 @@ pub(crate) fn release(args: Release) -> Done {
     let session = args::session()?;
     let name = args::name(&args.name);
     let holders = || -> Result<Vec<Entry>, Failure> {
-        let mut entries = session.query(Some(&name)).map_err(args::failed)?;
+        let mut entries = session.query(Some(&name)).map_err(args::failed)?.entries;
         entries.retain(|entry| entry.token.is_some());
         Ok(entries)
     };

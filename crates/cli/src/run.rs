@@ -4,7 +4,7 @@ mod child;
 mod wait;
 
 use crate::{Done, Failure, args, args::Run, exit};
-use lockkeeper_client::{Answer, Event, Flags, Request, Session};
+use lockkeeper_client::{Error, Flags, Key, Outcome, Request, Session, Snapshot, Update};
 use lockkeeper_core::{Cause, Mode, Name};
 use rustix::{process::geteuid, system::uname};
 use signal_hook::{
@@ -14,19 +14,16 @@ use signal_hook::{
 use std::{
     env,
     path::Path,
-    sync::{
-        Arc,
-        mpsc::{self, Receiver, RecvTimeoutError, Sender},
-    },
+    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
     time::{Duration, Instant},
 };
 use wait::Wait;
 
 /// What `run` waits for.
 enum News {
-    Lock(Event),
+    Lock(Update),
     /// Who is in the way, for who looks on.
-    Queue(Answer),
+    Queue(Result<Snapshot, Error>),
     Signal(Origin),
 }
 
@@ -39,12 +36,12 @@ const RELEASE: Duration = Duration::from_secs(1);
 pub(crate) fn run(args: Run) -> Done {
     let session = args::session()?;
     let (sender, news) = mpsc::channel();
-    let (rid, token) = acquire(&session, &args, &sender, &news)?;
+    let (key, token) = acquire(&session, &args, &sender, &news)?;
     let ended = child::run(&session, &args, token, &sender, &news)?;
     // Whoever comes after this process has ended finds the lock free.
-    session.release(rid);
+    session.release(key);
     let deadline = Instant::now() + RELEASE;
-    while !matches!(next(&news, Some(deadline)), None | Some(News::Lock(Event::Ended | Event::Broken(_)))) {}
+    while !matches!(next(&news, Some(deadline)), None | Some(News::Lock(Update::Over(_)))) {}
     drop(session);
     if ended.interrupted {
         // So that a script that waits for this process ends, too. Shells show the same 130 for it.
@@ -53,47 +50,51 @@ pub(crate) fn run(args: Run) -> Done {
     Ok(ended.code)
 }
 
-/// Waits for the lock. Returns the request's number and its token.
+/// Waits for the lock. Returns the request and its token.
 fn acquire(
     session: &Session,
     args: &Run,
     sender: &Sender<News>,
     news: &Receiver<News>,
-) -> Result<(u64, u64), Failure> {
+) -> Result<(Key, u64), Failure> {
     let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
     let names: Vec<Name> = args.names.iter().map(|name| args::name(name)).collect();
     // Whoever has no time at all takes what is there.
     let if_available = args.if_available || args.timeout == Some(Duration::ZERO);
     let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
     let events = sender.clone();
-    let rid = session.request(Request {
+    let request = Request {
         scope: names.iter().map(|name| (name.clone(), mode)).collect(),
         flags: Flags { if_available, steal: args.steal, refuse_deadlock: false },
         nested_in: None,
         info: Some(args.info.clone().unwrap_or_else(|| label(args))),
-        listener: Arc::new(move |event| _ = events.send(News::Lock(event))),
-    });
+    };
+    let key = session.request(request, Box::new(move |update| _ = events.send(News::Lock(update))));
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut wait = Wait::new(names, mode, args.quiet, session, sender);
     loop {
         match next(news, [deadline, wait.wakes_at()].into_iter().flatten().min()) {
-            Some(News::Lock(Event::Granted { token })) => return Ok((rid, token)),
-            Some(News::Lock(Event::Queued { .. })) => wait.begin(),
-            Some(News::Lock(Event::Unavailable)) => return Err(wait.gave_up("it is not free")),
-            Some(News::Lock(Event::Refused { code, message })) => return Err(args::refused(code, message)),
-            Some(News::Lock(Event::Broken(Cause::Stolen))) => {
-                return Err((exit::LOST, "the lock was stolen before the command was started".into()));
-            }
-            Some(News::Lock(Event::Broken(Cause::Lost))) => {
-                let why = "the daemon is gone, and the place in the queue with it: try again";
-                return Err((exit::UNAVAILABLE, why.into()));
-            }
+            Some(News::Lock(Update::Granted { token })) => return Ok((key, token)),
+            Some(News::Lock(Update::Queued { .. })) => wait.begin(),
+            Some(News::Lock(Update::Over(outcome))) => match outcome {
+                Outcome::Unavailable => return Err(wait.gave_up("it is not free")),
+                Outcome::Refused { code, message } => return Err(args::refused(code, message)),
+                Outcome::Broken { cause: Cause::Stolen, .. } => {
+                    return Err((exit::LOST, "the lock was stolen before the command was started".into()));
+                }
+                Outcome::Broken { cause: Cause::Lost, .. } => {
+                    let why = "the session was lost, and the place in the queue with it: try again";
+                    return Err((exit::UNAVAILABLE, why.into()));
+                }
+                Outcome::Failed(failure) => return Err((exit::UNAVAILABLE, failure.to_string())),
+                // It asked for no refusal of deadlocks, and has not released anything.
+                Outcome::Deadlocked(_) | Outcome::Released | Outcome::Answer(_) => {}
+            },
             Some(News::Queue(answer)) => wait.show(answer),
-            // It asked for no refusal of deadlocks.
-            Some(News::Lock(Event::Ended | Event::Deadlocked(_)) | News::Signal(_)) => {}
+            Some(News::Signal(_)) => {}
             None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                 // The session ends with this process, and the request with the session; this is for who counts.
-                session.time_out(rid);
+                session.time_out(key);
                 return Err(wait.gave_up("it was not free in time"));
             }
             None => wait.look(),

@@ -36,6 +36,11 @@ fn escape(text: &str, shown: &mut String) {
     }
 }
 
+/// The process whose request it is, on the machine of the daemon. The daemon puts it before what the client says.
+pub(crate) fn pid(entry: &Entry) -> Option<u32> {
+    entry.owner.as_ref()?.strip_prefix("pid ")?.split(' ').next()?.parse().ok()
+}
+
 /// Who it is, as far as is known.
 pub(crate) fn who(entry: &Entry) -> String {
     match &entry.info {
@@ -46,7 +51,7 @@ pub(crate) fn who(entry: &Entry) -> String {
 
 /// Who holds a lock, and for how long.
 pub(crate) fn held_by(entry: &Entry) -> String {
-    match entry.pid {
+    match pid(entry) {
         Some(pid) => format!("held for {} by pid {pid} ({})", age(entry.since), who(entry)),
         None => format!("held for {} by {}", age(entry.since), who(entry)),
     }

@@ -1,12 +1,8 @@
 //! `lockkeeper` alone: where the daemon is, whether it runs, and what to try.
 
 use crate::{Done, args, exit, show};
-use lockkeeper_client::{Endpoint, Error, Session};
-use std::{
-    fs,
-    os::{fd::OwnedFd, unix::fs::MetadataExt},
-    process::ExitCode,
-};
+use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session};
+use std::{fs, os::unix::fs::MetadataExt, process::ExitCode};
 
 const TRY: &str = "
 Try:
@@ -19,7 +15,7 @@ Try:
 pub(crate) fn status() -> Done {
     let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
     println!("lockkeeper {}: named locks, served in order", env!("CARGO_PKG_VERSION"));
-    match Session::open(&endpoint, None, &args::bucket()) {
+    match Session::open(&endpoint, Options::new(args::bucket()), Callbacks) {
         Ok(session) => running(&endpoint, &session),
         Err(Error::Unreachable(_, error)) if args::is_own(&endpoint) => {
             println!("No daemon at {endpoint}: {error}. It is started when it is needed.");
@@ -32,13 +28,12 @@ pub(crate) fn status() -> Done {
 
 fn running(endpoint: &Endpoint, session: &Session) {
     print!("The daemon at {endpoint} runs");
-    if let Ok(Some(connection)) = session.connection()
-        && let Some(process) = daemon(&connection)
-    {
-        print!(" ({process})");
+    if let Some(pid) = session.server_pid() {
+        print!(" ({})", daemon(pid));
     }
     match session.query(None) {
-        Ok(entries) => {
+        Ok(snapshot) => {
+            let entries = snapshot.entries;
             let held = entries.iter().filter(|entry| entry.token.is_some()).count();
             println!(": {held} held, {} waiting.", entries.len() - held);
         }
@@ -47,10 +42,9 @@ fn running(endpoint: &Endpoint, session: &Session) {
 }
 
 /// Its process, as the system knows it. Its version is known if it is this program.
-fn daemon(connection: &OwnedFd) -> Option<String> {
-    let pid = rustix::net::sockopt::socket_peercred(connection).ok()?.pid.as_raw_nonzero();
+fn daemon(pid: u32) -> String {
     let mut about = format!("pid {pid}");
-    if let Some(seconds) = uptime(pid.get()) {
+    if let Some(seconds) = uptime(pid) {
         about.push_str(&format!(", for {}", show::age(seconds * 1000)));
     }
     let file = |path: String| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
@@ -64,11 +58,11 @@ fn daemon(connection: &OwnedFd) -> Option<String> {
         }
         _ => {}
     }
-    Some(about)
+    about
 }
 
 /// For how many seconds a process has run.
-fn uptime(pid: i32) -> Option<u64> {
+fn uptime(pid: u32) -> Option<u64> {
     // Nobody who could change it is asked for it: Linux has a hundred ticks a second for all that it tells programs.
     const TICKS: u64 = 100;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

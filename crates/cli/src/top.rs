@@ -7,7 +7,7 @@ mod draw;
 mod model;
 
 use crate::{Done, Failure, args, exit, show};
-use lockkeeper_client::{Answer, Session};
+use lockkeeper_client::{Error, Session, Snapshot};
 use lockkeeper_core::Name;
 use model::{Act, Model};
 use ratatui::crossterm::event::{self, Event};
@@ -29,8 +29,8 @@ const REFRESH: Duration = Duration::from_secs(1);
 
 enum News {
     Terminal(Event),
-    Snapshot(Answer),
-    Released(Name, Answer),
+    Snapshot(Result<Snapshot, Error>),
+    Released(Name, Result<u64, Error>),
     Quit,
 }
 
@@ -94,7 +94,7 @@ impl Top {
                 Ok(News::Released(name, answer)) => {
                     model.note = Some(match answer {
                         Ok(_) => format!("Broke the locks of {}", show::name(&name)),
-                        Err((_, why)) => why,
+                        Err(error) => error.to_string(),
                     });
                     refresh_at = Instant::now();
                     Act::Nothing
@@ -119,14 +119,10 @@ impl Top {
         self.session.inspect_then(None, move |answer| _ = sender.send(News::Snapshot(answer)));
     }
 
-    fn show(&mut self, answer: Answer, model: &mut Model) {
+    fn show(&mut self, answer: Result<Snapshot, Error>, model: &mut Model) {
         match answer {
             Ok(snapshot) => model.take(snapshot, Instant::now()),
-            Err((0, _)) => match args::session() {
-                Ok(session) => self.session = session,
-                Err((_, why)) => model.note = Some(why),
-            },
-            Err((_, why)) => model.note = Some(why),
+            Err(error) => model.note = Some(error.to_string()),
         }
     }
 

@@ -3,28 +3,28 @@
 mod common;
 
 use common::{User, terminal::Terminal};
-use lockkeeper_client::{Endpoint, Event, Flags, Request, Session};
+use lockkeeper_client::{Callbacks, Endpoint, Flags, Key, Options, Outer, Request, Session, Update};
 use lockkeeper_core::{Mode, Name};
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 
 /// A session with the user's daemon, which runs.
 fn session(user: &User) -> Session {
     let endpoint: Endpoint = format!("unix:{}", user.socket().display()).parse().expect("it is one");
-    Session::open(&endpoint, None, "default").expect("the daemon runs")
+    Session::open(&endpoint, Options::new("default"), Callbacks).expect("the daemon runs")
 }
 
 /// Asks for a lock, and waits for the answer.
-fn request(session: &Session, name: &str, nested_in: Option<u64>) -> u64 {
+fn request(session: &Session, name: &str, nested_in: Option<Key>) -> Key {
     let (sender, answer) = mpsc::channel();
-    let rid = session.request(Request {
+    let request = Request {
         scope: vec![(Name::from(name), Mode::Exclusive)],
         flags: Flags::default(),
-        nested_in,
+        nested_in: nested_in.map(Outer::Own),
         info: None,
-        listener: Arc::new(move |event| _ = sender.send(event)),
-    });
-    assert!(matches!(answer.recv(), Ok(Event::Granted { .. } | Event::Queued { .. })));
-    rid
+    };
+    let key = session.request(request, Box::new(move |update| _ = sender.send(update)));
+    assert!(matches!(answer.recv(), Ok(Update::Granted { .. } | Update::Queued { .. })));
+    key
 }
 
 fn top(user: &User) -> Terminal {
@@ -136,15 +136,15 @@ fn a_hundred_thousand_locks() {
     let (sender, granted) = mpsc::channel();
     for number in 0..100_000 {
         let sender = sender.clone();
-        many.request(Request {
+        let request = Request {
             scope: vec![(Name::from(&format!("lock/{number:06}")[..]), Mode::Exclusive)],
             flags: Flags::default(),
             nested_in: None,
             info: Some(format!("job {number}")),
-            listener: Arc::new(move |event| _ = sender.send(event)),
-        });
+        };
+        many.request(request, Box::new(move |update| _ = sender.send(update)));
     }
-    assert!((0..100_000).all(|_| matches!(granted.recv(), Ok(Event::Granted { .. }))));
+    assert!((0..100_000).all(|_| matches!(granted.recv(), Ok(Update::Granted { .. }))));
     let mut top = top(&user);
     top.shows("100000 held");
     top.press("sss");

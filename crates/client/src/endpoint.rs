@@ -1,19 +1,24 @@
-//! Where the daemon is, and how it is started if it is not there.
+//! Where the server is, and how it is started if it is not there.
 
-use crate::line::Line;
+use crate::{
+    connection::{Connection, Transport},
+    poller::Poller,
+};
 use std::{
     env, fmt, fs, io,
     os::unix::{fs::DirBuilderExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Command, Stdio},
+    sync::Arc,
     thread,
     time::{Duration, Instant},
 };
 
-/// How long a daemon may take to start.
+/// How long a server may take to start.
 const START: Duration = Duration::from_secs(10);
 
-/// Where a daemon listens: on this machine, or, with the feature `network`, on another.
+/// Where a server listens: on this machine, or, with the feature `network`, on others. Of several URLs, separated by
+/// commas, the next one is tried when one fails.
 ///
 /// ```
 /// # use lockkeeper_client::Endpoint;
@@ -32,14 +37,15 @@ pub struct Endpoint {
 enum Place {
     Local {
         socket: PathBuf,
-        /// Whether it is this user's own, at which a daemon is started if none is there.
+        /// Whether it is this user's own, at which a server is started if none is there.
         own: bool,
     },
+    /// One address at least.
     #[cfg(feature = "network")]
-    Network(Address),
+    Network(Vec<Address>),
 }
 
-/// Where a daemon is on the network.
+/// Where a server is on the network.
 #[cfg(feature = "network")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Address {
@@ -93,10 +99,17 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The same, with credentials for a daemon on the network.
+    /// The same, with credentials for a server on the network.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<String>) -> Self {
         self.token = Some(Token::Text(token.into()));
+        self
+    }
+
+    /// The same, with a file that has the credentials. It is read for each connection: they expire.
+    #[must_use]
+    pub fn with_token_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.token = Some(Token::File(path.into()));
         self
     }
 
@@ -121,26 +134,75 @@ impl Endpoint {
         }
     }
 
-    /// Connects. At this user's own endpoint, starts `program` as the daemon if none is there: who gave an address has
-    /// somebody else to start what listens there, and knows with which state.
-    pub(crate) fn connect(&self, program: Option<&Path>) -> io::Result<Line> {
+    /// How many addresses it has.
+    pub(crate) fn addresses(&self) -> usize {
         match &self.place {
-            Place::Local { socket, own } => connect(socket, program.filter(|_| *own)).and_then(Line::local),
+            Place::Local { .. } => 1,
             #[cfg(feature = "network")]
-            Place::Network(address) => crate::web::Web::connect(address).map(Line::Network),
+            Place::Network(addresses) => addresses.len(),
+        }
+    }
+
+    /// Connects, with the address of that number first and the others after it. Returns which one it was. Each step
+    /// takes no longer than `step`; blocks the thread.
+    ///
+    /// At this user's own endpoint, starts `program` as the server if none is there. Whoever gave an address has somebody
+    /// else to start what listens there.
+    #[cfg_attr(not(feature = "network"), expect(unused_variables, reason = "a Unix socket has one address"))]
+    pub(crate) fn connect(
+        &self,
+        first: usize,
+        program: Option<&Path>,
+        step: Duration,
+        poller: &Arc<Poller>,
+    ) -> io::Result<(usize, Connection)> {
+        match &self.place {
+            Place::Local { socket, own } => {
+                let stream = connect(socket, program.filter(|_| *own))?;
+                Ok((0, Connection::new(Transport::Local(stream), poller)?))
+            }
+            #[cfg(feature = "network")]
+            Place::Network(addresses) => {
+                let mut failed = None;
+                for number in (0..addresses.len()).map(|offset| (first + offset) % addresses.len()) {
+                    match crate::websocket::WebSocket::connect(&addresses[number], step) {
+                        Ok(socket) => {
+                            return Ok((number, Connection::new(Transport::Network(socket), poller)?));
+                        }
+                        Err(error) => failed = Some(error),
+                    }
+                }
+                Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+            }
         }
     }
 }
 
-/// Connects, to nobody but this user's daemon, or root's.
+/// Connects, to nobody but this user's server, or root's.
 fn connect(socket: &Path, program: Option<&Path>) -> io::Result<UnixStream> {
     let stream = connect_or_launch(socket, program)?;
-    let daemon = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-    if daemon != rustix::process::geteuid() && !daemon.is_root() {
-        let why = format!("it is served by another user ({})", daemon.as_raw());
+    let server = server_user(&stream, socket)?;
+    if server != rustix::process::geteuid().as_raw() && server != 0 {
+        let why = format!("it is served by another user ({server})");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(stream)
+}
+
+/// The user whose process listens.
+#[cfg(any(target_os = "linux", target_os = "android"))]
+fn server_user(stream: &UnixStream, _socket: &Path) -> io::Result<u32> {
+    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
+}
+
+/// The user who owns the socket, and the directory in which it is.
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+fn server_user(_stream: &UnixStream, socket: &Path) -> io::Result<u32> {
+    use std::os::unix::fs::MetadataExt;
+    let owner = |path: &Path| fs::metadata(path).map(|file| file.uid());
+    let directory = socket.parent().map_or(Ok(0), owner)?;
+    let own = rustix::process::geteuid().as_raw();
+    if directory != own && directory != 0 { Ok(directory) } else { owner(socket) }
 }
 
 fn connect_or_launch(socket: &Path, program: Option<&Path>) -> io::Result<UnixStream> {
@@ -199,13 +261,13 @@ impl std::str::FromStr for Endpoint {
 
     fn from_str(url: &str) -> Result<Self, String> {
         let known = "a URL is unix:/path/to/daemon.sock, ws://host:port or wss://host:port";
+        #[cfg(feature = "network")]
+        let address = |url: &str| Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"));
         let place = match url.split_once(':') {
             Some(("unix", path)) if path.starts_with('/') => Place::Local { socket: path.into(), own: false },
             Some(("unix", _)) => return Err(format!("{url:?} has no absolute path: {known}")),
             #[cfg(feature = "network")]
-            Some(("ws" | "wss", _)) => {
-                Place::Network(Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"))?)
-            }
+            Some(("ws" | "wss", _)) => Place::Network(url.split(',').map(address).collect::<Result<_, _>>()?),
             _ => return Err(format!("{url:?} is not known: {known}")),
         };
         Ok(Self { place, token: None })
@@ -217,9 +279,13 @@ impl fmt::Display for Endpoint {
         match &self.place {
             Place::Local { socket, .. } => write!(f, "unix:{}", socket.display()),
             #[cfg(feature = "network")]
-            Place::Network(address) => {
-                let scheme = if address.tls { "wss" } else { "ws" };
-                write!(f, "{scheme}://{}{}", address.authority(), address.path)
+            Place::Network(addresses) => {
+                for (number, address) in addresses.iter().enumerate() {
+                    let comma = if number > 0 { "," } else { "" };
+                    let scheme = if address.tls { "wss" } else { "ws" };
+                    write!(f, "{comma}{scheme}://{}{}", address.authority(), address.path)?;
+                }
+                Ok(())
             }
         }
     }
@@ -240,7 +306,7 @@ impl Address {
         };
         let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         let known = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');
-        let plain = |c: char| c.is_ascii_graphic() && c != '#';
+        let plain = |c: char| c.is_ascii_graphic() && !matches!(c, '#' | ',');
         if host.is_empty() || !host.chars().all(known) || !path.chars().all(plain) {
             return None;
         }
@@ -268,13 +334,23 @@ mod tests {
             ("wss://locks.example.com", "wss://locks.example.com:443/"),
             ("ws://127.0.0.1/a/b?c", "ws://127.0.0.1:80/a/b?c"),
             ("wss://[::1]:7420/", "wss://[::1]:7420/"),
+            ("ws://a:1,wss://b", "ws://a:1/,wss://b:443/"),
         ] {
             let endpoint: Endpoint = url.parse().unwrap_or_else(|why| panic!("{why}"));
             assert_eq!((endpoint.to_string(), endpoint.socket()), (shown.to_string(), None));
         }
-        for wrong in
-            ["ws:", "ws://", "ws://:7420", "ws://a:port", "ws://a b", "ws://user@a", "ws://a:99999", "ws:a"]
-        {
+        for wrong in [
+            "ws:",
+            "ws://",
+            "ws://:7420",
+            "ws://a:port",
+            "ws://a b",
+            "ws://user@a",
+            "ws://a:99999",
+            "ws:a",
+            "ws://a,",
+            "ws://a,unix:/b",
+        ] {
             assert!(wrong.parse::<Endpoint>().is_err(), "{wrong}");
         }
     }

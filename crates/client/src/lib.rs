@@ -1,24 +1,40 @@
-//! A session with Lockkeeper's daemon: that of this machine, or, with the feature `network`, another's.
+//! A session with Lockkeeper's server: on this machine by Unix socket, or, with the feature `network`, on another by
+//! WebSocket.
 //!
-//! [`Session::open`] connects, and starts this user's daemon if none answers. Requests are made without waiting; each has a
-//! listener that is told what becomes of it. A thread of the session's reads what the daemon says; or one that waits for it, if it
-//! calls [`Session::look_out`] or [`Session::wait`].
+//! [`lockkeeper_service::Session`] decides everything: what is sent, when to connect again, when a lease has expired.
+//! This crate owns what that has not: sockets, a clock and one thread. It keeps no table of its own; requests carry the
+//! host's data ([`Host::Data`]).
 //!
-//! The table of requests is the truth of this side. When the daemon dies, the session waits for the next one, starts it if
-//! need be, and says again what is in the table: locks are reclaimed, places in queues kept. If that cannot be done in time,
-//! or the daemon does not know the session any more, the listeners are told that their locks are lost. On the network, where
-//! nobody notices that the other side is gone, heartbeats show it, and so they are told too.
-#![forbid(unsafe_code)]
+//! [`Session::open`] connects, and starts this user's server if none answers. Methods return without waiting for the
+//! server, unless they say so. The session thread reads what comes, connects again and sends pings; a thread that waits
+//! for a reply can read it itself ([`Session::spin_for_reply`], [`Session::wait`]).
+//!
+//! Locks survive a server that is killed: a local session lives as long as a descriptor is open that the server passed
+//! to it ([`Session::fifo`]). After a session was lost, the same value opens the next one.
+#![cfg(unix)]
+// Denied rather than forbidden: `poller` registers a socket, which the crate it uses calls unsafe.
+#![deny(unsafe_code)]
 
+mod clock;
+mod connection;
+mod driver;
 mod endpoint;
-mod line;
-mod pulse;
+mod error;
+mod host;
+mod owner;
+mod poller;
+mod reader;
 mod session;
-mod table;
+mod state;
 #[cfg(feature = "network")]
-mod web;
+mod websocket;
 
 pub use endpoint::Endpoint;
-pub use lockkeeper_wire::{Flags, code};
-pub use session::{Error, Session};
-pub use table::{Answer, Deadlock, Entry, Event, Request, Snapshot, Step};
+pub use error::Error;
+pub use host::{Callbacks, Host, Lifecycle, Listener, Update};
+pub use lockkeeper_service::{
+    Answer, Deadlock, Entry, Failure, Key, Outcome, Outer, Request, Snapshot, Step,
+};
+pub use lockkeeper_wire::v2::{Flags, code};
+pub use session::{Options, Session};
+pub use state::View;

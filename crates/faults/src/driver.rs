@@ -12,7 +12,7 @@ use crate::{
     stage::Stage,
     worker::Orders,
 };
-use lockkeeper_client::{Endpoint, Entry, Session};
+use lockkeeper_client::{Callbacks, Endpoint, Entry, Options, Session};
 use rustix::process::Signal;
 use std::{
     fmt, fs, io,
@@ -418,8 +418,9 @@ impl<'a> Driver<'a> {
         let endpoint: Endpoint = self.local().parse()?;
         let deadline = Instant::now() + patience;
         loop {
-            let session = Session::open(&endpoint, None, "faults").map_err(|error| error.to_string())?;
-            match session.query(None) {
+            let session = Session::open(&endpoint, Options::new("faults"), Callbacks)
+                .map_err(|error| error.to_string())?;
+            match session.query(None).map(|snapshot| snapshot.entries) {
                 Ok(entries) if entries.is_empty() => return Ok(entries),
                 shown if Instant::now() > deadline => return shown.map_err(|error| error.to_string()),
                 _ => thread::sleep(Duration::from_millis(20)),

@@ -12,7 +12,7 @@ use crate::{
     stage::Stage,
 };
 use fastrand::Rng;
-use lockkeeper_client::{Endpoint, Event, Flags, Request, Session};
+use lockkeeper_client::{Callbacks, Endpoint, Flags, Key, Options, Outcome, Request, Session, Update};
 use lockkeeper_core::{Cause, Mode, Name};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::{
@@ -100,7 +100,7 @@ pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
 struct Worker {
     orders: Orders,
     endpoint: Endpoint,
-    /// The one that all hands use, until it is lost.
+    /// The one that all hands use.
     session: Mutex<Option<Arc<Session>>>,
     history: Lines,
     resources: HashMap<&'static str, Lines>,
@@ -130,16 +130,9 @@ impl Worker {
         });
         attempt.write(What::Asked { flags: wish.flags, scope: wish.scope.clone() });
         let listening = Arc::clone(&attempt);
-        let rid = session.request(Request {
-            scope,
-            flags: wish.flags,
-            nested_in: None,
-            info: None,
-            listener: Arc::new(move |event| listening.hear(&event)),
-        });
-        if attempt.see_through(&session, rid, &wish) == Some(Cause::Lost) {
-            self.forget(&session);
-        }
+        let request = Request { scope, flags: wish.flags, nested_in: None, info: None };
+        let key = session.request(request, Box::new(move |update| listening.on_update(&update)));
+        attempt.see_through(&session, key, &wish);
     }
 
     /// The session, opened if there is none.
@@ -149,18 +142,10 @@ impl Worker {
             if let Some(session) = &*session {
                 return Arc::clone(session);
             }
-            match Session::open(&self.endpoint, None, "faults") {
+            match Session::open(&self.endpoint, Options::new("faults"), Callbacks) {
                 Ok(opened) => *session = Some(Arc::new(opened)),
                 Err(_) => thread::sleep(PAUSE),
             }
-        }
-    }
-
-    /// A session is over. Another hand may have opened the next one already.
-    fn forget(&self, lost: &Arc<Session>) {
-        let mut session = self.session.lock().unwrap_or_else(PoisonError::into_inner);
-        if session.as_ref().is_some_and(|session| Arc::ptr_eq(session, lost)) {
-            *session = None;
         }
     }
 }
@@ -186,17 +171,17 @@ enum Stands {
     },
     /// This side wants it no more.
     GivenUp,
-    Over(Option<Cause>),
+    Over,
 }
 
 impl Attempt {
-    /// Waits, holds, and gives up. Returns by whose doing the request was broken, if it was.
-    fn see_through(&self, session: &Session, rid: u64, wish: &Wish) -> Option<Cause> {
+    /// Waits, holds, and releases.
+    fn see_through(&self, session: &Session, key: Key, wish: &Wish) {
         let Wish { patience, hold, hears, lets_go, .. } = *wish;
         let deadline = patience.map(|patience| Instant::now() + patience);
         if hears {
             let answered = || *self.lock() != Stands::Asked;
-            session.look_out(answered);
+            session.spin_for_reply(answered);
             session.wait(answered, deadline);
         }
         let mut stands = self.lock();
@@ -227,46 +212,52 @@ impl Attempt {
             }
             Stands::Held { stubborn, .. } => {
                 self.write(What::Releasing);
-                if stubborn { Stands::Over(Some(Cause::Lost)) } else { Stands::GivenUp }
+                if stubborn { Stands::Over } else { Stands::GivenUp }
             }
             over => over,
         };
         *stands = over;
         if over == Stands::GivenUp {
             drop(stands);
-            if lets_go && session.let_go(rid) {
+            if lets_go && session.detach(key) {
                 self.write(What::Ended);
-                return None;
+                return;
             }
-            session.release(rid);
+            session.release(key);
             stands = self.lock();
         }
-        loop {
-            match *stands {
-                Stands::Over(cause) => return cause,
-                _ => stands = self.wait(stands, None),
-            }
+        while *stands != Stands::Over {
+            stands = self.wait(stands, None);
         }
     }
 
     /// The daemon, or the session on its own, says what becomes of it.
-    fn hear(&self, event: &Event) {
+    fn on_update(&self, update: &Update) {
         let mut stands = self.lock();
         let before = *stands;
-        let (what, after) = match *event {
-            Event::Queued { .. } => (What::Queued, before),
-            Event::Granted { token } if before == Stands::Asked => {
+        let (what, after) = match update {
+            Update::Queued { .. } => (What::Queued, before),
+            &Update::Granted { token } if before == Stands::Asked => {
                 (What::Granted { token }, Stands::Held { token, stubborn: false })
             }
-            Event::Granted { token } => (What::Granted { token }, before),
-            Event::Unavailable => (What::Unavailable, Stands::Over(None)),
-            Event::Refused { code, .. } => (What::Refused { code }, Stands::Over(None)),
-            Event::Deadlocked(_) => unreachable!("no worker asks for that"),
-            Event::Broken(cause) => (What::Broken(cause), Stands::Over(Some(cause))),
-            Event::Ended => (What::Ended, Stands::Over(None)),
+            &Update::Granted { token } => (What::Granted { token }, before),
+            Update::Over(outcome) => {
+                let what = match outcome {
+                    Outcome::Unavailable => What::Unavailable,
+                    Outcome::Refused { code, .. } => What::Refused { code: *code },
+                    Outcome::Broken { cause, .. } => What::Broken(*cause),
+                    Outcome::Released => What::Ended,
+                    // The session is closed, or refused for good: the request has ended with it.
+                    Outcome::Failed(_) => What::Broken(Cause::Lost),
+                    Outcome::Deadlocked(_) | Outcome::Answer(_) => {
+                        unreachable!("no worker asks for that")
+                    }
+                };
+                (what, Stands::Over)
+            }
         };
-        match (before, event) {
-            (Stands::Held { token, .. }, Event::Broken(Cause::Lost)) if self.worker.orders.stubborn => {
+        match (before, &what) {
+            (Stands::Held { token, .. }, What::Broken(Cause::Lost)) if self.worker.orders.stubborn => {
                 *stands = Stands::Held { token, stubborn: true };
             }
             _ => {

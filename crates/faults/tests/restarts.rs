@@ -1,8 +1,7 @@
 //! What a daemon owes to clients that were there before it: each case alone, where [`faults`](../faults.rs) has them by
 //! chance. The clients speak the protocol themselves, so that they come back when, and with what, the case wants.
 
-use lockkeeper_client::{Endpoint, Event, Request, Session};
-use lockkeeper_core::{Cause, Mode, Name};
+use lockkeeper_core::{Cause, Mode};
 use lockkeeper_faults::{
     process::{self, Daemon},
     stage::Stage,
@@ -12,10 +11,8 @@ use rustix::process::Signal;
 use std::{
     env, fs,
     io::{Read as _, Write as _},
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::net::UnixStream,
     path::PathBuf,
-    sync::{Arc, mpsc},
-    thread,
     time::Duration,
 };
 
@@ -306,54 +303,4 @@ fn the_end_of_a_client_that_waits_behind_itself_harms_nobody() {
     assert!(matches!(other.wait_for(1, "b"), Said::Queued { .. }));
     drop(greedy);
     assert!(matches!(other.hear(), Said::Granted { .. }));
-}
-
-#[test]
-fn what_comes_with_the_welcome_is_heard() {
-    let dir = env::temp_dir().join(format!("lockkeeper-restarts-welcome-{}", std::process::id()));
-    let stage = Stage::new(&dir).expect("a directory can be made");
-    let listener = UnixListener::bind(stage.socket()).expect("it can be listened to");
-    let (receipt, secret) = (Seal::default(), Seal::default());
-    let welcome =
-        move |resumed| ToClient::Welcome { version: VERSION, client_id: "c", secret, ttl: 10_000, resumed };
-    let daemon = thread::spawn(move || {
-        for (resumed, news) in [
-            (false, ToClient::Queued { rid: 1, ticket: 1 }),
-            (true, ToClient::Granted { rid: 1, token: 7, receipt }),
-        ] {
-            let (mut stream, _) = listener.accept().expect("the client comes");
-            let mut bytes = Vec::new();
-            frame::append(&mut bytes, |out| welcome(resumed).encode(out));
-            if !resumed {
-                // Then it asks, is answered, and finds the daemon gone.
-                stream.write_all(&bytes).expect("the client reads");
-                bytes.clear();
-                let mut asked = [0; 4096];
-                while !asked.windows(4).any(|part| part == b"name") {
-                    assert_ne!(stream.read(&mut asked).expect("the client asks"), 0);
-                }
-            }
-            frame::append(&mut bytes, |out| news.encode(out));
-            stream.write_all(&bytes).expect("the client reads");
-            if resumed {
-                // It stays until the client has what it wants.
-                let _ = stream.read_to_end(&mut bytes);
-            }
-        }
-    });
-    let endpoint: Endpoint = format!("unix:{}", stage.socket().display()).parse().expect("it is a URL");
-    let session = Session::open(&endpoint, None, "default").expect("there is a daemon");
-    let (sender, events) = mpsc::channel();
-    session.request(Request {
-        scope: vec![(Name::from("name"), Mode::Exclusive)],
-        flags: Flags::default(),
-        nested_in: None,
-        info: None,
-        listener: Arc::new(move |event| _ = sender.send(event)),
-    });
-    assert_eq!(events.recv_timeout(PROMPT), Ok(Event::Queued { ticket: 1 }));
-    assert_eq!(events.recv_timeout(PROMPT), Ok(Event::Granted { token: 7 }));
-    drop(session);
-    daemon.join().expect("the client did as it should");
-    let _ = fs::remove_dir_all(stage.dir());
 }

@@ -2,7 +2,7 @@
 
 use crate::{
     Error, IntoScope, Lock, Request,
-    agent::{Agent, Asked},
+    agent::{Agent, Submission},
     request::Extras,
     timer::Deadline,
 };
@@ -52,14 +52,14 @@ struct Waiting<'a> {
     waits: bool,
     timed_out: bool,
     /// What can end the waiting early.
-    limits: Option<Box<Patience>>,
+    limits: Option<Box<WaitLimits>>,
 }
 
-struct Patience {
+struct WaitLimits {
     extras: Box<Extras>,
     timeout: Option<Deadline>,
     /// When to look, once, whether the request waits in a cycle.
-    suspicion: Option<Deadline>,
+    deadlock_check: Option<Deadline>,
 }
 
 impl<'a, S: IntoScope> Acquire<'a, S> {
@@ -77,22 +77,22 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
         let Self { request: new, stage } = self.get_mut();
         if let Stage::New = stage {
             match new.make(false, cx) {
-                Asked::Granted(request, token) => {
+                Submission::Granted(request, token) => {
                     *stage = Stage::Done;
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
                 }
-                Asked::Queued(request) => {
+                Submission::Queued(request) => {
                     // Its waker is set and its signal was looked at; only the clocks have to be started.
                     let mut waiting = Waiting::new(new, request);
-                    let poll = waiting.poll_patience(cx);
+                    let poll = waiting.poll_limits(cx);
                     *stage = if poll.is_ready() { Stage::Done } else { Stage::Waiting(waiting) };
                     return poll.map(delivered);
                 }
-                Asked::Refused(error) => {
+                Submission::Refused(error) => {
                     *stage = Stage::Done;
                     return Poll::Ready(Err(*error));
                 }
-                Asked::Unavailable => {
+                Submission::Unavailable => {
                     *stage = Stage::Done;
                     return Poll::Ready(delivered(Ok(None)));
                 }
@@ -116,13 +116,13 @@ impl<'a> Waiting<'a> {
     #[cold]
     fn new<S: IntoScope>(new: &mut Request<'a, S>, request: RequestId) -> Self {
         let extras = new.extras.take();
-        let limits = extras.map(|extras| Box::new(Patience::new(extras, new.agent)));
+        let limits = extras.map(|extras| Box::new(WaitLimits::new(extras, new.agent)));
         Self { agent: new.agent, request, waits: true, timed_out: false, limits }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Lock<'a>>, Error>> {
         // §4.4 step 2.14.1: a signal counts until the lock is delivered.
-        if let Some(Patience { extras, .. }) = self.limits.as_deref_mut()
+        if let Some(WaitLimits { extras, .. }) = self.limits.as_deref_mut()
             && let Some(signal) = &mut extras.signal
             && let Poll::Ready(reason) = signal.as_mut().poll(cx)
         {
@@ -133,19 +133,19 @@ impl<'a> Waiting<'a> {
             let lock = |token| Lock::new(self.agent, self.request, token);
             return Poll::Ready(granted.map(|token| token.map(lock)));
         }
-        self.poll_patience(cx)
+        self.poll_limits(cx)
     }
 
-    fn poll_patience(&mut self, cx: &Context<'_>) -> Poll<Result<Option<Lock<'a>>, Error>> {
-        let Some(Patience { timeout, suspicion, .. }) = self.limits.as_deref_mut() else {
+    fn poll_limits(&mut self, cx: &Context<'_>) -> Poll<Result<Option<Lock<'a>>, Error>> {
+        let Some(WaitLimits { timeout, deadlock_check, .. }) = self.limits.as_deref_mut() else {
             return Poll::Pending;
         };
         if timeout.as_mut().is_some_and(|timeout| timeout.poll(cx.waker())) {
             self.timed_out = true;
             return Poll::Ready(Err(Error::TimedOut));
         }
-        if suspicion.as_mut().is_some_and(|suspicion| suspicion.poll(cx.waker())) {
-            *suspicion = None;
+        if deadlock_check.as_mut().is_some_and(|deadlock_check| deadlock_check.poll(cx.waker())) {
+            *deadlock_check = None;
             self.agent.report_deadlock(self.request);
         }
         Poll::Pending
@@ -163,10 +163,10 @@ impl Drop for Waiting<'_> {
 /// Makes a request that waits for nothing but a daemon's answer.
 pub(crate) async fn attempt<S: IntoScope>(mut new: Request<'_, S>) -> Result<Option<Lock<'_>>, Error> {
     match poll_fn(|cx| Poll::Ready(new.make(true, cx))).await {
-        Asked::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
-        Asked::Unavailable => Ok(None),
-        Asked::Refused(error) => Err(*error),
-        Asked::Queued(request) => {
+        Submission::Granted(request, token) => Ok(Some(Lock::new(new.agent, request, token))),
+        Submission::Unavailable => Ok(None),
+        Submission::Refused(error) => Err(*error),
+        Submission::Queued(request) => {
             let mut waiting = Waiting::new(&mut new, request);
             poll_fn(|cx| waiting.poll(cx)).await
         }
@@ -175,7 +175,7 @@ pub(crate) async fn attempt<S: IntoScope>(mut new: Request<'_, S>) -> Result<Opt
 
 impl<S: IntoScope> Request<'_, S> {
     #[inline(always)]
-    fn make(&mut self, if_available: bool, cx: &mut Context<'_>) -> Asked {
+    fn make(&mut self, if_available: bool, cx: &mut Context<'_>) -> Submission {
         let Self { agent, scope, mode, extras } = self;
         match (scope.one(*mode), extras) {
             (Some((name, mode)), None) => agent.ask_one(name, mode, if_available, cx.waker()),
@@ -191,11 +191,11 @@ fn make_any(
     if_available: bool,
     extras: Option<&mut Extras>,
     cx: &mut Context<'_>,
-) -> Asked {
+) -> Submission {
     let mut options = Options { if_available, ..Options::default() };
     match extras.map_or(Ok(None), |extras| prepare(extras, scope, &mut options, cx)) {
         Ok(info) => agent.ask(scope, options, info, cx.waker()),
-        Err(error) => Asked::Refused(Box::new(error)),
+        Err(error) => Submission::Refused(Box::new(error)),
     }
 }
 
@@ -226,12 +226,12 @@ fn prepare(
     Ok(extras.info.take())
 }
 
-impl Patience {
+impl WaitLimits {
     fn new(extras: Box<Extras>, agent: &Agent) -> Self {
         // A timeout too long to be told from none is none.
         let timeout = extras.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let suspicious = extras.nested_in.is_some() && agent.suspicious();
-        let suspicion = suspicious.then(|| Deadline::at(Instant::now() + DEADLOCK_AFTER));
-        Self { extras, timeout: timeout.map(Deadline::at), suspicion }
+        let suspicious = extras.nested_in.is_some() && agent.reports_deadlocks();
+        let deadlock_check = suspicious.then(|| Deadline::at(Instant::now() + DEADLOCK_AFTER));
+        Self { extras, timeout: timeout.map(Deadline::at), deadlock_check }
     }
 }

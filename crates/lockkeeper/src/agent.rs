@@ -18,7 +18,7 @@ pub(crate) enum Agent {
 }
 
 /// What came of making a request. Small: it is handed on with every lock.
-pub(crate) enum Asked {
+pub(crate) enum Submission {
     Granted(RequestId, Token),
     /// It waits, or a daemon has not answered yet. The task will be woken.
     Queued(RequestId),
@@ -56,7 +56,7 @@ impl Agent {
     ///
     /// This and [`ask`](Self::ask) are compiled once, and called from every form: what their callers inline is small.
     #[inline(never)]
-    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
+    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Submission {
         there!(self, there => there.ask_one(name, mode, if_available, waker))
     }
 
@@ -68,7 +68,7 @@ impl Agent {
         options: Options,
         info: Option<Box<str>>,
         waker: &Waker,
-    ) -> Asked {
+    ) -> Submission {
         there!(self, there => there.ask(scope, options, info, waker))
     }
 
@@ -82,7 +82,7 @@ impl Agent {
         }
     }
 
-    /// What has become of a request that was [`Queued`](Asked::Queued): its token, or none if it was not to wait.
+    /// What has become of a request that was [`Queued`](Submission::Queued): its token, or none if it was not to wait.
     pub(crate) fn poll_granted(
         &self,
         request: RequestId,
@@ -103,11 +103,11 @@ impl Agent {
     }
 
     /// The same, and waits until nobody anywhere sees the lock any more.
-    pub(crate) async fn release_seen(&self, request: RequestId) -> Result<(), Cause> {
+    pub(crate) async fn release_acked(&self, request: RequestId) -> Result<(), Cause> {
         match self {
             Self::Local(local) => local.release(request),
             #[cfg(feature = "connect")]
-            Self::Remote(remote) => remote.release_seen(request).await,
+            Self::Remote(remote) => remote.release_acked(request).await,
         }
     }
 
@@ -132,8 +132,8 @@ impl Agent {
     }
 
     /// Whether somebody wants to hear of deadlocks.
-    pub(crate) fn suspicious(&self) -> bool {
-        there!(self, there => there.suspicious())
+    pub(crate) fn reports_deadlocks(&self) -> bool {
+        there!(self, there => there.reports_deadlocks())
     }
 
     /// Tells of a deadlock, if this request waits in one.

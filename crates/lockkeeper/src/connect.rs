@@ -3,10 +3,10 @@
 use crate::{
     Deadlock, Error, Locks,
     agent::Agent,
-    remote::{Remote, elsewhere},
+    remote::{Remote, Requests, oneshot},
     shared::DeadlockHook,
 };
-use lockkeeper_client::{self as client, Endpoint, Session};
+use lockkeeper_client::{self as client, Endpoint, Options, Session};
 use std::{env, io, path::PathBuf, pin::Pin, sync::Arc};
 
 /// The program that is started as the daemon.
@@ -43,8 +43,12 @@ impl Locks {
     ///   `blocking` in its name. A task has [`Request::if_available`](crate::Request::if_available) and the rest.
     /// * Dropping a lock and [`Lock::release`](crate::Lock::release) do not wait for the daemon, and `release` says `Stolen` if that
     ///   is known on this side. [`Request::run`](crate::Request::run) waits: its value comes when no process sees the lock any more.
-    /// * If the daemon dies, locks and places in queues outlive it. Where none is there again in time, the locks are lost
-    ///   ([`Lock::lost`](crate::Lock::lost)), and so is this handle: every request fails with [`Error::Lost`]. Connect again.
+    /// * If the daemon dies, locks and places in queues survive it. On the network a lock is lost when no daemon was
+    ///   reached for too long ([`Lock::lost`](crate::Lock::lost)); the same handle then opens a new session by itself, and
+    ///   later requests are made in that.
+    /// * While no daemon runs, requests and questions wait for the next one.
+    ///
+    /// Of several URLs of the network, separated by commas, the next one is tried when one fails.
     ///
     /// ```no_run
     /// # use lockkeeper::{Error, Locks};
@@ -61,9 +65,8 @@ impl Locks {
 /// A connection to be made, by [`Locks::connect`] or [`Locks::connect_default`]: options first, then `.await` or
 /// [`blocking`](Self::blocking).
 ///
-/// It runs on any executor. While it is made, a thread of its own waits for the daemon; once it is, another one reads what the
-/// daemon says, and wakes tasks. What a daemon of this machine answers within 50 µs is read by the thread that asked, which
-/// looks out for it so long.
+/// It runs on any executor. A thread of the session's connects, reads what the daemon sends, and wakes tasks. What a
+/// daemon of this machine answers within 50 µs is read by the thread that asked, which spins for so long.
 ///
 /// # Errors
 ///
@@ -87,8 +90,8 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The bucket whose locks are wanted, `default` unless it is said: buckets share nothing. It is named with 1 to 64 letters,
-    /// digits, `.`, `_` and `-`.
+    /// The bucket whose locks are wanted, `default` unless it is said: buckets share nothing. Its name has 1 to 256 bytes
+    /// and no control characters.
     ///
     /// ```no_run
     /// # use lockkeeper::Locks;
@@ -144,7 +147,7 @@ impl Connect {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn blocking(self) -> Result<Locks, Error> {
-        let remote = self.place()?.open(false)?;
+        let remote = self.place()?.open_blocking()?;
         Ok(Locks::of(Agent::Remote(remote)))
     }
 
@@ -164,7 +167,7 @@ impl IntoFuture for Connect {
     type IntoFuture = Pin<Box<dyn Future<Output = Result<Locks, Error>> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(elsewhere(|| self.blocking()))
+        Box::pin(async { Ok(Locks::of(Agent::Remote(self.place()?.open(false).await?))) })
     }
 }
 
@@ -179,12 +182,28 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Opens a session, which `ends` with the handle or with the last lock.
-    pub(crate) fn open(&self, ends: bool) -> Result<Remote, Error> {
-        match Session::open(&self.endpoint, self.program.clone(), &self.bucket) {
-            Ok(session) => Remote::new(session, self.clone(), ends),
-            Err(client::Error::Refused { code, message }) => Err(Error::Refused { code, words: message }),
-            Err(error) => Err(Error::Unreachable(self.advise(&error))),
+    /// Opens a session, which `ends` with the handle or with the last lock. The session's own thread connects.
+    pub(crate) async fn open(self, ends: bool) -> Result<Remote, Error> {
+        let (opened, opens) = oneshot();
+        let session = Session::start(&self.endpoint, self.options(), Requests::default(), opened);
+        let session = session.map_err(|error| self.failed(error))?;
+        opens.await.map_err(|error| self.failed(error))?;
+        Remote::new(session, self, ends)
+    }
+
+    fn open_blocking(self) -> Result<Remote, Error> {
+        let session = Session::open(&self.endpoint, self.options(), Requests::default());
+        Remote::new(session.map_err(|error| self.failed(error))?, self, false)
+    }
+
+    fn options(&self) -> Options {
+        Options::new(&*self.bucket).program(self.program.clone())
+    }
+
+    fn failed(&self, error: client::Error) -> Error {
+        match error {
+            client::Error::Refused { code, message } => Error::Refused { code, words: message },
+            error => Error::Unreachable(self.advise(&error)),
         }
     }
 

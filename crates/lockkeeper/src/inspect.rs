@@ -63,8 +63,8 @@ pub struct RequestInfo {
     pub nested_in: Option<RequestId>,
     /// Whether it was made with `steal`.
     pub stole: bool,
-    /// The process that made it, where a daemon keeps the locks and knows that.
-    pub pid: Option<u32>,
+    /// Who made it, for people, where a daemon keeps the locks: `pid 4711 ann@build7 backup[4711]`.
+    pub owner: Option<String>,
 }
 
 pub(crate) fn inspect(shared: &Shared) -> Inspection {
@@ -94,6 +94,6 @@ fn describe(live: Live<'_, crate::shared::Note>, now: u64) -> RequestInfo {
         waited: waited.filter(|_| live.token().is_none()),
         nested_in: live.nested_in(),
         stole: live.stole(),
-        pid: None,
+        owner: None,
     }
 }

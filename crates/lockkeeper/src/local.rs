@@ -2,7 +2,7 @@
 
 use crate::{
     Error, Inspection,
-    agent::Asked,
+    agent::Submission,
     inspect,
     shared::{Notes, Shared},
 };
@@ -41,7 +41,7 @@ impl Local {
     }
 
     #[inline(always)]
-    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
+    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Submission {
         let options = Options { if_available, ..Options::default() };
         self.ask([(name, mode)], options, None, waker)
     }
@@ -56,20 +56,20 @@ impl Local {
         options: Options,
         info: Option<Box<str>>,
         waker: &Waker,
-    ) -> Asked {
+    ) -> Submission {
         let (Self { shared, client, .. }, scope) = (self, scope.as_ref());
         let note = info.map(|info| Box::new(Notes { info: Some(info), ..Notes::default() }));
         shared.with(|state| match state.manager.request(*client, scope, options, note, &mut state.effects) {
-            Ok(Outcome::Granted { request, token }) => Asked::Granted(request, token),
+            Ok(Outcome::Granted { request, token }) => Submission::Granted(request, token),
             Ok(Outcome::Queued { request }) => {
                 state.set_waker(request, waker);
                 if let Some(notes) = state.notes(request) {
                     notes.queued_at = shared.now();
                 }
-                Asked::Queued(request)
+                Submission::Queued(request)
             }
-            Ok(Outcome::Unavailable) => Asked::Unavailable,
-            Err(error) => Asked::Refused(Box::new(error.into())),
+            Ok(Outcome::Unavailable) => Submission::Unavailable,
+            Err(error) => Submission::Refused(Box::new(error.into())),
         })
     }
 
@@ -128,7 +128,7 @@ impl Local {
         })
     }
 
-    pub(crate) fn suspicious(&self) -> bool {
+    pub(crate) fn reports_deadlocks(&self) -> bool {
         self.shared.on_deadlock.is_some()
     }
 

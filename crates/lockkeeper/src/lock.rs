@@ -189,6 +189,22 @@ impl<'a> Lock<'a> {
         agent.release(self.request).map_err(Error::from)
     }
 
+    /// Whether the lock is held now: granted, and neither stolen nor lost. On the network it looks at the clock, so that
+    /// it is right even where nobody could tell this process that the lease has expired.
+    ///
+    /// ```
+    /// # use lockkeeper::{Error, Locks};
+    /// let locks = Locks::new();
+    /// let lock = locks.acquire_blocking("safe")?;
+    /// assert!(lock.is_held());
+    /// locks.force_release_blocking("safe")?;
+    /// assert!(!lock.is_held());
+    /// # Ok::<(), Error>(())
+    /// ```
+    pub fn is_held(&self) -> bool {
+        self.broken().is_none()
+    }
+
     /// Waits until the lock is stolen or lost, and says which. Never done while the lock is held.
     ///
     /// ```
@@ -223,7 +239,7 @@ impl<'a> Lock<'a> {
     pub(crate) async fn end(mut self) -> Result<(), Error> {
         let agent = self.agent.take();
         let Some(agent) = agent.get() else { return Ok(()) };
-        agent.release_seen(self.request).await.map_err(Error::from)
+        agent.release_acked(self.request).await.map_err(Error::from)
     }
 }
 

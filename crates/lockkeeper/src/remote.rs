@@ -1,11 +1,14 @@
-//! An agent of a daemon's manager: a session, and what it has heard of each of its requests.
+//! An agent of a daemon's manager: a session whose requests carry what tasks need.
 //!
-//! The session's thread hears the daemon's answers and wakes the tasks that wait for them. It runs none of their code, and so
-//! it does not matter which executor they are on. An answer that comes at once is heard by the thread that asked.
+//! The session is the one truth, as the engine is of a manager of this process. Only of requests that ended behind their
+//! owner's back a note is kept, until the owner has read it or goes. Whichever thread reads the daemon's answers wakes
+//! the tasks that wait for them. It runs none of their code, so it does not matter which executor they are on.
 
-use crate::{Error, Inspection, RequestInfo, agent::Asked, connect::Place};
+use crate::{Error, Inspection, RequestInfo, agent::Submission, connect::Place};
 use event_listener::{Event, EventListener};
-use lockkeeper_client::{self as client, Answer, Entry, Flags, Session, code};
+use lockkeeper_client::{
+    self as client, Entry, Flags, Host, Key, Lifecycle, Outcome, Outer, Session, View, code,
+};
 use lockkeeper_core::{
     Cause, ClientId, Deadlock, LockInfo, Mode, Name, Options, RequestId, Snapshot, Step, Token, WaitsFor,
     validate,
@@ -13,7 +16,7 @@ use lockkeeper_core::{
 use std::{
     collections::HashMap,
     future::poll_fn,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     task::{Poll, Waker},
     thread,
     time::{Duration, Instant},
@@ -26,58 +29,70 @@ pub(crate) struct Remote {
 }
 
 struct Link {
-    session: Session,
-    client: ClientId,
-    desk: Arc<Desk>,
+    session: Session<Requests>,
     /// Where other sessions are opened.
     place: Place,
 }
 
-/// The requests that have an owner, a pending [`Acquire`](crate::Acquire) or a [`Lock`](crate::Lock). Never locked while the
-/// session is called, which has a mutex of its own.
+/// What is known of requests beyond the session. Under the session's mutex.
 #[derive(Default)]
-struct Desk(Mutex<Requests>);
-
-#[derive(Default)]
-struct Requests {
-    live: HashMap<u64, Kept>,
-    last: u64,
+pub(crate) struct Requests {
+    /// The agent; that of the last session while there is none.
+    client: Option<Result<ClientId, Error>>,
+    /// Requests that ended behind their owner's back, until the owner goes.
+    ended: HashMap<Key, Ended>,
 }
 
-struct Kept {
-    /// The session's number for it.
-    rid: u64,
-    scope: Vec<(Name, Mode)>,
-    /// The daemon's number for it, once it is known to wait.
-    ticket: Option<u64>,
-    stage: Stage,
-    /// The task to wake when the stage changes.
-    waker: Option<Waker>,
-    /// Told when it is over.
-    over: Option<Arc<Event>>,
-    /// Nobody has looked out for the daemon's answer yet.
-    fresh: bool,
-}
-
-enum Stage {
-    /// It waits, or is not answered yet.
-    Asked,
-    Held(Token),
-    Over(Over),
+/// How a request ended that its owner, a pending [`Acquire`](crate::Acquire) or a [`Lock`](crate::Lock), still has.
+struct Ended {
+    how: End,
+    scope: Scope,
 }
 
 #[derive(Clone)]
-enum Over {
+enum End {
     Unavailable,
     Refused(Error),
     Broken(Cause),
     Released,
 }
 
+/// What a request carries.
+pub(crate) struct Notes {
+    scope: Scope,
+    /// The daemon's number for it, once it is known to wait.
+    arrival: Option<u64>,
+    /// Its fencing token, if it is held.
+    token: Option<u64>,
+    /// The task to wake when it is granted, or, once it is held, when it is over.
+    waker: Option<Waker>,
+    /// Told when it is over.
+    over: Option<Arc<Event>>,
+    /// Nobody has spun for the daemon's answer yet.
+    fresh: bool,
+    /// Its owner is gone.
+    orphan: bool,
+}
+
+/// The names of a request. Nearly all have one, which needs no allocation.
+#[derive(Clone)]
+enum Scope {
+    One((Name, Mode)),
+    Many(Vec<(Name, Mode)>),
+}
+
+/// Whom to wake once the mutex is free.
+#[derive(Default)]
+pub(crate) struct Wakes {
+    first: Option<Waker>,
+    rest: Vec<Waker>,
+    over: Vec<Arc<Event>>,
+}
+
 impl Remote {
-    pub(crate) fn new(session: Session, place: Place, ends: bool) -> Result<Self, Error> {
-        let client = client_id(&session.client_id())?;
-        Ok(Self { link: Arc::new(Link { session, client, desk: Arc::default(), place }), ends })
+    pub(crate) fn new(session: Session<Requests>, place: Place, ends: bool) -> Result<Self, Error> {
+        session.with(|view| view.host().client())?;
+        Ok(Self { link: Arc::new(Link { session, place }), ends })
     }
 
     pub(crate) fn without_end(&self) -> Self {
@@ -85,70 +100,68 @@ impl Remote {
     }
 
     pub(crate) async fn client(&self) -> Result<Self, Error> {
-        let place = self.link.place.clone();
-        elsewhere(move || place.open(true)).await
+        self.link.place.clone().open(true).await
     }
 
     pub(crate) fn client_id(&self) -> ClientId {
-        self.link.client
+        self.with(|view| view.host().client()).unwrap_or_else(|_| ClientId::reported(0))
+    }
+
+    /// Whatever is seen in `use_it` is true by the clock: a lease that has expired was noticed before.
+    fn with<R>(&self, use_it: impl FnOnce(&mut View<'_, Requests>) -> R) -> R {
+        self.link.session.with(use_it)
     }
 
     /// Not inlined, nor is [`release`](Self::release): what stands beside it in [`Agent`](crate::agent::Agent) is to be quick.
     #[cold]
     #[inline(never)]
-    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Asked {
+    pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Submission {
         let options = Options { if_available, ..Options::default() };
         self.ask(&[(name, mode)], options, None, waker)
     }
 
-    /// Says what is asked for; the task is woken by the answer.
+    /// Sends the request; the task is woken by the answer.
     pub(crate) fn ask(
         &self,
         scope: &[(&[u8], Mode)],
         options: Options,
         info: Option<Box<str>>,
         waker: &Waker,
-    ) -> Asked {
+    ) -> Submission {
         if let Err(error) = validate(scope, options) {
-            return Asked::Refused(Box::new(error.into()));
+            return Submission::Refused(Box::new(error.into()));
         }
-        let Link { session, desk, .. } = &*self.link;
+        let session = &self.link.session;
         let Options { if_available, steal, refuse_deadlock, nested_in } = options;
-        let scope: Vec<_> = scope.iter().map(|(name, mode)| (Name::from(*name), *mode)).collect();
-        let (key, nested_in) = {
-            let mut requests = desk.lock();
-            requests.last += 1;
-            let key = requests.last;
-            let (scope, waker) = (scope.clone(), Some(waker.clone()));
-            let (ticket, stage, fresh) = (None, Stage::Asked, session.is_near());
-            let kept = Kept { rid: 0, scope, ticket, stage, waker, over: None, fresh };
-            requests.live.insert(key, kept);
-            (key, nested_in.and_then(|outer| Some(requests.live.get(&outer.arrival())?.rid)))
-        };
-        let hears = Arc::clone(desk);
-        let rid = session.request(client::Request {
-            scope,
+        let request = client::Request {
+            scope: scope.iter().map(|(name, mode)| (Name::from(*name), *mode)).collect(),
             flags: Flags { if_available, steal, refuse_deadlock },
-            nested_in,
+            nested_in: nested_in.map(|outer| Outer::Own(outer.arrival())),
             info: info.map(String::from),
-            listener: Arc::new(move |event| hears.hear(key, event)),
-        });
-        if let Some(kept) = desk.lock().live.get_mut(&key) {
-            kept.rid = rid;
-        }
-        if session.is_near() {
-            // It looks out for the answer when all other tasks have asked what they want to.
+        };
+        let notes = Notes {
+            scope: Scope::new(&request.scope),
+            arrival: None,
+            token: None,
+            waker: Some(waker.clone()),
+            over: None,
+            fresh: session.is_local(),
+            orphan: false,
+        };
+        let key = session.request(request, notes);
+        if session.is_local() {
+            // It spins for the answer when all other tasks have made their requests.
             waker.wake_by_ref();
         }
-        Asked::Queued(RequestId::reported(key))
+        Submission::Queued(RequestId::reported(key))
     }
 
-    /// Looks out for the daemon's first word on a request, once.
-    fn look_out(&self, request: RequestId) {
-        let Link { session, desk, .. } = &*self.link;
-        let fresh = desk.lock().get(request).is_some_and(|kept| std::mem::take(&mut kept.fresh));
-        if fresh {
-            session.look_out(|| desk.lock().get(request).is_none_or(Kept::is_answered));
+    /// Spins for the daemon's first answer to a request, once.
+    fn spin_for_reply(&self, key: Key) {
+        let fresh = |notes: &mut Notes| std::mem::take(&mut notes.fresh);
+        if self.with(|view| view.data(key).is_some_and(fresh)) {
+            let answered = || self.with(|view| view.data(key).is_none_or(|notes| notes.is_answered()));
+            self.link.session.spin_for_reply(answered);
         }
     }
 
@@ -161,107 +174,126 @@ impl Remote {
         request: RequestId,
         waker: &Waker,
     ) -> Poll<Result<Option<Token>, Error>> {
-        let desk = &self.link.desk;
-        self.look_out(request);
-        match desk.poll(request, waker, |stage| matches!(stage, Stage::Held(_))) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(Ok(token)) => Poll::Ready(Ok(token)),
-            Poll::Ready(Err(over)) => {
-                desk.take(request);
-                Poll::Ready(match over {
-                    Over::Unavailable => Ok(None),
-                    Over::Refused(error) => Err(error),
-                    over => Err(over.cause().into()),
-                })
-            }
-        }
+        let key = request.arrival();
+        self.spin_for_reply(key);
+        let (poll, _replaced) = self.with(|view| match view.data(key) {
+            Some(Notes { token: Some(token), .. }) => (Poll::Ready(Ok(*token)), None),
+            Some(notes) => (Poll::Pending, notes.set_waker(waker)),
+            None => (Poll::Ready(Err(view.host().take(key))), None),
+        });
+        poll.map(|granted| match granted {
+            Ok(token) => Token::new(token).map(Some).ok_or_else(|| {
+                self.cancel(request, false);
+                not_a_daemon("gives out the token 0")
+            }),
+            Err(End::Unavailable) => Ok(None),
+            Err(End::Refused(error)) => Err(error),
+            Err(end) => Err(end.cause().into()),
+        })
     }
 
+    /// What comes back of the request is dropped outside the mutex: a waker's drop may be anybody's code.
     pub(crate) fn cancel(&self, request: RequestId, timed_out: bool) {
-        let Link { session, desk, .. } = &*self.link;
-        if let Some(Kept { rid, .. }) = desk.take(request) {
-            _ = if timed_out { session.time_out(rid) } else { session.let_go(rid) };
-        }
+        let key = request.arrival();
+        let _notes = self.with(|view| {
+            let notes = view.detach(key, timed_out);
+            if notes.is_none() {
+                view.host().ended.remove(&key);
+            }
+            notes
+        });
     }
 
-    /// Does not wait for the daemon to say that it is done. That the lock was broken is said if it is known here.
+    /// Does not wait for the daemon to answer. That the lock was broken is said if it is known here.
     #[cold]
     #[inline(never)]
     pub(crate) fn release(&self, request: RequestId) -> Result<(), Cause> {
-        match self.link.desk.take(request) {
-            Some(Kept { stage: Stage::Over(over), .. }) => Err(over.cause()),
-            // The session may know of a steal that it is just about to tell.
-            Some(Kept { rid, .. }) if self.link.session.let_go(rid) => Ok(()),
-            _ => Err(Cause::Stolen),
-        }
+        let key = request.arrival();
+        let released = self.with(|view| match view.detach(key, false) {
+            Some(notes) => Ok(notes),
+            None => Err(view.host().take(key).cause()),
+        });
+        released.map(drop)
     }
 
-    /// Waits for the daemon to say that it is done. It has said by then if the lock was broken before.
-    pub(crate) async fn release_seen(&self, request: RequestId) -> Result<(), Cause> {
+    /// Waits for the daemon's answer. It has said by then if the lock was broken before.
+    pub(crate) async fn release_acked(&self, request: RequestId) -> Result<(), Cause> {
         /// Nobody asks for what the daemon says any more.
-        struct Owner<'a>(&'a Desk, RequestId);
+        struct Owner<'a>(&'a Remote, Key);
         impl Drop for Owner<'_> {
             fn drop(&mut self) {
-                self.0.take(self.1);
+                self.0.with(|view| match view.data(self.1) {
+                    Some(notes) => notes.orphan = true,
+                    None => drop(view.host().ended.remove(&self.1)),
+                });
             }
         }
 
-        let Owner(desk, _) = &Owner(&self.link.desk, request);
-        let Some(rid) = desk.lock().get(request).map(|kept| kept.rid) else { return Err(Cause::Lost) };
+        let key = request.arrival();
+        let _owner = Owner(self, key);
         let session = &self.link.session;
-        session.release(rid);
-        if session.is_near() {
-            others_first().await;
-            session.look_out(|| desk.lock().broken(request).is_some());
+        session.release(key);
+        if session.is_local() {
+            yield_now().await;
+            session.spin_for_reply(|| self.with(|view| view.data(key).is_none()));
         }
-        match poll_fn(|cx| desk.poll(request, cx.waker(), |_| false)).await {
-            Err(Over::Released) => Ok(()),
-            Err(over) => Err(over.cause()),
-            Ok(_) => unreachable!("a request that is released is over"),
+        match poll_fn(|cx| self.poll_over(key, cx.waker())).await {
+            End::Released => Ok(()),
+            end => Err(end.cause()),
         }
     }
 
     pub(crate) fn scope(&self, request: RequestId) -> Vec<(Name, Mode)> {
-        self.link.desk.lock().get(request).map_or_else(Vec::new, |kept| kept.scope.clone())
+        let key = request.arrival();
+        self.with(|view| match view.data(key) {
+            Some(notes) => notes.scope.to_vec(),
+            None => view.host().ended.get(&key).map_or_else(Vec::new, |ended| ended.scope.to_vec()),
+        })
     }
 
     pub(crate) fn broken(&self, request: RequestId) -> Option<Cause> {
-        self.link.desk.lock().broken(request)
+        let key = request.arrival();
+        self.with(|view| match view.data(key) {
+            Some(_) => None,
+            None => Some(view.host().how(key).cause()),
+        })
     }
 
     pub(crate) fn poll_lost(&self, request: RequestId, waker: &Waker) -> Poll<Cause> {
-        match self.link.desk.poll(request, waker, |_| false) {
-            Poll::Ready(Err(over)) => Poll::Ready(over.cause()),
-            _ => Poll::Pending,
-        }
+        self.poll_over(request.arrival(), waker).map(|end| end.cause())
+    }
+
+    fn poll_over(&self, key: Key, waker: &Waker) -> Poll<End> {
+        let (poll, _replaced) = self.with(|view| match view.data(key) {
+            Some(notes) => (Poll::Pending, notes.set_waker(waker)),
+            None => (Poll::Ready(view.host().how(key)), None),
+        });
+        poll
     }
 
     pub(crate) fn listen_lost(&self, request: RequestId) -> Result<EventListener, Cause> {
-        let mut requests = self.link.desk.lock();
-        match requests.broken(request) {
-            Some(cause) => Err(cause),
-            None => {
-                let kept = requests.get(request).expect("what is not broken is there");
-                Ok(kept.over.get_or_insert_default().listen())
-            }
-        }
+        let key = request.arrival();
+        self.with(|view| match view.data(key) {
+            Some(notes) => Ok(notes.over.get_or_insert_default().listen()),
+            None => Err(view.host().how(key).cause()),
+        })
     }
 
     pub(crate) async fn force_release(&self, name: &Name) -> Result<(), Error> {
         let (answer, answered) = oneshot();
         self.link.session.force_release_then(name, answer);
-        heard(answered.await).map(drop)
+        answered.await.map(drop).map_err(failed)
     }
 
     pub(crate) async fn query(&self) -> Result<Snapshot, Error> {
         let (answer, answered) = oneshot();
         self.link.session.query_then(None, answer);
         let mut snapshot = Snapshot::default();
-        for entry in heard(answered.await)?.entries {
-            let Entry { name, mode, ticket, token, ref client_id, .. } = entry;
+        for entry in answered.await.map_err(failed)?.entries {
+            let Entry { name, mode, arrival, token, ref client_id, .. } = entry;
             let client = self::client_id(client_id)?;
             let list = if token.is_some() { &mut snapshot.held } else { &mut snapshot.pending };
-            list.push(LockInfo { name, mode, client, request: RequestId::reported(ticket) });
+            list.push(LockInfo { name, mode, client, request: RequestId::reported(arrival) });
         }
         Ok(snapshot)
     }
@@ -269,13 +301,13 @@ impl Remote {
     pub(crate) async fn inspect(&self) -> Result<Inspection, Error> {
         let (answer, answered) = oneshot();
         self.link.session.inspect_then(None, answer);
-        let client::Snapshot { entries, deadlocks, .. } = heard(answered.await)?;
+        let client::Snapshot { entries, deadlocks, .. } = answered.await.map_err(failed)?;
         let mut inspection = Inspection::default();
         for entry in entries {
             let client = client_id(&entry.client_id)?;
             let list = if entry.token.is_some() { &mut inspection.held } else { &mut inspection.pending };
             // The names of a request stand one after the other.
-            match list.last_mut().filter(|last| last.id.arrival() == entry.ticket) {
+            match list.last_mut().filter(|last| last.id.arrival() == entry.arrival) {
                 Some(same) => same.scope.push((entry.name, entry.mode)),
                 None => list.push(describe(entry, client)),
             }
@@ -286,19 +318,20 @@ impl Remote {
         Ok(inspection)
     }
 
-    pub(crate) fn suspicious(&self) -> bool {
+    pub(crate) fn reports_deadlocks(&self) -> bool {
         self.link.place.on_deadlock.is_some()
     }
 
     /// Asks the daemon, and reports on a thread that nobody waits for.
     pub(crate) fn report_deadlock(&self, request: RequestId) {
-        let Link { session, desk, place, .. } = &*self.link;
-        let asked = desk.lock().get(request).and_then(|kept| Some((kept.ticket?, kept.scope[0].0.clone())));
-        let (Some((ticket, name)), Some(report)) = (asked, place.on_deadlock.clone()) else { return };
+        let Link { session, place } = &*self.link;
+        let about = |notes: &mut Notes| Some((notes.arrival?, notes.scope.first().clone()));
+        let asked = self.with(|view| view.data(request.arrival()).and_then(about));
+        let (Some((arrival, name)), Some(report)) = (asked, place.on_deadlock.clone()) else { return };
         session.inspect_then(Some(&name), move |answer| {
             let deadlocks = answer.map_or_else(|_| Vec::new(), |snapshot| snapshot.deadlocks);
             let concerned =
-                |deadlock: &client::Deadlock| deadlock.cycle.iter().any(|step| step.ticket == ticket);
+                |deadlock: &client::Deadlock| deadlock.cycle.iter().any(|step| step.arrival == arrival);
             let found = deadlocks.into_iter().find(concerned).map(|deadlock| steps(deadlock.cycle));
             if let Some(Ok(cycle)) = found {
                 let report = move || report(&Deadlock { cycle });
@@ -316,96 +349,129 @@ impl Drop for Remote {
     }
 }
 
-impl Desk {
-    fn lock(&self) -> MutexGuard<'_, Requests> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl Requests {
+    fn client(&self) -> Result<ClientId, Error> {
+        self.client.clone().unwrap_or_else(|| Err(not_a_daemon("opens no session")))
     }
 
-    /// The session's thread says what has become of a request. Its owner may be gone.
-    fn hear(&self, key: u64, event: client::Event) {
-        let mut requests = self.lock();
-        let Some(kept) = requests.live.get_mut(&key) else { return };
-        kept.stage = match event {
-            client::Event::Queued { ticket } => {
-                kept.ticket = Some(ticket);
-                return;
-            }
-            client::Event::Granted { token } => match Token::new(token) {
-                Some(token) => Stage::Held(token),
-                None => Stage::Over(Over::Refused(not_a_daemon("gives out the token 0"))),
-            },
-            client::Event::Unavailable => Stage::Over(Over::Unavailable),
-            client::Event::Refused { code, message } => {
-                Stage::Over(Over::Refused(Error::Refused { code, words: message }))
-            }
-            client::Event::Deadlocked(client::Deadlock { words, cycle }) => {
-                let error = steps(cycle).map(|cycle| Error::Deadlock { cycle, words });
-                Stage::Over(Over::Refused(error.unwrap_or_else(|error| error)))
-            }
-            client::Event::Broken(cause) => Stage::Over(Over::Broken(cause)),
-            client::Event::Ended => Stage::Over(Over::Released),
-        };
-        let is_over = matches!(kept.stage, Stage::Over(_));
-        let (waker, over) = (kept.waker.take(), kept.over.take_if(|_| is_over));
-        drop(requests);
-        if let Some(waker) = waker {
-            waker.wake();
+    /// How a request ended that is not live.
+    fn how(&self, key: Key) -> End {
+        self.ended.get(&key).map_or(End::Broken(Cause::Lost), |ended| ended.how.clone())
+    }
+
+    /// The same, of an owner that goes.
+    fn take(&mut self, key: Key) -> End {
+        self.ended.remove(&key).map_or(End::Broken(Cause::Lost), |ended| ended.how)
+    }
+}
+
+impl Host for Requests {
+    type Data = Notes;
+    type After = Wakes;
+
+    fn queued(&mut self, _: Key, arrival: u64, notes: &mut Notes, _: &mut Wakes) {
+        notes.arrival = Some(arrival);
+    }
+
+    fn granted(&mut self, _: Key, token: u64, notes: &mut Notes, wakes: &mut Wakes) {
+        notes.token = Some(token);
+        wakes.push(notes.waker.take());
+    }
+
+    fn over(&mut self, key: Key, outcome: Outcome, notes: Notes, wakes: &mut Wakes) {
+        let Notes { scope, waker, over, orphan, .. } = notes;
+        if !orphan {
+            self.ended.insert(key, Ended { how: End::new(outcome), scope });
         }
-        if let Some(over) = over {
+        wakes.push(waker);
+        wakes.over.extend(over);
+    }
+
+    fn session(&mut self, news: Lifecycle, _: &mut Wakes) {
+        if let Lifecycle::Opened { client_id, .. } = news {
+            self.client = Some(self::client_id(&client_id));
+        }
+    }
+
+    fn after(wakes: Wakes) {
+        let Wakes { first, rest, over } = wakes;
+        if let Some(first) = first {
+            first.wake();
+            rest.into_iter().for_each(Waker::wake);
+        }
+        for over in over {
             over.notify(usize::MAX);
         }
     }
-
-    /// Whether a request has got as far as `enough`, or is over. If not, the task is woken when it has gone on.
-    fn poll(
-        &self,
-        request: RequestId,
-        waker: &Waker,
-        enough: impl FnOnce(&Stage) -> bool,
-    ) -> Poll<Result<Option<Token>, Over>> {
-        let mut requests = self.lock();
-        let Some(kept) = requests.get(request) else { return Poll::Ready(Err(Over::Broken(Cause::Lost))) };
-        match &kept.stage {
-            Stage::Over(over) => return Poll::Ready(Err(over.clone())),
-            Stage::Held(token) if enough(&kept.stage) => return Poll::Ready(Ok(Some(*token))),
-            _ => {}
-        }
-        if kept.waker.as_ref().is_some_and(|same| same.will_wake(waker)) {
-            return Poll::Pending;
-        }
-        let replaced = kept.waker.replace(waker.clone());
-        drop(requests);
-        drop(replaced);
-        Poll::Pending
-    }
-
-    /// Its owner goes.
-    fn take(&self, request: RequestId) -> Option<Kept> {
-        self.lock().live.remove(&request.arrival())
-    }
 }
 
-impl Requests {
-    fn get(&mut self, request: RequestId) -> Option<&mut Kept> {
-        self.live.get_mut(&request.arrival())
-    }
-
-    fn broken(&mut self, request: RequestId) -> Option<Cause> {
-        match self.get(request).map(|kept| &kept.stage) {
-            Some(Stage::Over(over)) => Some(over.cause()),
-            Some(_) => None,
-            None => Some(Cause::Lost),
+impl Wakes {
+    fn push(&mut self, waker: Option<Waker>) {
+        match waker {
+            Some(waker) if self.first.is_none() => self.first = Some(waker),
+            Some(waker) => self.rest.push(waker),
+            None => {}
         }
     }
 }
 
-impl Kept {
-    fn is_answered(&mut self) -> bool {
-        self.ticket.is_some() || !matches!(self.stage, Stage::Asked)
+impl Notes {
+    fn is_answered(&self) -> bool {
+        self.arrival.is_some() || self.token.is_some()
+    }
+
+    /// Returns who was to be woken before, for the caller to drop outside the mutex.
+    fn set_waker(&mut self, waker: &Waker) -> Option<Waker> {
+        match &self.waker {
+            Some(same) if same.will_wake(waker) => None,
+            _ => self.waker.replace(waker.clone()),
+        }
     }
 }
 
-impl Over {
+impl Scope {
+    fn new(scope: &[(Name, Mode)]) -> Self {
+        match scope {
+            [one] => Self::One(one.clone()),
+            many => Self::Many(many.to_vec()),
+        }
+    }
+
+    fn to_vec(&self) -> Vec<(Name, Mode)> {
+        match self {
+            Self::One(one) => vec![one.clone()],
+            Self::Many(many) => many.clone(),
+        }
+    }
+
+    fn first(&self) -> &Name {
+        match self {
+            Self::One((name, _)) => name,
+            Self::Many(many) => &many[0].0,
+        }
+    }
+}
+
+impl End {
+    fn new(outcome: Outcome) -> Self {
+        match outcome {
+            Outcome::Unavailable => Self::Unavailable,
+            Outcome::Released => Self::Released,
+            Outcome::Broken { cause, .. } => Self::Broken(cause),
+            Outcome::Refused { code, message } => Self::Refused(Error::Refused { code, words: message }),
+            Outcome::Deadlocked(client::Deadlock { words, cycle }) => {
+                let error = steps(cycle).map(|cycle| Error::Deadlock { cycle, words });
+                Self::Refused(error.unwrap_or_else(|error| error))
+            }
+            Outcome::Failed(client::Failure::Refused { code, message }) => {
+                Self::Refused(Error::Refused { code, words: message })
+            }
+            Outcome::Failed(client::Failure::Closed) => Self::Broken(Cause::Lost),
+            Outcome::Failed(failure) => Self::Refused(Error::Unreachable(failure.to_string())),
+            Outcome::Answer(_) => Self::Refused(not_a_daemon("answers what was not asked")),
+        }
+    }
+
     fn cause(&self) -> Cause {
         match self {
             Self::Broken(cause) => *cause,
@@ -415,9 +481,9 @@ impl Over {
 }
 
 fn describe(entry: Entry, client_id: ClientId) -> RequestInfo {
-    let Entry { name, mode, ticket, token, info, since, nested_in, stole, pid, .. } = entry;
+    let Entry { name, mode, arrival, token, info, since, nested_in, stole, owner, .. } = entry;
     RequestInfo {
-        id: RequestId::reported(ticket),
+        id: RequestId::reported(arrival),
         scope: vec![(name, mode)],
         client_id,
         info,
@@ -425,7 +491,7 @@ fn describe(entry: Entry, client_id: ClientId) -> RequestInfo {
         waited: token.is_none().then(|| Duration::from_millis(since)),
         nested_in: nested_in.map(RequestId::reported),
         stole,
-        pid,
+        owner,
     }
 }
 
@@ -443,7 +509,7 @@ fn not_a_daemon(what: &str) -> Error {
 fn steps(cycle: Vec<client::Step>) -> Result<Vec<Step>, Error> {
     let step = |step: client::Step| {
         Ok(Step {
-            request: RequestId::reported(step.ticket),
+            request: RequestId::reported(step.arrival),
             client: client_id(&step.client_id)?,
             waits_for: step.waits_for.map_or(WaitsFor::Nested, WaitsFor::Name),
         })
@@ -451,27 +517,15 @@ fn steps(cycle: Vec<client::Step>) -> Result<Vec<Step>, Error> {
     cycle.into_iter().map(step).collect()
 }
 
-fn heard(answer: Answer) -> Result<client::Snapshot, Error> {
-    answer.map_err(|(code, words)| match code {
-        0 => Error::Unreachable(format!("{words}: ask again")),
-        code => Error::Refused { code, words },
-    })
-}
-
-/// Does what blocks on a thread of its own.
-pub(crate) async fn elsewhere<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    let (answer, answered) = oneshot();
-    let thread = thread::Builder::new().name("lockkeeper-connect".into());
-    match thread.spawn(move || answer(work())) {
-        Ok(_) => answered.await,
-        Err(error) => Err(Error::Unreachable(format!("no thread to connect with can be started: {error}"))),
+fn failed(error: client::Error) -> Error {
+    match error {
+        client::Error::Refused { code, message } => Error::Refused { code, words: message },
+        error => Error::Unreachable(error.to_string()),
     }
 }
 
 /// Lets all other tasks have their turn, on most executors.
-async fn others_first() {
+async fn yield_now() {
     let mut had = false;
     poll_fn(|cx| match std::mem::replace(&mut had, true) {
         true => Poll::Ready(()),
@@ -483,8 +537,8 @@ async fn others_first() {
     .await;
 }
 
-/// A value that somebody else will have.
-fn oneshot<T: Send + 'static>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
+/// A value that another thread will have.
+pub(crate) fn oneshot<T: Send + 'static>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
     let place = Arc::new(Mutex::new((None, None::<Waker>)));
     let other = Arc::clone(&place);
     let answer = move |value| {

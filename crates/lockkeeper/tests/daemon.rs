@@ -5,7 +5,9 @@
 mod common;
 
 use common::{connect, daemon::Daemon, step, url};
-use lockkeeper::{AbortController, Cause, Error, Lock, Locks};
+#[cfg(feature = "network")]
+use lockkeeper::Cause;
+use lockkeeper::{AbortController, Error, Lock, Locks};
 use smol::future;
 use std::{
     env,
@@ -53,7 +55,7 @@ mod connecting {
             let (mut stream, _) = listener.accept().unwrap();
             hear(&mut stream);
             // Goodbye, of code 18.
-            stream.write_all(b"\0\0\0\x16\x93\x0a\x12\xb2upgrade the client").unwrap();
+            stream.write_all(b"\0\0\0\x16\x93\x0f\x12\xb2upgrade the client").unwrap();
         });
         let refused = Locks::connect(format!("unix:{}", socket.display())).blocking();
         let Err(Error::Refused { code: 18, words }) = refused else { panic!("{refused:?}") };
@@ -69,7 +71,7 @@ mod connecting {
         let _lock = ours.acquire_blocking("a").unwrap();
         assert!(connect(&daemon).try_acquire("a").unwrap().is_none(), "the same bucket");
         assert!(theirs.try_acquire("a").unwrap().is_some());
-        let refused = Locks::connect(url(&daemon)).bucket("no/path").blocking();
+        let refused = Locks::connect(url(&daemon)).bucket("a\tb").blocking();
         assert!(matches!(refused, Err(Error::Refused { code: 1, .. })), "{refused:?}");
     }
 
@@ -205,15 +207,17 @@ mod requests {
         let daemon = thread::spawn(move || {
             let (mut stream, _) = listener.accept().unwrap();
             hear(&mut stream);
-            let welcome = b"\0\0\0\x2a\x96\0\x01\xb00123456789abcdef\xc4\x100123456789abcdef\xcd\x27\x10\xc2";
+            let welcome = b"\0\0\0\x2b\x99\0\x02\0\x01\xb00123456789abcdef\xc4\x100123456789abcdef\0\xc2\0";
             stream.write_all(welcome).unwrap();
+            let synced = b"\0\0\0\x02\x91\x02";
+            stream.write_all(synced).unwrap();
             hear(&mut stream);
-            let granted = b"\0\0\0\x16\x94\x01\x01\x2a\xc4\x100123456789abcdef";
+            let granted = b"\0\0\0\x04\x93\x03\x01\x2a";
             stream.write_all(granted).unwrap();
             hear(&mut stream);
             asked.send(()).unwrap();
             goes.recv().unwrap();
-            let released = b"\0\0\0\x03\x92\x04\x01";
+            let released = b"\0\0\0\x03\x92\x06\x01";
             stream.write_all(released).unwrap();
             goes.recv().unwrap();
         });
@@ -299,20 +303,13 @@ mod requests {
         let daemon = Daemon::start();
         let locks = connect(&daemon);
         let _lock = locks.acquire_blocking("a").unwrap();
-        assert_eq!(locks.inspect_blocking().unwrap().held[0].pid, Some(process::id()));
+        let owner = locks.inspect_blocking().unwrap().held[0].owner.clone().unwrap();
+        assert!(owner.starts_with(&format!("pid {} ", process::id())), "{owner}");
     }
 }
 
 mod restarts {
     use super::*;
-
-    /// Waits until the daemon answers again.
-    async fn answers(locks: &Locks) {
-        while let Err(error) = locks.query().await {
-            assert!(matches!(error, Error::Unreachable(_) | Error::Refused { code: 5, .. }), "{error:?}");
-            future::yield_now().await;
-        }
-    }
 
     fn outlived_by_locks_and_queues(restart: impl FnOnce(&mut Daemon)) -> Result<(), Error> {
         let mut daemon = Daemon::start();
@@ -322,8 +319,6 @@ mod restarts {
             let mut next = pin!(other.acquire("a"));
             assert!(step(&other, next.as_mut()).await.is_none());
             restart(&mut daemon);
-            answers(&locks).await;
-            answers(&other).await;
             let inspection = locks.inspect().await?;
             assert_eq!(inspection.held[0].token, Some(lock.token()));
             assert_eq!(inspection.pending[0].client_id, other.client_id());
@@ -361,7 +356,6 @@ mod restarts {
                 while other.query_blocking().unwrap().pending.is_empty() {}
                 daemon.kill();
                 daemon.run();
-                future::block_on(answers(&other));
                 held.release().unwrap();
                 waits.join().unwrap().unwrap();
             });
@@ -369,9 +363,35 @@ mod restarts {
     }
 
     #[test]
+    fn without_a_daemon_requests_time_out_and_questions_wait_for_the_next_one() {
+        let mut daemon = Daemon::start();
+        let locks = connect(&daemon);
+        daemon.kill();
+        future::block_on(async {
+            let late = locks.request("a").timeout(Duration::from_millis(5)).acquire().await;
+            assert!(matches!(late, Err(Error::TimedOut)));
+            let mut asked = pin!(future::zip(locks.query(), locks.force_release("a")));
+            assert!(future::poll_once(asked.as_mut()).await.is_none());
+            daemon.run();
+            let (snapshot, released) = asked.await;
+            assert!(snapshot.unwrap().held.is_empty());
+            released.unwrap();
+        });
+    }
+
+    #[cfg(feature = "network")]
+    fn far(ttl: Duration) -> (Daemon, Locks) {
+        let daemon = Daemon::on_network_with(|config| config.ttl = ttl);
+        drop(daemon.connect());
+        let locks = Locks::connect(format!("ws://{}", daemon.address())).blocking().unwrap();
+        (daemon, locks)
+    }
+
+    #[cfg(feature = "network")]
+    #[test]
     fn a_thread_that_waits_is_told_that_no_daemon_comes_back() {
-        let mut daemon = Daemon::start_with(|config| config.ttl = Duration::from_millis(400));
-        let (locks, other) = (connect(&daemon), connect(&daemon));
+        let (mut daemon, locks) = far(Duration::from_secs(1));
+        let other = locks.client_blocking().unwrap();
         let _held = other.acquire_blocking("a").unwrap();
         thread::scope(|scope| {
             let waits = scope.spawn(|| locks.acquire_blocking("a").map(drop));
@@ -381,39 +401,32 @@ mod restarts {
         });
     }
 
+    #[cfg(feature = "network")]
     #[test]
-    fn without_a_daemon_requests_time_out_and_questions_have_no_answer() {
-        let mut daemon = Daemon::start();
-        let locks = connect(&daemon);
-        daemon.kill();
-        future::block_on(async {
-            let late = locks.request("a").timeout(Duration::from_millis(5)).acquire().await;
-            assert!(matches!(late, Err(Error::TimedOut)));
-            assert!(matches!(locks.query().await, Err(Error::Unreachable(_))));
-            assert!(matches!(locks.force_release("a").await, Err(Error::Unreachable(_))));
-        });
-    }
-
-    #[test]
-    fn where_no_daemon_comes_back_in_time_everything_is_lost() {
-        let mut daemon = Daemon::start_with(|config| config.ttl = Duration::from_millis(400));
-        let locks = connect(&daemon);
+    fn where_no_daemon_comes_back_in_time_all_is_lost_and_the_handle_opens_the_next_session() {
+        let (mut daemon, locks) = far(Duration::from_secs(1));
         future::block_on(async {
             let lock = locks.acquire("a").await.unwrap();
             let mut waiting = pin!(locks.acquire("a"));
             assert!(step(&locks, waiting.as_mut()).await.is_none());
             let mut running = pin!(locks.request("b").run(async |_| future::pending::<()>().await));
             assert!(step(&locks, running.as_mut()).await.is_none());
+            assert!(lock.is_held());
+            let before = locks.client_id();
             daemon.kill();
             assert_eq!(lock.lost().await, Cause::Lost);
+            assert!(!lock.is_held());
+            assert_eq!(lock.name(), "a", "it is known what was lost");
             assert!(matches!(lock.release(), Err(Error::Lost)));
             assert!(matches!(waiting.await, Err(Error::Lost)));
             assert!(matches!(running.await, Err(Error::Lost)));
-            assert!(matches!(locks.acquire("c").await, Err(Error::Lost)), "the session is over");
             assert!(matches!(locks.client().await, Err(Error::Unreachable(_))));
+            let mut next = pin!(locks.acquire("c"));
+            assert!(future::poll_once(next.as_mut()).await.is_none());
             daemon.run();
-            let again = connect(&daemon);
-            assert!(again.acquire("a").await.is_ok());
+            let next = next.await.unwrap();
+            assert_ne!(next.client_id(), before);
+            locks.acquire("a").await.unwrap();
         });
     }
 }
@@ -432,7 +445,8 @@ mod processes {
         future::block_on(async {
             let mut waiting = pin!(locks.acquire("a"));
             assert!(step(&locks, waiting.as_mut()).await.is_none());
-            assert_eq!(locks.inspect().await.unwrap().held[0].pid, Some(other.0.id()));
+            let owner = locks.inspect().await.unwrap().held[0].owner.clone().unwrap();
+            assert!(owner.starts_with(&format!("pid {} ", other.0.id())), "{owner}");
             drop(other);
             waiting.await.unwrap();
         });
@@ -519,7 +533,9 @@ mod parts {
             socket,
             given: None,
             listen: None,
+            sync: false,
             ttl: Duration::from_secs(10),
+            ttl_bounds: (Duration::from_secs(1), Duration::from_secs(60)),
             idle: Some(Duration::from_millis(100)),
             limits: Default::default(),
         };

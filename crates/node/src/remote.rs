@@ -1,4 +1,6 @@
 //! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says comes as letters.
+//!
+//! Requests carry their slot, the session's mutex protects what is said in words: there is no other table here.
 
 use crate::{
     agent::{at_thread_exit, bell},
@@ -7,47 +9,102 @@ use crate::{
     report::{self, Place},
     state::{Address, Bell, Letter, State},
 };
-use lockkeeper_client::{Answer, Deadlock, Endpoint, Entry, Event, Flags, Request, Session, Snapshot, Step};
-use lockkeeper_core::Cause;
+use lockkeeper_client::{
+    Deadlock, Endpoint, Entry, Failure, Flags, Host, Key, Lifecycle, Options, Outcome, Outer, Request,
+    Session, Snapshot, Step,
+};
 use napi::{
     Env, Error, JsString, Result,
     bindgen_prelude::{BigInt, Float64ArraySlice, Function},
 };
 use napi_derive::napi;
 use std::{
-    cell::RefCell,
+    cell::{Cell, RefCell},
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    thread,
+    sync::{Arc, OnceLock},
 };
 
 /// A session of the thread that makes it.
 #[napi]
 pub struct Remote {
-    shared: Arc<Shared>,
+    session: Arc<Session<Letters>>,
+    mailbox: Address,
     numbers: Numbers,
     /// The requests by slot.
-    slots: RefCell<Vec<u64>>,
+    slots: RefCell<Vec<Key>>,
+    /// Why the session could not be opened.
+    failure: Arc<OnceLock<String>>,
+    closed: Cell<bool>,
 }
 
-struct Shared {
+/// Turns what becomes of requests into letters. Under the session's mutex.
+struct Letters {
     mailbox: Address,
-    state: Mutex<Opening>,
     /// What is said in words, by slot, until it is fetched.
-    words: Mutex<HashMap<u32, Words>>,
-}
-
-enum Opening {
-    Pending,
-    Open(Arc<Session>),
-    Failed(String),
-    Closed,
+    words: HashMap<u32, Words>,
 }
 
 enum Words {
     Refused { code: u32, message: String },
     Deadlocked(Deadlock),
     Snapshot(Snapshot),
+}
+
+impl Host for Letters {
+    /// The slot.
+    type Data = u32;
+    type After = ();
+
+    fn granted(&mut self, _: Key, token: u64, slot: &mut u32, (): &mut ()) {
+        State::lock().post(self.mailbox, Letter::Granted { slot: *slot, token });
+    }
+
+    fn over(&mut self, _: Key, outcome: Outcome, slot: u32, (): &mut ()) {
+        let letter = match outcome {
+            Outcome::Unavailable => Letter::Unavailable { slot },
+            Outcome::Broken { cause, .. } => Letter::Broken { slot, cause },
+            Outcome::Released | Outcome::Answer(_) => Letter::Ended { slot },
+            Outcome::Refused { code, message } => return self.refuse(slot, Words::Refused { code, message }),
+            Outcome::Failed(failure) => return self.refuse(slot, Words::from(failure)),
+            Outcome::Deadlocked(deadlock) => return self.refuse(slot, Words::Deadlocked(deadlock)),
+        };
+        State::lock().post(self.mailbox, letter);
+    }
+
+    fn session(&mut self, news: Lifecycle, (): &mut ()) {
+        if let Lifecycle::Opened { resumed: false, .. } = news {
+            State::lock().post(self.mailbox, Letter::Opened);
+        }
+    }
+}
+
+impl Letters {
+    fn refuse(&mut self, slot: u32, words: Words) {
+        self.tell(slot, words, Letter::Refused { slot });
+    }
+
+    fn tell(&mut self, slot: u32, words: Words, letter: Letter) {
+        self.words.insert(slot, words);
+        State::lock().post(self.mailbox, letter);
+    }
+}
+
+impl From<Failure> for Words {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused { code, message } => Self::Refused { code, message },
+            other => Self::Refused { code: 0, message: other.to_string() },
+        }
+    }
+}
+
+impl From<lockkeeper_client::Error> for Words {
+    fn from(error: lockkeeper_client::Error) -> Self {
+        match error {
+            lockkeeper_client::Error::Refused { code, message } => Self::Refused { code, message },
+            other => Self::Refused { code: 0, message: other.to_string() },
+        }
+    }
 }
 
 /// Why a request or question was refused.
@@ -82,7 +139,7 @@ pub struct RemoteEntry {
 #[napi]
 impl Remote {
     /// Opens a session with the daemon at `url`, or this user's own, and starts `program` as the daemon if none answers.
-    /// A letter tells when it is open.
+    /// A letter tells when it is open, and when another one is after it was lost.
     #[napi(constructor)]
     pub fn new(
         env: Env,
@@ -97,43 +154,58 @@ impl Remote {
         // SAFETY: nothing else reads or writes the array during this call.
         let numbers = Numbers::new(unsafe { numbers.as_mut() });
         let mailbox = State::lock().open(bell);
-        let shared = Arc::new(Shared {
-            mailbox,
-            state: Mutex::new(Opening::Pending),
-            words: Mutex::new(HashMap::new()),
+        let failure = Arc::new(OnceLock::new());
+        let failed = Arc::clone(&failure);
+        let opened = move |opened: std::result::Result<(), lockkeeper_client::Error>| {
+            if let Err(error) = opened {
+                let _ = failed.set(error.to_string());
+                State::lock().post(mailbox, Letter::Opened);
+            }
+        };
+        let options = Options::new(bucket).program(program.map(Into::into));
+        let letters = Letters { mailbox, words: HashMap::new() };
+        let session = Session::start(&endpoint, options, letters, opened).map_err(|error| {
+            State::lock().shut(mailbox).into_iter().for_each(Bell::release);
+            Error::from_reason(error.to_string())
+        })?;
+        let session = Arc::new(session);
+        // At the environment's end no code of this thread runs any more; nor does it when the thread exits, at which the
+        // bell is the runtime's to take down.
+        env.add_env_cleanup_hook(Arc::clone(&session), move |session| {
+            session.close();
+            State::lock().shut(mailbox).into_iter().for_each(Bell::release);
+        })?;
+        let ending = Arc::clone(&session);
+        at_thread_exit(move || {
+            ending.close();
+            let _ = State::lock().shut(mailbox);
         });
-        env.add_env_cleanup_hook(Arc::clone(&shared), |shared| shared.end())?;
-        let ending = Arc::clone(&shared);
-        at_thread_exit(move || _ = ending.end_quietly());
-        let opening = Arc::clone(&shared);
-        let open = move || opening.opened(Session::open(&endpoint, program.map(Into::into), &bucket));
-        let thread = thread::Builder::new().name("lockkeeper-connect".into()).spawn(open);
-        thread.map_err(|error| Error::from_reason(error.to_string()))?;
-        Ok(Self { shared, numbers, slots: RefCell::default() })
+        let (slots, closed) = (RefCell::default(), Cell::new(false));
+        Ok(Self { session, mailbox, numbers, slots, failure, closed })
     }
 
-    /// The client's id, once the session is open. Throws if it is not to be had.
+    /// The client's id, once the session is open. Throws if it could not be opened.
     #[napi]
     pub fn client_id(&self) -> Result<String> {
-        match &*self.shared.state() {
-            Opening::Open(session) => Ok(session.client_id()),
-            Opening::Failed(why) => Err(Error::from_reason(why.clone())),
-            Opening::Pending | Opening::Closed => Err(Error::from_reason("the session is not open")),
+        match self.failure.get() {
+            Some(why) => Err(Error::from_reason(why.clone())),
+            None => Ok(self.session.client_id()),
         }
     }
 
     #[napi]
     pub fn collect(&self) {
-        self.numbers.collect(self.shared.mailbox, false);
+        self.numbers.collect(self.mailbox, false);
     }
 
-    /// Looks out for the daemon's answer, for some microseconds. The caller collects letters next: the bell need not ring.
+    /// Reads the daemon's reply on this thread, for some microseconds. The caller collects letters next: the bell need not
+    /// ring.
     #[napi]
-    pub fn look_out(&self) {
-        let place = self.shared.mailbox.place;
-        if let Ok(session) = self.shared.session() {
+    pub fn spin_for_reply(&self) {
+        let place = self.mailbox.place;
+        if self.open().is_ok() {
             State::lock().look(place, true);
-            session.look_out(|| !State::lock().letters(place).is_empty());
+            self.session.spin_for_reply(|| !State::lock().letters(place).is_empty());
         }
     }
 
@@ -147,43 +219,44 @@ impl Remote {
         nested_in: Option<u32>,
         info: Option<String>,
     ) -> Result<()> {
-        let session = self.shared.session()?;
+        let session = self.open()?;
         let (slot, flags) = self.numbers.given();
         let scope = names::scope(&env, &names, &shared)?;
         let mut slots = self.slots.borrow_mut();
-        let listening = Arc::clone(&self.shared);
-        let rid = session.request(Request {
-            scope,
-            flags: Flags {
-                if_available: flags & flag::IF_AVAILABLE != 0,
-                steal: flags & flag::STEAL != 0,
-                refuse_deadlock: flags & flag::REFUSE_DEADLOCK != 0,
-            },
-            nested_in: nested_in.and_then(|slot| slots.get(slot as usize).copied()),
-            info,
-            listener: Arc::new(move |event| listening.hear(slot, event)),
-        });
+        let outer = nested_in.and_then(|slot| slots.get(slot as usize).copied());
+        let flags = Flags {
+            if_available: flags & flag::IF_AVAILABLE != 0,
+            steal: flags & flag::STEAL != 0,
+            refuse_deadlock: flags & flag::REFUSE_DEADLOCK != 0,
+        };
+        let key = session.request(Request { scope, flags, nested_in: outer.map(Outer::Own), info }, slot);
         match slots.get_mut(slot as usize) {
-            Some(place) => *place = rid,
-            None => slots.push(rid),
+            Some(place) => *place = key,
+            None => slots.push(key),
         }
         Ok(())
     }
 
-    /// Releases a lock or gives a request up, perhaps because its time was up. A letter tells when it is done.
+    /// Whether a lock is held, by the clock. If it is not, a letter says so.
+    #[napi]
+    pub fn is_held(&self, slot: u32) -> bool {
+        let key = self.slots.borrow().get(slot as usize).copied();
+        key.is_some_and(|key| self.session.is_held(key))
+    }
+
+    /// Releases a lock or aborts a request, perhaps because its time was up. A letter tells when it is done.
     #[napi]
     pub fn release(&self, slot: u32, timed_out: bool) {
-        let rid = self.slots.borrow().get(slot as usize).copied();
-        if let (Some(rid), Ok(session)) = (rid, self.shared.session()) {
-            _ = if timed_out { session.time_out(rid) } else { session.release(rid) };
+        let key = self.slots.borrow().get(slot as usize).copied();
+        if let (Some(key), Ok(session)) = (key, self.open()) {
+            _ = if timed_out { session.time_out(key) } else { session.release(key) };
         }
     }
 
     /// Asks for the state of the bucket, and for its deadlocks. A letter to the slot tells when the answer is there.
     #[napi]
     pub fn query(&self, slot: u32, deadlocks: bool) -> Result<()> {
-        let (session, shared) = (self.shared.session()?, Arc::clone(&self.shared));
-        let answered = move |answer| shared.answered(slot, answer);
+        let (session, answered) = (self.open()?, self.responder(slot, Words::Snapshot));
         match deadlocks {
             true => session.inspect_then(None, answered),
             false => session.query_then(None, answered),
@@ -191,18 +264,39 @@ impl Remote {
         Ok(())
     }
 
-    /// Breaks every lock of a name.
+    /// Breaks every lock on a name.
     #[napi]
     pub fn force_release(&self, env: Env, slot: u32, name: JsString<'_>) -> Result<()> {
-        let (name, shared) = (names::name(&env, &name)?, Arc::clone(&self.shared));
-        self.shared.session()?.force_release_then(&name, move |answer| shared.answered(slot, answer));
+        let name = names::name(&env, &name)?;
+        let nothing = |_count| Words::Snapshot(Snapshot::default());
+        self.open()?.force_release_then(&name, self.responder(slot, nothing));
         Ok(())
+    }
+
+    fn open(&self) -> Result<&Session<Letters>> {
+        if self.closed.get() { Err(Error::from_reason("the session is closed")) } else { Ok(&self.session) }
+    }
+
+    /// Posts the answer to a question. It holds no share of the session, which ends with its owner.
+    fn responder<T>(
+        &self,
+        slot: u32,
+        words: impl FnOnce(T) -> Words + Send + 'static,
+    ) -> impl FnOnce(std::result::Result<T, lockkeeper_client::Error>) + Send + 'static {
+        let session = Arc::downgrade(&self.session);
+        move |answer| {
+            let Some(session) = session.upgrade() else { return };
+            session.with(|view| match answer {
+                Ok(answer) => view.host().tell(slot, words(answer), Letter::Ended { slot }),
+                Err(error) => view.host().refuse(slot, Words::from(error)),
+            });
+        }
     }
 
     /// Why what had this slot was refused.
     #[napi]
     pub fn refusal(&self, slot: u32) -> Option<Refusal> {
-        match self.shared.words().remove(&slot)? {
+        match self.session.with(|view| view.host().words.remove(&slot))? {
             Words::Refused { code, message } => Some(Refusal { code, message, cycle: None }),
             Words::Deadlocked(Deadlock { words, cycle }) => {
                 Some(Refusal { code: 0, message: words, cycle: Some(steps(cycle)) })
@@ -214,11 +308,12 @@ impl Remote {
     /// The answer to a query.
     #[napi]
     pub fn snapshot(&self, slot: u32) -> Option<RemoteSnapshot> {
-        let Some(Words::Snapshot(snapshot)) = self.shared.words().remove(&slot) else { return None };
+        let words = self.session.with(|view| view.host().words.remove(&slot));
+        let Some(Words::Snapshot(snapshot)) = words else { return None };
         let entry = |entry: Entry| RemoteEntry {
             place: report::place(&entry.name, entry.mode),
             client_id: entry.client_id,
-            ticket: BigInt::from(entry.ticket),
+            ticket: BigInt::from(entry.arrival),
             token: entry.token.map(BigInt::from),
             info: entry.info,
             #[expect(clippy::cast_precision_loss, reason = "milliseconds")]
@@ -236,90 +331,14 @@ impl Remote {
     /// Ends the session, and all it has with it.
     #[napi]
     pub fn close(&self) {
-        self.shared.close();
-    }
-}
-
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, Opening> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn words(&self) -> MutexGuard<'_, HashMap<u32, Words>> {
-        self.words.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn session(&self) -> Result<Arc<Session>> {
-        match &*self.state() {
-            Opening::Open(session) => Ok(Arc::clone(session)),
-            _ => Err(Error::from_reason("the session is closed")),
-        }
-    }
-
-    fn opened(&self, opened: std::result::Result<Session, lockkeeper_client::Error>) {
-        let mut state = self.state();
-        // A session that nobody wants any more ends here.
-        if let Opening::Pending = *state {
-            *state = match opened {
-                Ok(session) => Opening::Open(Arc::new(session)),
-                Err(error) => Opening::Failed(error.to_string()),
-            };
-        }
-        drop(state);
-        State::lock().post(self.mailbox, Letter::Opened);
-    }
-
-    fn hear(&self, slot: u32, event: Event) {
-        let letter = match event {
-            Event::Queued { .. } => return,
-            Event::Granted { token } => Letter::Granted { slot, token },
-            Event::Unavailable => Letter::Unavailable { slot },
-            Event::Broken(cause @ (Cause::Stolen | Cause::Lost)) => Letter::Broken { slot, cause },
-            Event::Ended => Letter::Ended { slot },
-            Event::Refused { code, message } => {
-                return self.say(slot, Words::Refused { code, message }, Letter::Refused { slot });
-            }
-            Event::Deadlocked(deadlock) => {
-                return self.say(slot, Words::Deadlocked(deadlock), Letter::Refused { slot });
-            }
-        };
-        State::lock().post(self.mailbox, letter);
-    }
-
-    fn answered(&self, slot: u32, answer: Answer) {
-        match answer {
-            Ok(snapshot) => self.say(slot, Words::Snapshot(snapshot), Letter::Ended { slot }),
-            Err((code, message)) => {
-                self.say(slot, Words::Refused { code, message }, Letter::Refused { slot })
-            }
-        }
-    }
-
-    fn say(&self, slot: u32, words: Words, letter: Letter) {
-        self.words().insert(slot, words);
-        State::lock().post(self.mailbox, letter);
-    }
-
-    fn close(&self) {
-        // Dropped outside: its end may be told while the mutex is held.
-        let was = std::mem::replace(&mut *self.state(), Opening::Closed);
-        drop(was);
-    }
-
-    /// At the environment's end: no code of this thread runs any more.
-    fn end(&self) {
-        self.end_quietly().into_iter().for_each(Bell::release);
-    }
-
-    fn end_quietly(&self) -> Option<Bell> {
-        self.close();
-        State::lock().shut(self.mailbox)
+        self.closed.set(true);
+        self.session.close();
     }
 }
 
 fn steps(cycle: Vec<Step>) -> Vec<report::Step> {
-    let step = |Step { ticket, client_id, waits_for }| report::Step {
-        request: BigInt::from(ticket),
+    let step = |Step { arrival, client_id, waits_for }| report::Step {
+        request: BigInt::from(arrival),
         client_id,
         waits_for: waits_for.as_ref().map(names::to_js),
     };

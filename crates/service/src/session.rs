@@ -141,6 +141,19 @@ enum Body {
     EndSession { client_id: String },
 }
 
+impl Body {
+    /// Whether no server takes a message as long as this: it would end the session.
+    fn is_too_long(&self) -> bool {
+        let length = match self {
+            Self::Request(request) => return request.is_too_long(),
+            Self::Query { name, .. } => name.as_ref().map_or(0, |name| name.as_bytes().len()),
+            Self::ForceRelease { name } => name.as_bytes().len(),
+            Self::EndSession { client_id } => client_id.len(),
+        };
+        length + 256 > frame::MAX
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// Not sent, or sent and not answered.
@@ -386,9 +399,8 @@ impl<T> Session<T> {
         Some(record.data)
     }
 
-    /// The number that a request or question has on the wire, if it was sent in this session. Another session names it
-    /// by that and the client id: see [`Outer::Other`].
-    pub fn number(&self, key: Key) -> Option<u64> {
+    /// The number of a request on the wire, by which another session can be [nested in](Outer::Other) it.
+    pub fn rid(&self, key: Key) -> Option<u64> {
         self.entries.get(&key)?.rid
     }
 
@@ -428,6 +440,16 @@ impl<T> Session<T> {
         self.events.push_back(Event::Closed);
     }
 
+    /// Opens another session after the server refused one for good: its reason may be gone. Nothing else is changed by
+    /// the refusal, so numbers of requests go on.
+    pub fn reopen(&mut self, now: Micros) {
+        if std::mem::take(&mut self.closed) {
+            self.ever_opened = false;
+            self.failures = 0;
+            self.connect_at = Some(now);
+        }
+    }
+
     /// Whether [`close`](Self::close) was called, or the server refuses for good.
     pub fn is_closed(&self) -> bool {
         self.closed
@@ -436,6 +458,12 @@ impl<T> Session<T> {
     /// What is to be sent on the connection: messages, each preceded by its length.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
+    }
+
+    /// The same, in exchange for an empty buffer that is used from now on: so none has to be allocated for each message.
+    pub fn swap_output(&mut self, buffer: &mut Vec<u8>) {
+        debug_assert!(buffer.is_empty(), "what is in the buffer would be sent again");
+        std::mem::swap(&mut self.output, buffer);
     }
 
     /// Whether there is something to send.
@@ -621,9 +649,7 @@ impl<T> Session<T> {
     fn enter(&mut self, body: Body, data: T) -> Key {
         let key = self.next_key;
         self.next_key += 1;
-        if let Body::Request(request) = &body
-            && request.is_too_long()
-        {
+        if body.is_too_long() {
             let message = TOO_LONG.into();
             self.events.push_back(Event::Over {
                 key,

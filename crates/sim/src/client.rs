@@ -276,7 +276,7 @@ impl World {
             return;
         };
         for key in &client.live {
-            let Some(rid) = client.session.number(*key) else { continue };
+            let Some(rid) = client.session.rid(*key) else { continue };
             let Some(wish) = client.wishes.get_mut(key) else { continue };
             if wish.number != Some((id, rid)) {
                 wish.number = Some((id, rid));

@@ -497,6 +497,8 @@ export class SessionMachine<T> {
     this.#ttl = ttl > 0 ? ttl : undefined;
     this.#livesByFifo = ttl === 0;
     this.#answered = this.#helloSent;
+    // The answer may have lain unread, while the session had no lease to expire.
+    if (this.checkLease(now)) return;
     this.#ack = greater(this.#ack, number);
     this.#failures = 0;
     this.#nextPing = now + this.#beat();

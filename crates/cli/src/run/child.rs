@@ -7,7 +7,7 @@
 
 use super::{News, next};
 use crate::{Failure, args::Run, exit};
-use lockkeeper_client::{Event, Session};
+use lockkeeper_client::{Outcome, Session, Update};
 use lockkeeper_core::Cause as Lost;
 use rustix::{
     io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
@@ -88,16 +88,16 @@ struct Child {
 }
 
 impl Child {
-    /// Starts the command. It inherits the connection to a daemon of this machine, so that the lock lasts as long as the
-    /// command does, even if `run` is killed.
+    /// Starts the command. It inherits the descriptor on which a session of this machine depends, so that the lock lasts as
+    /// long as the command does, even if `run` is killed. It never inherits the connection.
     fn spawn(session: &Session, args: &Run, token: u64) -> Result<Self, Failure> {
-        let inherit = |connection: OwnedFd| -> rustix::io::Result<OwnedFd> {
-            let inherited = fcntl_dupfd_cloexec(connection.as_fd(), 3)?;
+        let inherit = |fifo: OwnedFd| -> rustix::io::Result<OwnedFd> {
+            let inherited = fcntl_dupfd_cloexec(fifo.as_fd(), 3)?;
             fcntl_setfd(&inherited, FdFlags::empty())?;
             Ok(inherited)
         };
-        let connection = session.connection().map_err(system)?;
-        let _inherited = connection.map(inherit).transpose().map_err(|error| system(error.into()))?;
+        let fifo = session.fifo().map_err(system)?;
+        let _inherited = fifo.map(inherit).transpose().map_err(|error| system(error.into()))?;
         let leads = File::open("/dev/tty").is_err();
         let (program, arguments) = args.command.split_first().expect("clap requires one");
         let mut command = Command::new(program);
@@ -106,11 +106,7 @@ impl Child {
             command.process_group(0);
         }
         match command.spawn() {
-            Ok(child) => {
-                // What is inherited is closed with the daemon; whoever comes after it hears of the child itself.
-                session.set_heir(child.id());
-                Ok(Self { pid: Pid::from_child(&child), leads })
-            }
+            Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
             Err(error) => {
                 let code = exit::CANNOT_RUN + u8::from(error.kind() == io::ErrorKind::NotFound);
                 let program = program.to_string_lossy();
@@ -157,7 +153,7 @@ impl Child {
                         self.signal(signal);
                     }
                 }
-                Some(News::Lock(Event::Broken(cause))) => {
+                Some(News::Lock(Update::Over(Outcome::Broken { cause, .. }))) => {
                     lost = Some(cause);
                     self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);

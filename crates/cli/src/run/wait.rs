@@ -5,7 +5,7 @@
 
 use super::News;
 use crate::{Failure, exit, show};
-use lockkeeper_client::{Answer, Entry, Session};
+use lockkeeper_client::{Entry, Error, Session, Snapshot};
 use lockkeeper_core::{Mode, Name};
 use rustix::{
     process::getpgrp,
@@ -91,7 +91,7 @@ impl<'a> Wait<'a> {
             .query_then(Some(&self.names[self.asking]), move |answer| _ = sender.send(News::Queue(answer)));
     }
 
-    pub(super) fn show(&mut self, answer: Answer) {
+    pub(super) fn show(&mut self, answer: Result<Snapshot, Error>) {
         match answer {
             Ok(snapshot) => match self.in_the_way(&snapshot.entries) {
                 Some((place, obstacle)) => (self.place, self.obstacle) = (Some(place), Some(obstacle)),
@@ -103,7 +103,7 @@ impl<'a> Wait<'a> {
                 None => {}
             },
             // It may be that only what others have is not for us to see.
-            Err((_, why)) => self.obstacle = Some(why),
+            Err(error) => self.obstacle = Some(error.to_string()),
         }
         if self.terminal {
             self.draw();

@@ -122,14 +122,14 @@ fn details(model: &Model, lines: usize) -> Vec<(String, Style)> {
     let (name, members) = (show::name(model.name(lock)), model.members(lock));
     let mut details = vec![(format!("── {name}: {} held, {} waiting", lock.holders, lock.waiters), style())];
     let concerned = |deadlock: &&Deadlock| {
-        deadlock.cycle.iter().any(|step| model.members(lock).any(|entry| entry.ticket == step.ticket))
+        deadlock.cycle.iter().any(|step| model.members(lock).any(|entry| entry.arrival == step.arrival))
     };
     if let Some(Deadlock { cycle, .. }) =
         model.snapshot.deadlocks.iter().filter(|_| lock.deadlock).find(concerned)
     {
         let steps = cycle.iter().map(|step| match &step.waits_for {
-            Some(name) => format!("{} waits for {}", step.ticket, show::name(name)),
-            None => format!("{} waits for its nested request", step.ticket),
+            Some(name) => format!("{} waits for {}", step.arrival, show::name(name)),
+            None => format!("{} waits for its nested request", step.arrival),
         });
         let steps = steps.collect::<Vec<_>>().join(", ");
         details.push((format!("deadlock: {steps}"), coloured(Color::Red)));
@@ -140,9 +140,9 @@ fn details(model: &Model, lines: usize) -> Vec<(String, Style)> {
 
 fn member(entry: &Entry) -> String {
     let state = if entry.token.is_some() { "held" } else { "waiting" };
-    let pid = entry.pid.map(|pid| format!("pid {pid}  ")).unwrap_or_default();
+    let pid = show::pid(entry).map(|pid| format!("pid {pid}  ")).unwrap_or_default();
     let (mode, since) = (entry.mode.to_string(), show::age(entry.since));
-    format!("{state:7}  {mode:9}  {since:>7}  {pid}{} (request {})", show::who(entry), entry.ticket)
+    format!("{state:7}  {mode:9}  {since:>7}  {pid}{} (request {})", show::who(entry), entry.arrival)
 }
 
 fn footer(model: &Model) -> String {

@@ -120,7 +120,7 @@ impl Model {
         let entries = &self.snapshot.entries;
         let requests = |held: bool| {
             let those = entries.iter().filter(|entry| entry.token.is_some() == held);
-            those.map(|entry| entry.ticket).collect::<HashSet<_>>().len()
+            those.map(|entry| entry.arrival).collect::<HashSet<_>>().len()
         };
         (self.held, self.waiting) = (requests(true), requests(false));
         // Each grant has the next token.
@@ -142,7 +142,7 @@ impl Model {
             .deadlocks
             .iter()
             .flat_map(|deadlock| &deadlock.cycle)
-            .map(|step| step.ticket)
+            .map(|step| step.arrival)
             .collect();
         self.locks.clear();
         let mut numbers: HashMap<&Name, usize> = HashMap::new();
@@ -164,7 +164,7 @@ impl Model {
                     lock.longest_wait = lock.longest_wait.max(entry.since);
                 }
             }
-            lock.deadlock |= in_cycles.contains(&entry.ticket);
+            lock.deadlock |= in_cycles.contains(&entry.arrival);
         }
         let mut start = 0;
         let mut next: Vec<u32> = Vec::with_capacity(self.locks.len());
@@ -325,18 +325,18 @@ mod tests {
     use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
     use std::time::{Duration, Instant};
 
-    fn entry(name: &str, ticket: u64, token: Option<u64>, since: u64) -> Entry {
+    fn entry(name: &str, arrival: u64, token: Option<u64>, since: u64) -> Entry {
         Entry {
             name: Name::from(name),
             mode: lockkeeper_core::Mode::Exclusive,
-            client_id: format!("c{ticket}"),
-            ticket,
+            client_id: format!("c{arrival}"),
+            arrival,
             token,
-            info: Some(format!("job {ticket}")),
+            info: Some(format!("job {arrival}")),
             since,
             nested_in: None,
             stole: false,
-            pid: None,
+            owner: None,
         }
     }
 
@@ -392,7 +392,7 @@ mod tests {
         let model = model();
         let first = model.selected().expect("there is one");
         assert_eq!((first.holders, first.waiters, first.longest_wait), (1, 2, 600));
-        assert_eq!(model.members(first).map(|entry| entry.ticket).collect::<Vec<_>>(), [3, 4, 6]);
+        assert_eq!(model.members(first).map(|entry| entry.arrival).collect::<Vec<_>>(), [3, 4, 6]);
     }
 
     #[test]
@@ -444,8 +444,11 @@ mod tests {
     #[test]
     fn deadlocks_come_first() {
         let mut snapshot = snapshot();
-        let step =
-            |ticket, name: &str| Step { ticket, client_id: String::new(), waits_for: Some(Name::from(name)) };
+        let step = |arrival, name: &str| Step {
+            arrival,
+            client_id: String::new(),
+            waits_for: Some(Name::from(name)),
+        };
         snapshot.deadlocks = vec![Deadlock { words: String::new(), cycle: vec![step(2, "x"), step(5, "b")] }];
         let mut model = Model::default();
         model.take(snapshot, Instant::now());

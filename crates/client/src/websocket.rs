@@ -1,6 +1,6 @@
-//! A WebSocket to a daemon on the network, with TLS or without.
+//! A WebSocket to a server on the network, with TLS or without. Connecting blocks; nothing after that does.
 
-use crate::{endpoint::Address, line::read_some};
+use crate::{connection::read_some, endpoint::Address};
 use lockkeeper_wire::{
     frame,
     websocket::{self, SUBPROTOCOL},
@@ -19,77 +19,80 @@ use std::{
     time::Duration,
 };
 
-/// How long each step to a connection may take.
-const STEP: Duration = Duration::from_secs(10);
-
 /// The longest answer to the handshake.
 const HEAD: usize = 16 << 10;
 
-pub(crate) struct Web {
+pub(crate) struct WebSocket {
     stream: TcpStream,
     tls: Option<Box<Mutex<ClientConnection>>>,
 }
 
-impl Web {
-    /// Connects, and does the handshakes.
-    pub(crate) fn connect(address: &Address) -> io::Result<Self> {
-        let stream = dial(address)?;
+impl WebSocket {
+    /// Connects, and does the handshakes. Each step takes no longer than `step`.
+    pub(crate) fn connect(address: &Address, step: Duration) -> io::Result<Self> {
+        let stream = dial(address, step)?;
         // Messages are short, and somebody waits for each.
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(STEP))?;
+        stream.set_read_timeout(Some(step))?;
+        stream.set_write_timeout(Some(step))?;
         let tls = address.tls.then(|| handshake(address, &stream)).transpose()?;
-        let web = Self { stream, tls: tls.map(|tls| Box::new(Mutex::new(tls))) };
-        web.upgrade(address)?;
-        web.stream.set_read_timeout(None)?;
-        Ok(web)
+        let socket = Self { stream, tls: tls.map(|tls| Box::new(Mutex::new(tls))) };
+        socket.upgrade(address)?;
+        Ok(socket)
     }
 
     pub(crate) fn stream(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Writes messages, each preceded by its length. One at a time does.
-    pub(crate) fn write(&self, mut messages: &[u8]) -> io::Result<()> {
-        let mut out = Vec::with_capacity(messages.len() + 16);
+    /// Appends the bytes for messages, each of which is preceded by its length.
+    pub(crate) fn encode(&self, mut messages: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+        let mut frames = Vec::with_capacity(messages.len() + 16);
         while let Ok(Some((message, length))) = frame::first(messages, usize::MAX) {
-            websocket::append(&mut out, Some(random()?), |out| out.extend(message));
+            websocket::append(&mut frames, Some(random()?), |out| out.extend(message));
             messages = &messages[length..];
         }
-        self.write_bytes(&out)
+        self.encrypt(&frames, out)
     }
 
-    fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
-        let Some(tls) = &self.tls else { return (&self.stream).write_all(bytes) };
-        let mut sealed = Vec::new();
-        {
-            let mut tls = lock(tls);
-            tls.writer().write_all(bytes)?;
-            while tls.wants_write() {
-                tls.write_tls(&mut sealed)?;
-            }
-        }
-        // Not under the mutex: who reads must be able to, or the daemon will not listen.
-        (&self.stream).write_all(&sealed)
+    /// Appends the bytes of the answer to a ping.
+    pub(crate) fn encode_pong(&self, ping: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
+        let mut frame = Vec::new();
+        websocket::append_pong(&mut frame, Some(random()?), ping);
+        self.encrypt(&frame, out)
     }
 
-    /// Reads once, and appends what can be understood of it.
-    pub(crate) fn read(&self, input: &mut Vec<u8>) -> io::Result<()> {
+    fn encrypt(&self, bytes: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         let Some(tls) = &self.tls else {
-            return read_some(&self.stream, RecvFlags::empty(), input).map(drop);
+            out.extend_from_slice(bytes);
+            return Ok(());
         };
+        let mut tls = lock(tls);
+        tls.writer().write_all(bytes)?;
+        while tls.wants_write() {
+            tls.write_tls(out)?;
+        }
+        Ok(())
+    }
+
+    /// Reads once, and appends what can be decrypted of it. False if nothing came.
+    pub(crate) fn read(&self, flags: RecvFlags, input: &mut Vec<u8>) -> io::Result<bool> {
+        let Some(tls) = &self.tls else { return read_some(&self.stream, flags, input) };
         let mut sealed = Vec::new();
-        read_some(&self.stream, RecvFlags::empty(), &mut sealed)?;
+        if !read_some(&self.stream, flags, &mut sealed)? {
+            return Ok(false);
+        }
         let (mut sealed, mut tls) = (&sealed[..], lock(tls));
         while !sealed.is_empty() {
             tls.read_tls(&mut sealed)?;
             tls.process_new_packets().map_err(io::Error::other)?;
             match tls.reader().read_to_end(input) {
                 Err(error) if error.kind() != io::ErrorKind::WouldBlock => return Err(error),
-                // All there was; or the daemon has closed its side.
+                // All there was; or the server has closed its side.
                 _ => {}
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Makes it a WebSocket.
@@ -101,14 +104,17 @@ impl Web {
             address.path,
             address.authority()
         );
-        self.write_bytes(request.as_bytes())?;
+        let mut out = Vec::new();
+        self.encrypt(request.as_bytes(), &mut out)?;
+        (&self.stream).write_all(&out)?;
         let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            let read = self.read(&mut answer);
-            // A daemon says nothing before it has heard hello: this ends with the head, unless it is a refusal.
-            if read.is_err() || answer.len() > HEAD {
-                break;
-            }
+        let mut failed = None;
+        // A server says nothing before it has heard Hello: this ends with the head, unless it is a refusal.
+        while !answer.ends_with(b"\r\n\r\n") && answer.len() <= HEAD && failed.is_none() {
+            failed = self.read(RecvFlags::empty(), &mut answer).err();
+        }
+        if let Some(error) = failed.filter(|_| answer.is_empty()) {
+            return Err(error);
         }
         let answer = String::from_utf8_lossy(&answer);
         let mut lines = answer.lines();
@@ -123,17 +129,19 @@ impl Web {
         };
         let proof = header("sec-websocket-accept") == Some(&websocket::accept(&key));
         if !proof || header("sec-websocket-protocol") != Some(SUBPROTOCOL) {
-            return Err(io::Error::other("it speaks WebSocket, but is no daemon of Lockkeeper's"));
+            let why =
+                format!("it speaks WebSocket, but not {SUBPROTOCOL}: is it a lockkeeper of another version?");
+            return Err(io::Error::other(why));
         }
         Ok(())
     }
 }
 
 /// The first of the host's addresses that answers.
-fn dial(address: &Address) -> io::Result<TcpStream> {
+fn dial(address: &Address, step: Duration) -> io::Result<TcpStream> {
     let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
     for address in (&*address.host, address.port).to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, STEP) {
+        match TcpStream::connect_timeout(&address, step) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -157,7 +165,7 @@ fn handshake(address: &Address, mut stream: &TcpStream) -> io::Result<ClientConn
     Ok(tls)
 }
 
-/// Who may vouch for a daemon: those whom `LOCKKEEPER_CA` names (a PEM file), or whom the system trusts.
+/// The certificate authorities that `LOCKKEEPER_CA` names (a PEM file), or those that the system trusts.
 fn trusted() -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match env::var_os("LOCKKEEPER_CA").filter(|path| !path.is_empty()) {
@@ -172,9 +180,7 @@ fn trusted() -> io::Result<RootCertStore> {
         None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),
     }
     match roots.is_empty() {
-        true => {
-            Err(io::Error::other("nobody is trusted to vouch for the daemon: LOCKKEEPER_CA=FILE says who is"))
-        }
+        true => Err(io::Error::other("no certificate authority is trusted: LOCKKEEPER_CA=FILE names one")),
         false => Ok(roots),
     }
 }

@@ -1,0 +1,40 @@
+//! Why there is no session, or no answer.
+
+use crate::Endpoint;
+use lockkeeper_service::Failure;
+use std::{fmt, io};
+
+/// Why there is no session, or no answer.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Error {
+    /// No server can be reached, or it went away.
+    Unreachable(Endpoint, io::Error),
+    /// The server refuses.
+    Refused {
+        /// One of the protocol's [codes](crate::code).
+        code: u32,
+        /// Why, for people.
+        message: String,
+    },
+}
+
+impl Error {
+    pub(crate) fn new(endpoint: &Endpoint, failure: Failure) -> Self {
+        match failure {
+            Failure::Refused { code, message } => Self::Refused { code, message },
+            other => Self::Unreachable(endpoint.clone(), io::Error::other(other.to_string())),
+        }
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unreachable(endpoint, error) => write!(f, "no daemon at {endpoint}: {error}"),
+            Self::Refused { message, .. } => f.write_str(message),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

@@ -1,0 +1,95 @@
+//! What a session tells its host.
+
+use lockkeeper_service::{Failure, Key, Outcome};
+
+/// Is told what becomes of requests.
+///
+/// All methods but [`after`](Self::after) run on whichever thread reads the socket or calls the session, with the
+/// session's mutex held: in the order of events, one at a time. They must not call the session or wait for anything.
+pub trait Host: Send + 'static {
+    /// What a request carries. Handed back with its end.
+    type Data: Send + 'static;
+
+    /// What is left to do without the mutex: tasks to wake, for example.
+    type After: Default;
+
+    /// A request waits.
+    fn queued(&mut self, key: Key, arrival: u64, data: &mut Self::Data, after: &mut Self::After) {
+        let _ = (key, arrival, data, after);
+    }
+
+    /// A lock is held.
+    fn granted(&mut self, key: Key, token: u64, data: &mut Self::Data, after: &mut Self::After);
+
+    /// A request is over.
+    fn over(&mut self, key: Key, outcome: Outcome, data: Self::Data, after: &mut Self::After);
+
+    /// Something happened to the session as a whole.
+    fn session(&mut self, news: Lifecycle, after: &mut Self::After) {
+        let _ = (news, after);
+    }
+
+    /// Does what is left, once the mutex is free.
+    fn after(after: Self::After) {
+        drop(after);
+    }
+}
+
+/// What happens to a session as a whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lifecycle {
+    /// There is a session.
+    Opened {
+        /// Its public id.
+        client_id: String,
+        /// Whether it is the same as before.
+        resumed: bool,
+    },
+    /// The session was lost, and all it had. Another one is being opened.
+    Lost,
+    /// The server refuses a session. The next request asks for one again.
+    Failed(Failure),
+    /// The host closed the session.
+    Closed,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Update {
+    /// It waits.
+    Queued {
+        /// Its arrival.
+        arrival: u64,
+    },
+    /// The lock is held.
+    Granted {
+        /// Its fencing token.
+        token: u64,
+    },
+    /// It is over.
+    Over(Outcome),
+}
+
+/// Is told what becomes of one request, as [`Host`] is: it must not call the session or wait for anything.
+pub type Listener = Box<dyn FnMut(Update) + Send>;
+
+/// A host whose requests carry a [`Listener`] each.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Callbacks;
+
+impl Host for Callbacks {
+    type Data = Listener;
+    type After = ();
+
+    fn queued(&mut self, _: Key, arrival: u64, listener: &mut Listener, (): &mut ()) {
+        listener(Update::Queued { arrival });
+    }
+
+    fn granted(&mut self, _: Key, token: u64, listener: &mut Listener, (): &mut ()) {
+        listener(Update::Granted { token });
+    }
+
+    fn over(&mut self, _: Key, outcome: Outcome, mut listener: Listener, (): &mut ()) {
+        listener(Update::Over(outcome));
+    }
+}

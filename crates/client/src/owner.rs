@@ -1,0 +1,13 @@
+//! Who this process is, for people who look at locks.
+
+use std::{env, path::Path, process};
+
+/// User, host, program and process id: `ann@build7 backup[4711]`.
+pub(crate) fn describe() -> String {
+    let user = env::var("USER").or_else(|_| env::var("LOGNAME"));
+    let user = user.unwrap_or_else(|_| rustix::process::geteuid().as_raw().to_string());
+    let host = rustix::system::uname();
+    let program = env::args_os().next().unwrap_or_default();
+    let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();
+    format!("{user}@{} {program}[{}]", host.nodename().to_string_lossy(), process::id())
+}

@@ -1,0 +1,172 @@
+//! What the read lock protects: the connection that is read, and the bytes of messages that are not whole yet.
+
+use crate::connection::Connection;
+#[cfg(feature = "network")]
+use lockkeeper_wire::websocket::{Frames, Said};
+use lockkeeper_wire::{frame, v2::ToClient};
+use std::{
+    io,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// Spin budget before blocking on a reply. Waking a sleeping processor can take as long.
+const SPIN: Duration = Duration::from_micros(50);
+
+/// A spinner that was descheduled for so long has lost the processor to others that need it.
+const PREEMPTED: Duration = Duration::from_micros(500);
+
+/// Nobody spins for at most so many times as long as the last one spun in vain. Doubles each time; at once if preempted.
+const MAX_BACKOFF: u32 = 64;
+
+/// Messages out of one connection after the other.
+pub(crate) struct Reader {
+    source: Option<Source>,
+    input: Vec<u8>,
+    spin: Spin,
+}
+
+struct Source {
+    connection: Arc<Connection>,
+    /// The machine's number for it.
+    number: u64,
+    /// Whether a descriptor is still to come.
+    expects_descriptor: bool,
+    #[cfg(feature = "network")]
+    frames: Option<Frames>,
+}
+
+/// When spinning is worth it.
+struct Spin {
+    not_before: Instant,
+    backoff: u32,
+}
+
+impl Reader {
+    pub(crate) fn new() -> Self {
+        let spin = Spin { not_before: Instant::now(), backoff: 1 };
+        Self { source: None, input: Vec::new(), spin }
+    }
+
+    /// Reads another connection from now on.
+    pub(crate) fn replace(&mut self, connection: Arc<Connection>, number: u64) {
+        self.input.clear();
+        let local = connection.is_local();
+        self.source = Some(Source {
+            connection,
+            number,
+            expects_descriptor: local,
+            #[cfg(feature = "network")]
+            frames: (!local).then(|| Frames::new(false, frame::MAX_TO_CLIENT)),
+        });
+    }
+
+    /// Closes this side's share of the connection.
+    pub(crate) fn forget(&mut self) {
+        self.source = None;
+        self.input = Vec::new();
+    }
+
+    /// The machine's number for the connection that is read.
+    pub(crate) fn number(&self) -> Option<u64> {
+        self.source.as_ref().map(|source| source.number)
+    }
+
+    pub(crate) fn connection(&self) -> Option<&Arc<Connection>> {
+        self.source.as_ref().map(|source| &source.connection)
+    }
+
+    /// Takes the bytes that are there, and perhaps a descriptor. False if there are none.
+    pub(crate) fn fill(&mut self, descriptor: &mut Option<OwnedFd>) -> io::Result<bool> {
+        let Some(source) = &mut self.source else { return Err(io::ErrorKind::NotConnected.into()) };
+        if !source.expects_descriptor {
+            return source.connection.read(&mut self.input);
+        }
+        let came = source.connection.read_with_descriptor(&mut self.input, descriptor)?;
+        source.expects_descriptor = descriptor.is_none();
+        Ok(came)
+    }
+
+    /// Whether there are bytes that were not understood yet: another thread may have read them.
+    pub(crate) fn has_input(&self) -> bool {
+        !self.input.is_empty()
+    }
+
+    /// Hands on every whole message that has come. False if there is none.
+    pub(crate) fn messages(&mut self, mut on_message: impl FnMut(ToClient<'_>)) -> io::Result<bool> {
+        let Some(source) = &mut self.source else { return Ok(false) };
+        let mut start = 0;
+        let end = loop {
+            match source.take(&mut self.input[start..], &mut on_message) {
+                Ok(Some(length)) => start += length,
+                end => break end.map(|_| start > 0),
+            }
+        };
+        self.input.drain(..start);
+        end
+    }
+
+    /// Polls `read` for a while, until it is `done`. Gives up sooner if that took long of late.
+    pub(crate) fn spin(
+        &mut self,
+        done: impl Fn() -> bool,
+        mut read: impl FnMut(&mut Self) -> io::Result<bool>,
+    ) -> io::Result<()> {
+        let begun = Instant::now();
+        while !done() {
+            let (came, took) = (read(self)?, begun.elapsed());
+            if came && took < PREEMPTED {
+                self.spin.backoff = 1;
+            } else if took < SPIN {
+                std::thread::yield_now();
+            } else {
+                let doubled = (2 * self.spin.backoff).min(MAX_BACKOFF);
+                self.spin.backoff = if took < PREEMPTED { doubled } else { MAX_BACKOFF };
+                self.spin.not_before = begun + took * self.spin.backoff;
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether spinning is worth it now.
+    pub(crate) fn may_spin(&self) -> bool {
+        Instant::now() >= self.spin.not_before
+    }
+}
+
+impl Source {
+    /// Hands on the first message. Its length, if it is whole.
+    fn take(
+        &mut self,
+        input: &mut [u8],
+        on_message: &mut dyn FnMut(ToClient<'_>),
+    ) -> io::Result<Option<usize>> {
+        #[cfg(feature = "network")]
+        if let Some(frames) = &mut self.frames {
+            return match frames.first(input).map_err(invalid)? {
+                Some((Said::Message(message), length)) => {
+                    on_message(ToClient::decode(message).map_err(invalid)?);
+                    Ok(Some(length))
+                }
+                Some((Said::Ping(ping), length)) => {
+                    self.connection.pong(ping)?;
+                    Ok(Some(length))
+                }
+                Some((Said::Close, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+                Some((Said::Nothing, length)) => Ok(Some(length)),
+                None => Ok(None),
+            };
+        }
+        let Some((message, length)) = frame::first(input, frame::MAX_TO_CLIENT).map_err(invalid)? else {
+            return Ok(None);
+        };
+        on_message(ToClient::decode(message).map_err(invalid)?);
+        Ok(Some(length))
+    }
+}
+
+fn invalid(error: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error.to_string())
+}
