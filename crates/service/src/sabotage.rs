@@ -36,6 +36,8 @@ pub enum Rule {
     NewerCancelsLowering,
     /// A session has its requests, however often its client connects.
     ResumeKeepsRequests,
+    /// A session lives by its FIFO until its client knows that it has a lease.
+    FifoUntilAck,
     /// What was broken is told until it is acknowledged.
     KeepTombstones,
     /// The Welcome's number exceeds those that are sent with it.

@@ -329,6 +329,8 @@ impl Server {
         };
         if self.state.session(session).is_some_and(|view| ack.min(view.number) > view.acked) {
             self.record(&Record::Ack { session, ack })?;
+            // It may have a lease from now on, or a shorter one.
+            self.watch_lease(session);
         }
         match message {
             ToServer::Hello { .. } => Ok(()),

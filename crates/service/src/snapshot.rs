@@ -260,6 +260,7 @@ fn put_session(out: &mut Vec<u8>, id: SessionId, session: &Session, bucket: &str
         put_uint(out, ttl);
     });
     put_option(out, session.fifo, put_fifo);
+    put_option(out, session.fifo_until, put_uint);
     put_uint(out, session.notices.len() as u64);
     for (&number, notice) in &session.notices {
         put_uint(out, number);
@@ -367,6 +368,7 @@ impl Restoring {
             last_rid: reader.uint()?,
             lowering: reader.option(|reader| Ok((reader.uint()?, reader.uint()?)))?,
             fifo: reader.option(read_fifo)?,
+            fifo_until: reader.option(Reader::uint)?,
             requests: BTreeMap::new(),
             notices: read_notices(reader)?,
         };

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{Limits, Mode, Name};
 use lockkeeper_service::{
-    Access, Answer, ConnectionId, Event, Framing, Fresh, Hello, Key, Micros, Origin, Outcome, Request,
+    Access, Answer, ConnectionId, Event, Fifo, Framing, Fresh, Hello, Key, Micros, Origin, Outcome, Request,
     Rights, Server, ServerConfig, Session, SessionConfig, State, Ttl,
 };
 use lockkeeper_wire::{
@@ -40,11 +40,23 @@ struct Line {
 }
 
 fn connect(server: &mut Server, session: &mut Session<()>, now: Micros, fresh: u64) -> Line {
+    connect_from(Origin::Network, server, session, now, fresh)
+}
+
+fn connect_from(
+    origin: Origin,
+    server: &mut Server,
+    session: &mut Session<()>,
+    now: Micros,
+    fresh: u64,
+) -> Line {
     let fresh = Fresh { session: fresh, secret: [1; 16] };
-    Line {
-        id: server.connect(Origin::Network, Framing::Lengths, fresh),
-        number: session.connected(now, None),
-    }
+    let id = server.connect(origin, Framing::Lengths, fresh);
+    Line { id, number: session.connected(now, None) }
+}
+
+fn local_session() -> Session<()> {
+    Session::new(SessionConfig { bucket: "default".into(), fifo: true, ..SessionConfig::default() }, 0)
 }
 
 /// The server reads all that the session has sent, and commits it.
@@ -196,4 +208,51 @@ fn a_lease_lasts_for_all_of_its_microseconds() {
     assert_eq!(server.state().session_count(), 1);
     server.wake(11 + TTL * 1000).unwrap();
     assert_eq!(server.state().session_count(), 0);
+}
+
+/// Nobody can verify a FIFO, so its session gets a lease when it resumes. Until the client knows, it lives by its
+/// descriptor, and does not end.
+#[test]
+fn a_session_without_its_fifo_has_a_lease_once_its_client_knows() {
+    let (mut server, mut session) = (server(), local_session());
+    let first = connect_from(Origin::Local, &mut server, &mut session, 0, 1);
+    exchange(&mut server, &mut session, &first, 0);
+    server.fifo_passed(first.id, Fifo { device: 1, inode: 1, boot: [0; 16] });
+    commit(&mut server);
+    let messages = up(&mut server, &mut session, &first, 0);
+    down(&mut session, &first, &messages, 0);
+    session.confirm();
+    let held = session.request(request("a"), ());
+    exchange(&mut server, &mut session, &first, 0);
+    assert!(session.is_held(u64::MAX, held), "it has no lease");
+    server.disconnect(first.id);
+    session.disconnected(1, first.number);
+    let id = server.state().sessions().next().unwrap();
+    server.fifo_unverifiable(id);
+    let second = connect_from(Origin::Local, &mut server, &mut session, 2, 2);
+    let welcome = up(&mut server, &mut session, &second, 2);
+    // The client is stopped, and does not read it.
+    server.wake(10 * TTL * 1000).unwrap();
+    assert_eq!(server.state().session_count(), 1, "the client does not know that it has a lease");
+    assert!(session.is_held(3, held));
+    down(&mut session, &second, &welcome, 3);
+    assert!(!session.is_held(2 + TTL * 1000, held), "now it has one");
+    session.wake(session.next_wake().unwrap());
+    up(&mut server, &mut session, &second, 100);
+    server.wake(20 * TTL * 1000).unwrap();
+    assert_eq!(server.state().session_count(), 0);
+}
+
+/// The answer to a resume lay unread for longer than the lease that it tells.
+#[test]
+fn nothing_is_granted_by_an_answer_that_was_read_too_late() {
+    let (mut server, mut session) = (server(), session("default"));
+    let first = connect(&mut server, &mut session, 0, 1);
+    let key = session.request(request("a"), ());
+    let messages = up(&mut server, &mut session, &first, 0);
+    down(&mut session, &first, &messages, TTL * 1000);
+    exchange(&mut server, &mut session, &first, TTL * 1000);
+    let granted =
+        std::iter::from_fn(|| session.next_event()).any(|event| matches!(event, Event::Granted { .. }));
+    assert!(!granted && !session.is_held(TTL * 1000, key));
 }

@@ -1,5 +1,5 @@
 /**
- * The transport to a server, whatever carries its session: the addon (`daemon.ts`) or a WebSocket
+ * The transport to a server, whatever carries its session: the addon (`addon-session.ts`) or a WebSocket
  * (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this is what is the same for all.
  */
 

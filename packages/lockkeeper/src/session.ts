@@ -354,8 +354,10 @@ export class SessionMachine<T> {
     const times: number[] = [];
     const timeout = this.helloTimeout();
     if (this.#awaitsMarker() && timeout !== undefined) times.push(this.#helloSent + timeout);
-    if (this.#link === READY && this.#ttl !== undefined) times.push(this.#nextPing);
-    if (this.#ttl !== undefined) times.push(this.#leaseDeadline());
+    if (this.#ttl !== undefined) {
+      times.push(this.#leaseDeadline());
+      if (this.#link === READY) times.push(this.#nextPing);
+    }
     return times.length > 0 ? Math.min(...times) : undefined;
   }
 
@@ -495,6 +497,8 @@ export class SessionMachine<T> {
     this.#ttl = ttl > 0 ? ttl : undefined;
     this.#livesByFifo = ttl === 0;
     this.#answered = this.#helloSent;
+    // The answer may have lain unread, while the session had no lease to expire.
+    if (this.checkLease(now)) return;
     this.#ack = greater(this.#ack, number);
     this.#failures = 0;
     this.#nextPing = now + this.#beat();
@@ -562,10 +566,8 @@ export class SessionMachine<T> {
   }
 
   #onPong(seq: Uint): void {
-    while (this.#pings.length > 0 && this.#pings[0]!.seq <= seq) {
-      const ping = this.#pings.shift()!;
-      if (ping.seq === seq) this.#answered = Math.max(this.#answered, ping.sent);
-    }
+    for (const ping of this.#pings) if (ping.seq === seq) this.#answered = Math.max(this.#answered, ping.sent);
+    this.#pings = this.#pings.filter((ping) => ping.seq > seq);
   }
 
   /** `length` is that of what a message has no limit for: no server takes one that is too long, it would end the session. */

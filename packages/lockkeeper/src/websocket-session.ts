@@ -310,7 +310,11 @@ export class WebSocketSession implements Session {
       else void this.#fetchToken(connection, source as () => string | Promise<string>);
     });
     on('message', ({ data }) => this.#receive(connection, data));
-    on('error', ({ message }) => (connection.why = message || connection.why));
+    on('error', ({ message }) => {
+      connection.why = message || connection.why;
+      // In Node 22, no close follows if there was no connection.
+      if (!connection.isOpen && !connection.waitsForToken) this.#attemptFailed(connection.why);
+    });
     on('close', () => {
       connection.isOpen = false;
       if (connection.number > 0) this.#disconnected(connection.why);

@@ -695,6 +695,8 @@ async function opening(happens, token = null) {
 
 test('connecting: a server that does not answer, or refuses, is an error, and nothing is left of it', async () => {
   await assert.rejects(opening(({ socket }) => socket.cut()), { name: 'NetworkError', message: /serve --listen/ });
+  const refused = ({ socket }) => socket.emit('error', { message: 'ECONNREFUSED' });
+  await assert.rejects(opening(refused), { name: 'NetworkError', message: /ECONNREFUSED/ });
   const silent = { name: 'NetworkError', message: /does not answer/ };
   await assert.rejects(opening((world) => world.pass(10_000)), silent);
   await assert.rejects(opening((world) => (world.socket.open(), world.pass(10_000))), silent);

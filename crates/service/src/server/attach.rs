@@ -152,8 +152,7 @@ impl Server {
         hello: &Hello<'_>,
         access: Access,
     ) -> Result<(), Damaged> {
-        let Some(view) = self.state.session(session) else { return Ok(()) };
-        let had_fifo = view.fifo.is_some();
+        let had_fifo = self.state.fifo_after(session, hello.ack).is_some();
         let Some((_, secret)) = hello.resume else { return Ok(()) };
         let wanted = hello.features & feature::FIFO != 0;
         let keeps_fifo = had_fifo && wanted && !self.unverifiable.remove(&session);
@@ -246,6 +245,7 @@ impl Server {
             return Ok(());
         };
         self.record(&Record::Fifo { session, fifo })?;
+        self.unverifiable.remove(&session);
         self.send(session, &ToClient::Confirmed);
         Ok(())
     }

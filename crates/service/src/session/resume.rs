@@ -58,6 +58,10 @@ impl<T> Session<T> {
         let answered = if holds(Rule::LeaseFromSending) { sent } else { now };
         self.lease = Lease { ttl: (ttl > 0).then_some(ttl), answered };
         self.lives_by_fifo = ttl == 0;
+        // The answer may have lain unread, while the session had no lease to expire.
+        if holds(Rule::ClockBeforeMessage) && self.check_lease(now) {
+            return;
+        }
         self.ack = self.ack.max(number);
         self.failures = 0;
         self.next_ping = now + self.beat();
