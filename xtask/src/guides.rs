@@ -15,6 +15,9 @@ use std::{
 /// Between what one command prints and what the next does: bytes that none of them prints.
 const MARK: &str = "\u{1}\u{2}";
 
+/// How many seconds a guide may take: one that waits for ever has failed.
+const LIMIT: &str = "300";
+
 pub(crate) fn run_all() -> Result {
     crate::cargo(&["build", "--package", "lockkeeper-cli"])?;
     let mut guides = Vec::new();
@@ -99,8 +102,11 @@ impl Home {
     }
 
     fn script(&self, file: &Path) -> Command {
-        let mut bash = Command::new("script");
-        bash.arg("-qec").arg(format!("bash {}", file.display())).arg("/dev/null").stdin(Stdio::null());
+        let mut bash = Command::new("timeout");
+        bash.args([LIMIT, "script", "-qec"])
+            .arg(format!("bash {}", file.display()))
+            .arg("/dev/null")
+            .stdin(Stdio::null());
         bash.env("NO_COLOR", "1").env("TERM", "xterm");
         let path = env::var("PATH").unwrap_or_default();
         bash.env("PATH", format!("{}:{path}", root().join("target/debug").display()));

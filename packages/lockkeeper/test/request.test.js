@@ -9,6 +9,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import { assert, deferred, test, turn } from './harness.js';
 import {
   available,
+  daemon,
   hold,
   locks,
   microtasks,
@@ -439,7 +440,8 @@ test('§3.2.1 steps 5 to 9: a refused request leaves no trace', async () => {
   assert.deepEqual(await locks.query(), before);
 });
 
-for (const count of [1_000, 100_000]) {
+// More than a stack has room for; against a daemon, where each is a way to it and back, as many as a busy machine can do.
+for (const count of [1_000, daemon ? 10_000 : 100_000]) {
   test(`§4.4: ${count} requests behind one lock are granted one after another, in their order`, async () => {
     const name = unique();
     const { release } = await hold(name);
