@@ -48,6 +48,7 @@ pub(crate) enum Command {
     Top(Top),
     Release(Release),
     Serve(Serve),
+    State(State),
     Token(Token),
     Completions(Completions),
     Man(Man),
@@ -102,6 +103,30 @@ pub(crate) struct Run {
     /// The command, after --
     #[arg(last = true, required = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
     pub(crate) command: Vec<OsString>,
+}
+
+/// Check or reset what a daemon has on disk.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  lockkeeper state check                    what is there, and whether a daemon would take it
+  lockkeeper state reset                    move it aside: the next daemon begins with nothing held
+
+check changes nothing. reset moves the files into a folder beside them; it refuses while a daemon runs.")]
+pub(crate) struct State {
+    /// The state directory [default: that of this user's daemon]
+    #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true, global = true)]
+    pub(crate) state_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    pub(crate) command: StateCommand,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum StateCommand {
+    /// Print what is there; fail if a daemon would refuse it
+    Check,
+    /// Move it aside
+    Reset,
 }
 
 /// Show who holds and who waits, a line for each name.

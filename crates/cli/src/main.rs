@@ -7,6 +7,7 @@ mod run;
 mod serve;
 mod settings;
 mod show;
+mod state;
 mod status;
 mod table;
 mod token;
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
         Some(Command::Release(args)) => release::release(args),
         Some(Command::Top(_)) => top::top(),
         Some(Command::Serve(args)) => serve::serve(args),
+        Some(Command::State(args)) => state::state(args),
         Some(Command::Token(args)) => token::token(args),
         Some(Command::Completions(args)) => {
             clap_complete::generate(args.shell, &mut Args::command(), "lockkeeper", &mut io::stdout());

@@ -91,6 +91,12 @@ pub(crate) fn serve(args: Serve) -> Done {
             error => (exit::UNAVAILABLE, error.to_string()),
         })
     };
+    // What is only half done must not be answered: a daemon that panics ends, and the next one replays the log.
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
     // As a task: what the loop itself has to do is looked at for each message to anybody.
     let served = LocalSet::new()
         .block_on(&runtime, async { spawn_local(serve).await.expect("a daemon that panics ends") });
@@ -114,9 +120,10 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
             None => return Err("--socket is needed".into()),
         },
     };
-    let remembered = || lockkeeper_server::remembered_state_dir(&socket);
-    let state_dir = settings.state_dir.take().or_else(remembered).or_else(|| state_dir(&socket));
-    let state_dir = state_dir.ok_or("no HOME: --state-dir is needed")?;
+    let state_dir = match settings.state_dir.take() {
+        Some(dir) => dir,
+        None => state_dir_of(&socket)?,
+    };
     // Remembered for whoever serves next, from wherever that is started.
     let state_dir = std::path::absolute(state_dir).map_err(|error| error.to_string())?;
     let Span(ttl) = *settings.ttl.get_or_insert(Span(Duration::from_secs(10)));
@@ -171,6 +178,19 @@ fn notify(state: &str) {
     if let Err(error) = told {
         tracing::warn!(%error, "NOTIFY_SOCKET cannot be told {state}");
     }
+}
+
+/// The state directory of the daemon that `LOCKKEEPER_URL` names, or of this user's.
+pub(crate) fn default_state_dir() -> Result<PathBuf, String> {
+    match Endpoint::from_env()?.socket().or(Endpoint::default().socket()) {
+        Some(socket) => state_dir_of(socket),
+        None => Err("--state-dir is needed".into()),
+    }
+}
+
+fn state_dir_of(socket: &Path) -> Result<PathBuf, String> {
+    let remembered = lockkeeper_server::remembered_state_dir(socket);
+    remembered.or_else(|| state_dir(socket)).ok_or_else(|| "no HOME: --state-dir is needed".into())
 }
 
 /// A directory for each socket: two daemons share nothing.

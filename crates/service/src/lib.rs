@@ -38,7 +38,7 @@ pub use server::{
 };
 pub use session::{
     Answer, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, Session, SessionConfig, Snapshot,
-    Step, belief,
+    Step, Transfer, belief,
 };
 pub use state::{Effect, LEVEL, Notice, SessionId, SessionView, State};
 

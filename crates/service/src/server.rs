@@ -340,7 +340,13 @@ impl Server {
             ToServer::EndSession { rid, client_id, .. } => self.end_session(id, session, rid, client_id),
             ToServer::Query { rid, name, deadlocks, .. } => {
                 if self.advance(id, session, rid) {
-                    self.answer_query(session, rid, name, deadlocks);
+                    match self.attached.get(&session).is_some_and(|attached| attached.rights.inspect) {
+                        false if deadlocks => {
+                            let (code, why) = forbidden("inspect");
+                            return self.refuse(session, rid, code, &why);
+                        }
+                        inspects => self.answer_query(session, rid, name, deadlocks, inspects),
+                    }
                 }
                 Ok(())
             }
@@ -672,10 +678,20 @@ impl Server {
             self.waiting.push_back((round, id));
         }
         if connection.outbox.len() > backlog {
-            connection.outbox.clear();
-            self.counts.slow += 1;
-            self.close(id, code::SLOW, "the client does not read what is sent to it");
+            self.cut(id);
         }
+    }
+
+    /// Closes the connection of a client that does not read. No message can follow the one that was sent in part.
+    fn cut(&mut self, id: ConnectionId) {
+        self.counts.slow += 1;
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.outbox.clear();
+        connection.closing = true;
+        if !std::mem::replace(&mut connection.listed, true) {
+            self.ready.push_back(id);
+        }
+        self.detach(id);
     }
 
     /// What is to be committed next, if anything is: records, or answers that wait for the log's word.

@@ -26,7 +26,10 @@
 //! server knows, and nothing is believed that it does not.
 
 mod resume;
+mod transfer;
 mod types;
+
+pub use transfer::Transfer;
 
 pub use types::{
     Answer, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, SessionConfig, Snapshot, Step,

@@ -212,6 +212,9 @@ fn who_may_not_inspect_sees_who_has_what_and_no_more() {
     assert!(seen[0].token.is_some_and(|token| token > 0) && seen[0].owner.is_some());
     assert_eq!((seen[1].name, seen[1].mode, seen[1].client_id), (&b"x"[..], Mode::Shared, &other.id[..]));
     assert_eq!((seen[1].token, seen[1].info, seen[1].since, seen[1].owner), (Some(0), None, 0, None));
+    let rid = one.next_rid();
+    one.say(&ToServer::Query { ack: 0, rid, name: None, deadlocks: true });
+    assert_eq!(one.refused(rid).0, code::FORBIDDEN);
     assert_eq!(one.last_token(), 0);
     let (outer, inner) = (one.hold("y").rid, one.next_rid());
     let scope = vec![(&b"y"[..], Mode::Exclusive)];

@@ -114,7 +114,8 @@ fn numbers_that_do_not_grow_end_their_connection_only() {
     let mut witnesses = Witnesses::new(&daemon);
     let again = |rid| {
         let scope = vec![(&b"mine"[..], Mode::Exclusive)];
-        let request = ToServer::Request { ack: 0, rid, scope, flags: Flags::default(), nested_in: None, info: None };
+        let request =
+            ToServer::Request { ack: 0, rid, scope, flags: Flags::default(), nested_in: None, info: None };
         [
             request,
             ToServer::Query { ack: 0, rid, name: None, deadlocks: false },
@@ -267,7 +268,14 @@ fn messages() -> Vec<Vec<u8>> {
     let said = [
         hello("default"),
         ToServer::Request { ack: 0, rid: 1, scope: scope(b"mine"), flags: none, nested_in: own, info: None },
-        ToServer::Request { ack, rid, scope: scope(b"yours"), flags: steal, nested_in: others, info: Some("") },
+        ToServer::Request {
+            ack,
+            rid,
+            scope: scope(b"yours"),
+            flags: steal,
+            nested_in: others,
+            info: Some(""),
+        },
         ToServer::Request { ack, rid, scope: vec![], flags: none, nested_in: None, info: None },
         ToServer::Release { ack, rid, flags: EndFlags { quiet: true, timed_out: true } },
         ToServer::Release { ack: 0, rid: 1, flags: EndFlags::default() },

@@ -4,8 +4,10 @@
 //! Nothing here waits for time to pass: whatever is waited for is a message.
 
 mod client;
+#[cfg(target_os = "linux")]
 mod crash;
 mod daemon;
+#[cfg(target_os = "linux")]
 mod disk;
 mod durable;
 mod fifo;
@@ -16,6 +18,7 @@ mod identity;
 mod intruders;
 mod leases;
 mod locks;
+#[cfg(target_os = "linux")]
 mod namespace;
 mod network;
 mod process;

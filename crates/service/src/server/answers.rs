@@ -47,8 +47,8 @@ impl Server {
         rid: u64,
         name: Option<&[u8]>,
         deadlocks: bool,
+        inspects: bool,
     ) {
-        let inspects = self.attached.get(&session).is_some_and(|attached| attached.rights.inspect);
         let Some(manager) = self.state.manager(session) else { return };
         let mut rows: Vec<Row> = Vec::new();
         let mut add = |live: Live<'_, Ticket>| {

@@ -162,16 +162,17 @@ impl Server {
         self.counts.resumed += 1;
         let record = Record::Resume { session, hello: hello.hello, ack: hello.ack, ttl, keeps_fifo };
         self.record(&record)?;
-        if let Some(older) = self.attached.get(&session).and_then(|attached| attached.connection)
+        let last_rid = self.state.session(session).map_or(0, |view| view.last_rid);
+        let mut older = None;
+        if let Some(attached) = self.attached.get_mut(&session) {
+            older = attached.connection.replace(id);
+            attached.last_rid = last_rid;
+            attached.rights = access.rights;
+        }
+        if let Some(older) = older
             && holds(Rule::CloseSuperseded)
         {
             self.close(older, code::SUPERSEDED, "a newer connection resumed the session");
-        }
-        let last_rid = self.state.session(session).map_or(0, |view| view.last_rid);
-        if let Some(attached) = self.attached.get_mut(&session) {
-            attached.connection = Some(id);
-            attached.last_rid = last_rid;
-            attached.rights = access.rights;
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.session = Some(session);

@@ -98,6 +98,10 @@ impl<T> Session<T> {
                 }
                 (Some(Some(token)), Stage::Asked | Stage::Waiting) => self.on_granted(rid, *token),
                 (Some(None), Stage::Asked) => self.set_stage(key, Stage::Waiting),
+                // No server says so. Whatever it means, the lock is not held.
+                (Some(None), Stage::Held { .. }) => {
+                    self.finish(key, Outcome::Broken { cause: Cause::Lost, by: None });
+                }
                 (Some(_), _) => {}
                 // It was ended as wished, or was never made.
                 (None, Stage::Ending { .. }) => self.finish(key, Outcome::Released),

@@ -51,6 +51,4 @@ pub mod code {
     pub const STOPPING: u32 = 32;
     /// The machine crashed: the server waits until earlier leases have expired.
     pub const RECOVERING: u32 = 33;
-    /// The client does not read what is sent to it.
-    pub const SLOW: u32 = 34;
 }

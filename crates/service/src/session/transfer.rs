@@ -1,0 +1,153 @@
+//! A session on its way to another process of the same machine, with its locks.
+//!
+//! The process that gives it away sends no Bye and keeps nothing. The one that takes it resumes it, as after a lost
+//! connection. Both use the same clock, so the lease goes on as it was.
+
+use super::{Body, Identity, Lease, Link, Record, Request, Session, SessionConfig, Stage};
+use crate::{Micros, codec::Damaged};
+use lockkeeper_wire::v2::Secret;
+
+/// What another process needs to go on with a session. It has the session's secret in it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    client_id: String,
+    secret: Secret,
+    hello: u64,
+    ack: u64,
+    last_rid: u64,
+    ttl: Option<u64>,
+    answered: Micros,
+    /// Number and token of each lock.
+    held: Vec<(u64, u64)>,
+}
+
+impl Transfer {
+    /// The transfer as a line of text.
+    pub fn to_line(&self) -> String {
+        let Self { client_id, secret, hello, ack, last_rid, ttl, answered, held } = self;
+        let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let ttl = ttl.unwrap_or(0);
+        let mut line = format!("{client_id} {secret} {hello} {ack} {last_rid} {ttl} {answered}");
+        for (rid, token) in held {
+            line.push_str(&format!(" {rid} {token}"));
+        }
+        line
+    }
+
+    /// Reads what [`to_line`](Self::to_line) wrote.
+    ///
+    /// # Errors
+    ///
+    /// If it is no such line.
+    pub fn from_line(line: &str) -> Result<Self, Damaged> {
+        Self::parse(line).ok_or_else(|| Damaged::new("this is no session to go on with"))
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let client_id = words.next()?.to_string();
+        let digits = words.next().filter(|secret| secret.len() == 32 && secret.is_ascii())?;
+        let mut secret = Secret::default();
+        for (i, byte) in secret.iter_mut().enumerate() {
+            *byte = u8::from_str_radix(&digits[2 * i..2 * i + 2], 16).ok()?;
+        }
+        let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
+        let numbers = numbers?;
+        let ([hello, ack, last_rid, ttl, answered], held) = numbers.split_first_chunk()?;
+        let held = held.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let (hello, ack, last_rid, answered) = (*hello, *ack, *last_rid, *answered);
+        Some(Self {
+            client_id,
+            secret,
+            hello,
+            ack,
+            last_rid,
+            ttl: (*ttl > 0).then_some(*ttl),
+            answered,
+            held,
+        })
+    }
+}
+
+impl<T> Session<T> {
+    /// Gives the session away with the locks it holds. This side is closed, and sends nothing more. None if there is no
+    /// session.
+    pub fn give_away(&mut self) -> Option<Transfer> {
+        let Identity { client_id, secret } = self.identity.take()?;
+        let held = self.by_rid.iter().filter_map(|(&rid, key)| match self.entries.get(key)?.stage {
+            Stage::Held { token } => Some((rid, token)),
+            _ => None,
+        });
+        let transfer = Transfer {
+            client_id,
+            secret,
+            hello: self.hello,
+            ack: self.ack,
+            last_rid: self.last_rid,
+            ttl: self.lease.ttl,
+            answered: self.lease.answered,
+            held: held.collect(),
+        };
+        self.closed = true;
+        self.connect_at = None;
+        self.drop_connection = !matches!(self.link, Link::None);
+        self.output.clear();
+        self.unlink();
+        Some(transfer)
+    }
+
+    /// Goes on with a session that another process gave away. Each lock of it is a request with its own data; the keys
+    /// are 0, 1 and so on, in the order of their numbers.
+    pub fn adopt(
+        config: SessionConfig,
+        transfer: &Transfer,
+        now: Micros,
+        mut data: impl FnMut() -> T,
+    ) -> Self {
+        let mut session = Self::new(config, now);
+        let Transfer { client_id, secret, hello, ack, last_rid, ttl, answered, held } = transfer;
+        session.identity = Some(Identity { client_id: client_id.clone(), secret: *secret });
+        (session.hello, session.ack, session.last_rid) = (*hello, *ack, *last_rid);
+        session.lease = Lease { ttl: *ttl, answered: *answered };
+        session.ever_opened = true;
+        for &(rid, token) in held {
+            let key = session.next_key;
+            session.next_key += 1;
+            // It is held: what it asked for is the server's to know.
+            let request =
+                Request { scope: Vec::new(), flags: Default::default(), nested_in: None, info: None };
+            let record = Record {
+                rid: Some(rid),
+                stage: Stage::Held { token },
+                body: Body::Request(request),
+                data: data(),
+            };
+            session.entries.insert(key, record);
+            session.by_rid.insert(rid, key);
+        }
+        session
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_survives_as_text() {
+        let transfer = Transfer {
+            client_id: "0123456789abcdef".into(),
+            secret: [7; 16],
+            hello: 3,
+            ack: 9,
+            last_rid: 12,
+            ttl: Some(10_000),
+            answered: 123_456_789,
+            held: vec![(12, 42)],
+        };
+        assert_eq!(Transfer::from_line(&transfer.to_line()), Ok(transfer));
+        for wrong in ["", "a b", "0123456789abcdef 07 1 2 3 4 5"] {
+            assert!(Transfer::from_line(wrong).is_err());
+        }
+    }
+}
