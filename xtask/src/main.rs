@@ -32,6 +32,7 @@ Jobs of the Lockkeeper workspace:
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   cargo xtask fuzz [SECS]   the engine against the models, from libFuzzer's bytes (nightly); without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
+  cargo xtask simulate [SEED] the service in virtual time, seeds from that one on, without end; thousands are in `unit`
   cargo xtask soak [SECS]   every way to wait for a lock, all at once, 60 seconds each by default; a short run is in `unit`
   cargo xtask docs          builds the documentation and says where it is
   cargo xtask setup         installs what the jobs need, and says what
@@ -57,6 +58,8 @@ fn main() -> ExitCode {
         ["fuzz", seconds] => fuzz(Some(seconds)),
         ["faults"] => faults("200"),
         ["faults", count] => faults(count),
+        ["simulate"] => simulate("1"),
+        ["simulate", seed] => simulate(seed),
         ["soak"] => soak("60"),
         ["soak", seconds] => soak(seconds),
         ["docs"] => docs(),
@@ -155,6 +158,10 @@ fn faults(count: &str) -> Result {
     let only = kinds.iter().flat_map(|kind| ["--only", kind]);
     let network = ["--network", "3", "--ttl", "1000"];
     cargo(&run.into_iter().chain(network).chain(only).collect::<Vec<_>>())
+}
+
+fn simulate(seed: &str) -> Result {
+    cargo(&["run", "--release", "--package", "lockkeeper-sim", "--", "run", seed])
 }
 
 fn soak(seconds: &str) -> Result {

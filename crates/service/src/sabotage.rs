@@ -22,6 +22,10 @@ pub enum Rule {
     LeaseIsShorter,
     /// A session ends no earlier than its ttl after it was heard, or the server began to lead.
     ExpireAfterTtl,
+    /// Clocks show whole microseconds: a session ends one of them later.
+    RoundUp,
+    /// The client's lease has expired when three quarters have passed, not after that.
+    LeaseIsStrict,
     /// After a start, a session has its whole ttl.
     HeardAtStart,
     /// The ttl is the session's, not the server's configuration.
@@ -30,11 +34,15 @@ pub enum Rule {
     LowerAfterAck,
     /// A newer Welcome cancels an older lowering.
     NewerCancelsLowering,
+    /// A session has its requests, however often its client connects.
+    ResumeKeepsRequests,
+    /// A session lives by its FIFO until its client knows that it has a lease.
+    FifoUntilAck,
     /// What was broken is told until it is acknowledged.
     KeepTombstones,
     /// The Welcome's number exceeds those that are sent with it.
     WelcomeNumber,
-    /// A force release is never asked again once the server has it.
+    /// What a force release did is told until it is acknowledged.
     OutcomeIsKept,
     /// After a crash of the machine, nothing is granted before the longest lease has expired.
     WaitAfterCrash,

@@ -225,7 +225,7 @@ struct Attached {
 
 impl Server {
     /// Leads from now on, with the state of the whole log. `wall` is the time for display, in milliseconds since the
-    /// epoch; `blind_until` is set after the machine crashed.
+    /// epoch; `blind_until` is set after the machine crashed: that time is the last at which no client is let in.
     pub fn new(
         state: State,
         config: ServerConfig,
@@ -329,6 +329,8 @@ impl Server {
         };
         if self.state.session(session).is_some_and(|view| ack.min(view.number) > view.acked) {
             self.record(&Record::Ack { session, ack })?;
+            // It may have a lease from now on, or a shorter one.
+            self.watch_lease(session);
         }
         match message {
             ToServer::Hello { .. } => Ok(()),

@@ -79,6 +79,8 @@ pub struct Session<T> {
     connect_at: Option<Micros>,
     failures: u32,
     lease: Lease,
+    /// The session lives as long as its descriptor is open: it has no lease.
+    lives_by_fifo: bool,
     pings: VecDeque<(u64, Micros)>,
     next_ping: Micros,
     seq: u64,
@@ -165,6 +167,7 @@ impl<T> Session<T> {
             connect_at: Some(now),
             failures: 0,
             lease: Lease { ttl: None, answered: now },
+            lives_by_fifo: false,
             pings: VecDeque::new(),
             next_ping: 0,
             seq: 0,
@@ -243,9 +246,10 @@ impl<T> Session<T> {
         self.connect_later(now);
     }
 
-    /// A message came on the connection of that number. One from an older connection is ignored.
+    /// A message came on the connection of that number. One from an older connection is ignored, as are all once the
+    /// session is closed.
     pub fn message(&mut self, now: Micros, connection: u64, message: ToClient<'_>) {
-        if connection != self.connection && holds(Rule::NewestConnectionOnly) {
+        if self.closed || connection != self.connection && holds(Rule::NewestConnectionOnly) {
             return;
         }
         // It may have lain unread for long: in a page that was frozen, on a machine that was suspended.
@@ -305,7 +309,7 @@ impl<T> Session<T> {
             }
             ToClient::Pong { seq } => self.on_pong(now, seq),
             ToClient::Fifo => self.events.push_back(Event::Fifo),
-            ToClient::Confirmed => self.lease.ttl = None,
+            ToClient::Confirmed => (self.lease.ttl, self.lives_by_fifo) = (None, true),
             ToClient::Goodbye { code, message } => self.on_goodbye(now, code, message),
         }
     }
@@ -382,6 +386,12 @@ impl<T> Session<T> {
         Some(record.data)
     }
 
+    /// The number that a request or question has on the wire, if it was sent in this session. Another session names it
+    /// by that and the client id: see [`Outer::Other`].
+    pub fn number(&self, key: Key) -> Option<u64> {
+        self.entries.get(&key)?.rid
+    }
+
     /// The host's data of a request or question that is not over.
     pub fn data_mut(&mut self, key: Key) -> Option<&mut T> {
         self.entries.get_mut(&key).map(|record| &mut record.data)
@@ -395,7 +405,8 @@ impl<T> Session<T> {
 
     /// Up to when locks can be considered held without another word of the server; none if there is no lease.
     pub fn lease_deadline(&self) -> Option<Micros> {
-        self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(belief(ttl)))
+        let longer = u64::from(!holds(Rule::LeaseIsStrict));
+        self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(belief(ttl)) + longer)
     }
 
     /// Whether the session can be considered alive at this time.
@@ -485,10 +496,11 @@ impl<T> Session<T> {
 
     /// How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped.
     fn hello_timeout(&self) -> Option<Micros> {
-        match (self.lease.ttl, &self.identity) {
-            (Some(ttl), _) => Some((micros(ttl) / 4).clamp(1, HELLO_TIMEOUT)),
-            (None, None) => Some(HELLO_TIMEOUT),
-            (None, Some(_)) => None,
+        match self.lease.ttl {
+            Some(ttl) => Some((micros(ttl) / 4).clamp(1, HELLO_TIMEOUT)),
+            // Without a session, or between the Welcome of a new one and its end marker, there is no lease yet.
+            None if !self.lives_by_fifo => Some(HELLO_TIMEOUT),
+            None => None,
         }
     }
 
@@ -517,7 +529,7 @@ impl<T> Session<T> {
 
     fn lose_all(&mut self, cause: Cause) {
         self.identity = None;
-        self.lease.ttl = None;
+        (self.lease.ttl, self.lives_by_fifo) = (None, false);
         (self.ack, self.last_rid) = (0, 0);
         for (_, key) in std::mem::take(&mut self.by_rid) {
             let Some(record) = self.entries.get_mut(&key) else { continue };
@@ -641,6 +653,10 @@ impl<T> Session<T> {
     }
 
     fn send_record(&mut self, key: Key, rid: u64) {
+        // What came of an earlier answer is not half of this one.
+        if let Some(Record { body: Body::Query { parts, .. }, .. }) = self.entries.get_mut(&key) {
+            *parts = Snapshot::default();
+        }
         let Some(record) = self.entries.get(&key) else { return };
         let ack = self.ack;
         let message = match &record.body {

@@ -225,7 +225,8 @@ impl State {
         hash_seed: u64,
     ) -> Result<Self, Damaged> {
         let state = Self::new(hash_seed);
-        let mut restoring = Restoring { state, loose: Vec::new(), requests: BTreeMap::new(), whole: false };
+        let (loose, requests) = (Vec::new(), BTreeMap::new());
+        let mut restoring = Restoring { state, loose, requests, last_token: 0, whole: false };
         for chunk in chunks {
             let mut reader = Reader(chunk.as_ref());
             while !reader.is_empty() {
@@ -259,6 +260,7 @@ fn put_session(out: &mut Vec<u8>, id: SessionId, session: &Session, bucket: &str
         put_uint(out, ttl);
     });
     put_option(out, session.fifo, put_fifo);
+    put_option(out, session.fifo_until, put_uint);
     put_uint(out, session.notices.len() as u64);
     for (&number, notice) in &session.notices {
         put_uint(out, number);
@@ -284,6 +286,8 @@ struct Restoring {
     loose: Vec<Restored>,
     /// By bucket: the arrival that the next request gets, and the requests so far.
     requests: BTreeMap<Box<str>, (u64, Vec<Restored>)>,
+    /// That of the state. Not in force while buckets are made: each has its own, which may be less.
+    last_token: u64,
     whole: bool,
 }
 
@@ -323,7 +327,7 @@ impl Restoring {
         self.state.level = reader.uint()?;
         self.state.position = reader.uint()?;
         self.state.time = reader.uint()?;
-        self.state.last_token = reader.uint()?;
+        self.last_token = reader.uint()?;
         self.state.hash = u64::from_le_bytes(reader.array()?);
         Ok(())
     }
@@ -364,6 +368,7 @@ impl Restoring {
             last_rid: reader.uint()?,
             lowering: reader.option(|reader| Ok((reader.uint()?, reader.uint()?)))?,
             fifo: reader.option(read_fifo)?,
+            fifo_until: reader.option(Reader::uint)?,
             requests: BTreeMap::new(),
             notices: read_notices(reader)?,
         };
@@ -427,6 +432,7 @@ impl Restoring {
                 session.requests.insert(rid, id);
             }
         }
+        self.state.last_token = self.last_token;
         Ok(self.state)
     }
 }

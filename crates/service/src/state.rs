@@ -87,6 +87,8 @@ pub(crate) struct Session {
     pub(crate) lowering: Option<(u64, u64)>,
     /// The FIFO whose writers keep it alive; it has a lease if there is none.
     pub(crate) fifo: Option<Fifo>,
+    /// The FIFO counts no more once the Welcome of this number, which tells a lease, is acknowledged.
+    pub(crate) fifo_until: Option<u64>,
     /// The last number of a numbered message.
     pub(crate) number: u64,
     pub(crate) acked: u64,
@@ -316,6 +318,13 @@ impl State {
         })
     }
 
+    /// The FIFO that a session has once this acknowledgement is recorded.
+    pub(crate) fn fifo_after(&self, session: SessionId, ack: u64) -> Option<Fifo> {
+        let session = self.sessions.get(&session)?;
+        let told = |number: u64| number <= ack.min(session.number);
+        session.fifo.filter(|_| !session.fifo_until.is_some_and(told))
+    }
+
     /// Whether a session has this live request.
     pub fn has_request(&self, session: SessionId, rid: u64) -> bool {
         self.sessions.get(&session).is_some_and(|session| session.requests.contains_key(&rid))
@@ -418,21 +427,32 @@ impl State {
             Record::Open { session, ref secret, bucket, origin, hello, ttl, owner } => {
                 self.open(session, *secret, bucket, origin, hello, ttl, owner)?;
             }
-            Record::Resume { session, hello, ack, ttl, keeps_fifo } => {
-                self.change(session)?;
-                self.ack(session, ack);
-                let session = self.known(session)?;
+            Record::Resume { session: id, hello, ack, ttl, keeps_fifo } => {
+                self.change(id)?;
+                self.ack(id, ack);
+                let session = self.known(id)?;
                 session.hello = hello;
                 session.attachment += 1;
                 session.number += 1;
-                session.lower_after(session.number, ttl);
-                if !keeps_fifo {
-                    session.fifo = None;
+                let told =
+                    if holds(Rule::WelcomeNumber) { None } else { session.notices.keys().next().copied() };
+                session.lower_after(told.unwrap_or(session.number), ttl);
+                // Until the client knows that it has a lease, it lives by its descriptor.
+                session.fifo_until = (session.fifo.is_some() && !keeps_fifo).then_some(session.number);
+                if session.fifo_until.is_some() && !holds(Rule::FifoUntilAck) {
+                    (session.fifo, session.fifo_until) = (None, None);
+                }
+                if !holds(Rule::ResumeKeepsRequests) {
+                    let rids: Vec<_> = session.requests.keys().copied().collect();
+                    for rid in rids {
+                        self.release(id, rid, effects)?;
+                    }
                 }
             }
             Record::Fifo { session, fifo } => {
                 self.change(session)?;
-                self.known(session)?.fifo = Some(fifo);
+                let session = self.known(session)?;
+                (session.fifo, session.fifo_until) = (Some(fifo), None);
             }
             Record::Request { session, rid, ref scope, steal, nested_in, info } => {
                 self.request(session, rid, scope, steal, nested_in, info, effects)?;
@@ -487,6 +507,7 @@ impl State {
             ttl,
             lowering: None,
             fifo: None,
+            fifo_until: None,
             number: 1,
             acked: 0,
             last_rid: 0,
@@ -643,6 +664,9 @@ impl State {
         let session = self.known(id)?;
         session.last_rid = session.last_rid.max(rid);
         let number = session.notify(Notice::Outcome { rid, count });
+        if !holds(Rule::OutcomeIsKept) {
+            session.notices.remove(&number);
+        }
         effects.push(Effect::Outcome { session: id, number, rid, count });
         Ok(())
     }
@@ -681,6 +705,9 @@ impl State {
         session.notices = session.notices.split_off(&(ack + 1));
         if let Some((_, ttl)) = session.lowering.take_if(|(number, _)| *number <= ack) {
             session.ttl = ttl;
+        }
+        if session.fifo_until.take_if(|number| *number <= ack).is_some() {
+            session.fifo = None;
         }
     }
 

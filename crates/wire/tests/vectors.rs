@@ -1,19 +1,44 @@
-//! `docs/protocol-vectors.txt`: what other implementations are checked against is what this one says and understands.
+//! `docs/protocol-vectors.txt`: other implementations are checked against what this one encodes and decodes.
 
 use lockkeeper_core::{Cause, Mode};
-use lockkeeper_wire::{Claim, Deadlock, Entry, Flags, Seal, Step, ToClient, ToServer, VERSION, frame};
+use lockkeeper_wire::{
+    frame,
+    v2::{Deadlock, EndFlags, Entry, Flags, Listed, Secret, Step, ToClient, ToServer, VERSION, feature},
+};
 use std::{collections::HashMap, fmt::Debug};
 
 const FILE: &str = include_str!("../../../docs/protocol-vectors.txt");
 
 #[test]
-fn what_a_client_says_is_as_the_vectors_have_it() {
+fn what_a_client_sends_is_as_the_vectors_have_it() {
     compare("client", to_server(), |message, out| message.encode(out), |bytes| ToServer::decode(bytes).ok());
 }
 
 #[test]
-fn what_a_daemon_says_is_as_the_vectors_have_it() {
-    compare("daemon", to_client(), |message, out| message.encode(out), |bytes| ToClient::decode(bytes).ok());
+fn what_a_server_sends_is_as_the_vectors_have_it() {
+    compare("server", to_client(), |message, out| message.encode(out), |bytes| ToClient::decode(bytes).ok());
+}
+
+/// A later version may add elements to any message: this one ignores them.
+#[test]
+fn elements_after_those_that_are_known_are_ignored() {
+    // A number, text, bytes, nil, a boolean, an array within an array.
+    let more = [&[7][..], b"\xa1x", b"\xc4\x01x", &[0xc0], &[0xc3], &[0x91, 0x91, 7]];
+    let longer = |bytes: &[u8]| {
+        // The longer form of an array's head: ten elements and these do not fit the short one.
+        let count = bytes[0] - 0x90 + u8::try_from(more.len()).expect("they are few");
+        [&[0xdc, 0, count][..], &bytes[1..], &more.concat()].concat()
+    };
+    for (title, message) in to_server() {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(ToServer::decode(&longer(&bytes)), Ok(message), "{title}");
+    }
+    for (title, message) in to_client() {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        assert_eq!(ToClient::decode(&longer(&bytes)), Ok(message), "{title}");
+    }
 }
 
 /// The bytes stand left of the words, each frame behind an arrow.
@@ -39,10 +64,12 @@ fn the_example_in_the_description_is_right() {
     let expected = [
         to_server(said("hello: a new session")),
         to_client(heard("welcome: a new session")),
-        to_server(said("request: one name, nothing else")),
+        to_client(heard("synced")),
+        to_server(said("request: one name")),
         to_client(heard("granted")),
-        to_server(Some(ToServer::Release { rid: 1 })),
-        to_client(Some(ToClient::Released { rid: 1 })),
+        to_server(said("release")),
+        to_client(heard("released")),
+        to_server(said("bye")),
     ];
     assert_eq!(frames, expected);
 }
@@ -87,7 +114,7 @@ fn read(speaker: &str) -> HashMap<&'static str, &'static str> {
         let (Some(who), Some(title), Some(rest)) = (fields.next(), fields.next(), fields.next()) else {
             panic!("not a vector: {line}");
         };
-        assert!(["client", "daemon"].contains(&who), "{who} is neither side: {line}");
+        assert!(["client", "server"].contains(&who), "{who} is neither side: {line}");
         if who == speaker {
             assert_eq!(lines.insert(title, rest), None, "{title} stands twice");
         }
@@ -95,49 +122,82 @@ fn read(speaker: &str) -> HashMap<&'static str, &'static str> {
     lines
 }
 
-const SEAL: Seal = *b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\xff";
+const SECRET: Secret = *b"\x00\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a\x0b\x0c\x0d\x0e\xff";
 /// A number that a double cannot hold.
 const BIG: u64 = (1 << 53) + 1;
 /// U+D83D, half of a character, as WTF-8.
 const SURROGATE: &[u8] = b"\xed\xa0\xbd";
 const LONG_NAME: &[u8] = &[b'n'; 256];
 const LABEL: &str = "a label of more than thirty-one bytes";
+const CLIENT: &str = "0123456789abcdef";
 
 fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
     use Mode::{Exclusive, Shared};
+    let none = Flags::default();
     let plain =
-        |rid, scope| ToServer::Request { rid, scope, flags: Flags::default(), nested_in: None, info: None };
+        |rid, scope| ToServer::Request { ack: 1, rid, scope, flags: none, nested_in: None, info: None };
     let flagged = |rid, flags| ToServer::Request {
+        ack: 1,
         rid,
         scope: vec![(b"a", Exclusive)],
         flags,
         nested_in: None,
         info: None,
     };
-    let none = Flags::default();
+    let nested = |rid, nested_in, info| ToServer::Request {
+        ack: BIG,
+        rid,
+        scope: vec![(b"inner", Exclusive)],
+        flags: none,
+        nested_in,
+        info,
+    };
+    let hello = |hello, resume, ack, token| ToServer::Hello {
+        version: VERSION,
+        features: 0,
+        hello,
+        bucket: "default",
+        resume,
+        ack,
+        token,
+        ttl: None,
+        owner: None,
+    };
+    let release =
+        |rid, quiet, timed_out| ToServer::Release { ack: 1, rid, flags: EndFlags { quiet, timed_out } };
     vec![
+        ("hello: a new session", hello(1, None, 0, None)),
+        ("hello: a session is resumed", hello(2, Some((CLIENT, SECRET)), 7, None)),
+        ("hello: with credentials", hello(1, None, 0, Some("e30.e30."))),
         (
-            "hello: a new session",
-            ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None },
-        ),
-        (
-            "hello: a session goes on",
+            "hello: a descriptor can be received, a lease is wished for, and who it is",
             ToServer::Hello {
                 version: VERSION,
-                bucket: "default",
-                resume: Some(("0123456789abcdef", SEAL)),
+                features: feature::FIFO | feature::GOING_AWAY_ENDS,
+                hello: BIG,
+                bucket: "a bucket of more than thirty-one bytes",
+                resume: None,
+                ack: BIG,
                 token: None,
+                ttl: Some(30_000),
+                owner: Some("alice@build-7 make"),
             },
         ),
         (
-            "hello: with credentials",
-            ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: Some("e30.e30.") },
+            "hello: a later version",
+            ToServer::Hello {
+                version: u32::MAX,
+                features: u64::MAX,
+                hello: 1,
+                bucket: "b",
+                resume: None,
+                ack: 0,
+                token: None,
+                ttl: None,
+                owner: None,
+            },
         ),
-        (
-            "hello: a version to come",
-            ToServer::Hello { version: u32::MAX, bucket: "b", resume: None, token: None },
-        ),
-        ("request: one name, nothing else", plain(1, vec![(b"a", Exclusive)])),
+        ("request: one name", plain(1, vec![(b"a", Exclusive)])),
         ("request: shared", plain(2, vec![(b"a", Shared)])),
         ("request: the empty name", plain(3, vec![(b"", Exclusive)])),
         ("request: a name that is a lone surrogate", plain(4, vec![(SURROGATE, Exclusive)])),
@@ -154,72 +214,27 @@ fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
             "request: every flag, which is refused",
             flagged(256, Flags { if_available: true, steal: true, refuse_deadlock: true }),
         ),
-        (
-            "request: nested, with a label",
-            ToServer::Request {
-                rid: 65_536,
-                scope: vec![(b"inner", Exclusive)],
-                flags: none,
-                nested_in: Some(65_535),
-                info: Some(LABEL),
-            },
-        ),
-        (
-            "request: an empty label is not none",
-            ToServer::Request {
-                rid: BIG,
-                scope: vec![(b"a", Exclusive)],
-                flags: none,
-                nested_in: Some(0),
-                info: Some(""),
-            },
-        ),
-        ("release", ToServer::Release { rid: 7 }),
-        ("release: 2^53 + 1", ToServer::Release { rid: BIG }),
-        ("release: the greatest number", ToServer::Release { rid: u64::MAX }),
-        ("abort", ToServer::Abort { rid: 4_294_967_296, timed_out: false }),
-        ("abort: its time was up", ToServer::Abort { rid: 7, timed_out: true }),
-        ("force release", ToServer::ForceRelease { rid: 11, name: b"a" }),
-        ("force release: the empty name", ToServer::ForceRelease { rid: 12, name: b"" }),
-        ("query: everything", ToServer::Query { rid: 13, name: None, deadlocks: false }),
-        ("query: with deadlocks", ToServer::Query { rid: 16, name: None, deadlocks: true }),
-        ("query: one name", ToServer::Query { rid: 14, name: Some(b"a"), deadlocks: false }),
+        ("request: nested, with a label", nested(65_536, Some((None, 65_535)), Some(LABEL))),
+        ("request: nested in one of another session", nested(BIG, Some((Some(CLIENT), BIG)), None)),
+        ("request: an empty label is not none", nested(2, Some((None, 0)), Some(""))),
+        ("release", release(1, false, false)),
+        ("release: no answer is needed", release(7, true, false)),
+        ("release: its timeout expired", release(BIG, false, true)),
+        ("release: both, and the greatest number", release(u64::MAX, true, true)),
+        ("force release", ToServer::ForceRelease { ack: 1, rid: 11, name: b"a" }),
+        ("force release: the empty name", ToServer::ForceRelease { ack: 1, rid: 12, name: b"" }),
+        ("end session", ToServer::EndSession { ack: 1, rid: 13, client_id: CLIENT }),
+        ("query: everything", ToServer::Query { ack: 1, rid: 14, name: None, deadlocks: false }),
+        ("query: with deadlocks", ToServer::Query { ack: 1, rid: 15, name: None, deadlocks: true }),
+        ("query: one name", ToServer::Query { ack: 1, rid: 16, name: Some(b"a"), deadlocks: false }),
         (
             "query: the empty name is not everything",
-            ToServer::Query { rid: 15, name: Some(b""), deadlocks: false },
+            ToServer::Query { ack: 1, rid: 17, name: Some(b""), deadlocks: false },
         ),
-        (
-            "reclaim: held",
-            ToServer::Reclaim {
-                rid: 1,
-                scope: vec![(b"a", Exclusive)],
-                info: Some("label"),
-                claim: Claim::Held { token: BIG, receipt: SEAL },
-            },
-        ),
-        (
-            "reclaim: waiting",
-            ToServer::Reclaim {
-                rid: 2,
-                scope: vec![(b"a", Shared), (SURROGATE, Exclusive)],
-                info: None,
-                claim: Claim::Waiting { ticket: Some(u64::MAX) },
-            },
-        ),
-        (
-            "reclaim: waiting, without a ticket",
-            ToServer::Reclaim {
-                rid: 3,
-                scope: vec![(b"a", Exclusive)],
-                info: None,
-                claim: Claim::Waiting { ticket: None },
-            },
-        ),
-        ("ready", ToServer::Ready),
-        ("ping", ToServer::Ping),
-        ("bye", ToServer::Bye),
-        ("heir", ToServer::Heir { pid: 4_194_304 }),
-        ("drop", ToServer::Drop { rid: 8 }),
+        ("ping", ToServer::Ping { ack: 1, seq: 1 }),
+        ("ping: big numbers", ToServer::Ping { ack: u64::MAX, seq: BIG }),
+        ("confirm", ToServer::Confirm { ack: 1 }),
+        ("bye", ToServer::Bye { ack: 1 }),
     ]
 }
 
@@ -227,82 +242,90 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
     let held = Entry {
         name: b"a",
         mode: Mode::Exclusive,
-        client_id: "0123456789abcdef",
-        ticket: 0,
+        client_id: CLIENT,
+        arrival: 0,
         token: Some(BIG),
         info: Some("label"),
         since: 1_500,
         nested_in: Some(BIG),
         stole: true,
-        pid: Some(4_194_304),
+        owner: Some("alice@build-7 make"),
     };
     let waiting = Entry {
         name: SURROGATE,
         mode: Mode::Shared,
         client_id: "fedcba9876543210",
-        ticket: u64::MAX,
+        arrival: u64::MAX,
         token: None,
         info: None,
         since: 0,
         nested_in: None,
         stole: false,
-        pid: None,
+        owner: None,
     };
     let deadlock = Deadlock {
-        words: "a circle \u{2026}",
+        words: "a cycle \u{2026}",
         cycle: vec![
-            Step { ticket: BIG, client_id: "0123456789abcdef", waits_for: Some(b"a") },
-            Step { ticket: 0, client_id: "fedcba9876543210", waits_for: None },
+            Step { arrival: BIG, client_id: CLIENT, waits_for: Some(b"a") },
+            Step { arrival: 0, client_id: "fedcba9876543210", waits_for: None },
         ],
     };
-    let welcome = |ttl, resumed| ToClient::Welcome {
+    let welcome = |number, ttl, resumed, last_rid| ToClient::Welcome {
         version: VERSION,
-        client_id: "0123456789abcdef",
-        secret: SEAL,
+        features: 0,
+        number,
+        client_id: CLIENT,
+        secret: SECRET,
         ttl,
         resumed,
+        last_rid,
     };
+    let snapshot = |rid, entries, deadlocks, last_token, more| ToClient::Snapshot {
+        rid,
+        entries,
+        deadlocks,
+        last_token,
+        more,
+    };
+    let listed = |rid, token| Listed { rid, arrival: 100 + rid, token };
     vec![
-        ("welcome: a new session", welcome(10_000, false)),
-        ("welcome: the session goes on", welcome(u64::MAX, true)),
-        ("granted", ToClient::Granted { rid: 1, token: 42, receipt: SEAL }),
-        ("granted: big numbers", ToClient::Granted { rid: BIG, token: u64::MAX, receipt: [0xff; 16] }),
-        ("queued", ToClient::Queued { rid: 2, ticket: 0 }),
-        ("queued: a big ticket", ToClient::Queued { rid: 2, ticket: BIG }),
+        ("welcome: a new session", welcome(1, 10_000, false, 0)),
+        ("welcome: a session is resumed, and lives by its descriptor", welcome(9, 0, true, 300)),
+        ("welcome: big numbers", welcome(BIG, u64::MAX, true, BIG)),
+        (
+            "listed: held and waiting",
+            ToClient::Listed { requests: vec![listed(1, Some(42)), listed(2, None)] },
+        ),
+        ("listed: nothing", ToClient::Listed { requests: vec![] }),
+        ("synced", ToClient::Synced),
+        ("granted", ToClient::Granted { rid: 1, token: 42 }),
+        ("granted: big numbers", ToClient::Granted { rid: BIG, token: u64::MAX }),
+        ("queued", ToClient::Queued { rid: 2, arrival: 0 }),
+        ("queued: a big arrival", ToClient::Queued { rid: 2, arrival: BIG }),
         ("unavailable", ToClient::Unavailable { rid: 3 }),
-        ("released", ToClient::Released { rid: 7 }),
-        ("aborted", ToClient::Aborted { rid: u64::MAX }),
-        ("broken: stolen", ToClient::Broken { rid: 4, cause: Cause::Stolen }),
-        ("broken: lost", ToClient::Broken { rid: 5, cause: Cause::Lost }),
+        ("released", ToClient::Released { rid: 1 }),
+        ("released: the greatest number", ToClient::Released { rid: u64::MAX }),
+        (
+            "broken: stolen",
+            ToClient::Broken { number: 2, rid: 4, cause: Cause::Stolen, by: Some("bob@build-8") },
+        ),
+        ("broken: lost", ToClient::Broken { number: BIG, rid: 5, cause: Cause::Lost, by: None }),
+        ("outcome", ToClient::Outcome { number: 3, rid: 11, count: 2 }),
         ("refused", ToClient::Refused { rid: 6, code: 1, message: "names that start with '-' are reserved" }),
         ("refused: without words", ToClient::Refused { rid: 6, code: u32::MAX, message: "" }),
-        (
-            "snapshot: nothing",
-            ToClient::Snapshot { rid: 13, entries: vec![], deadlocks: vec![], last_token: 0 },
-        ),
-        (
-            "snapshot",
-            ToClient::Snapshot {
-                rid: 14,
-                entries: vec![held, waiting.clone()],
-                deadlocks: vec![],
-                last_token: BIG,
-            },
-        ),
-        (
-            "snapshot: sixteen entries",
-            ToClient::Snapshot { rid: 15, entries: vec![waiting; 16], deadlocks: vec![], last_token: 1 },
-        ),
-        (
-            "snapshot: a deadlock",
-            ToClient::Snapshot { rid: 16, entries: vec![], deadlocks: vec![deadlock.clone()], last_token: 1 },
-        ),
-        ("deadlocked", ToClient::Deadlocked { rid: 8, deadlock }),
+        ("deadlocked", ToClient::Deadlocked { rid: 8, deadlock: deadlock.clone() }),
         (
             "deadlocked: no more is to be known",
-            ToClient::Deadlocked { rid: 9, deadlock: Deadlock { words: "a circle", cycle: vec![] } },
+            ToClient::Deadlocked { rid: 9, deadlock: Deadlock { words: "a cycle", cycle: vec![] } },
         ),
-        ("pong", ToClient::Pong),
+        ("snapshot: nothing", snapshot(14, vec![], vec![], 0, false)),
+        ("snapshot", snapshot(16, vec![held, waiting.clone()], vec![], BIG, false)),
+        ("snapshot: sixteen entries, and more to come", snapshot(14, vec![waiting; 16], vec![], 1, true)),
+        ("snapshot: a deadlock", snapshot(15, vec![], vec![deadlock], 1, false)),
+        ("pong", ToClient::Pong { seq: 1 }),
+        ("pong: a big number", ToClient::Pong { seq: BIG }),
+        ("fifo", ToClient::Fifo),
+        ("confirmed", ToClient::Confirmed),
         (
             "goodbye",
             ToClient::Goodbye { code: 17, message: "number 1 does not come after 2 \u{2026} \u{1f512}" },

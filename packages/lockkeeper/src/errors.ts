@@ -1,5 +1,6 @@
 /** The errors that a lock may end with. */
 
+import * as Code from './codes.js';
 import type { Deadlock, DeadlockStep } from './transport.js';
 
 /** Why a held lock ended without its holder's doing: another request stole it, or its session was lost. */
@@ -8,9 +9,7 @@ export type BrokenBy = 'stolen' | 'lost';
 /** An `AbortError`, as §4.1 has it, whose `cause` tells *stolen* from *lost*. */
 export function broken(names: string, cause: BrokenBy): DOMException {
   const text = cause === 'stolen' ? 'was stolen by another request' : 'was lost';
-  const error = new DOMException(`The lock ${names} ${text}`, 'AbortError');
-  Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true });
-  return error;
+  return withCause(new DOMException(`The lock ${names} ${text}`, 'AbortError'), cause);
 }
 
 export function notSupported(message: string): DOMException {
@@ -26,27 +25,22 @@ export function refused(error: unknown): unknown {
   return error instanceof Error ? new DOMException(error.message, 'QuotaExceededError') : error;
 }
 
-/** The codes of the protocol that are told apart here. */
-export const Code = {
-  NOT_SUPPORTED: 1,
-  LIMIT: 2,
-  STORAGE: 4,
-  FORBIDDEN: 6,
-  UNAUTHORIZED: 20,
-  STOPPING: 32,
-} as const;
-
-/** What a daemon refuses, with a code for programs and words for people. */
-export function refusal(code: number, words: string): Error {
-  if (code === Code.NOT_SUPPORTED) return notSupported(words);
-  if (code === Code.LIMIT) return new DOMException(words, 'QuotaExceededError');
-  if (code === Code.FORBIDDEN) return new DOMException(words, 'NotAllowedError');
-  return new DOMException(words, 'OperationError');
+/** What a server refuses, with a code for programs and a message for people. */
+export function refusal(code: number, message: string): Error {
+  if (code === Code.NOT_SUPPORTED) return notSupported(message);
+  if (code === Code.LIMIT) return new DOMException(message, 'QuotaExceededError');
+  if (code === Code.FORBIDDEN) return new DOMException(message, 'NotAllowedError');
+  return new DOMException(message, 'OperationError');
 }
 
-/** Why there is no session: nobody answers, or the daemon will have none. */
-export function noSession(words: string, code?: number): DOMException {
-  return new DOMException(words, code === Code.UNAUTHORIZED ? 'NotAllowedError' : 'NetworkError');
+/** Why there is no session: nobody answers, or the server refuses. */
+export function noSession(message: string, code?: number, cause?: unknown): DOMException {
+  const error = new DOMException(message, code === Code.UNAUTHORIZED ? 'NotAllowedError' : 'NetworkError');
+  return cause === undefined ? error : withCause(error, cause);
+}
+
+function withCause(error: DOMException, cause: unknown): DOMException {
+  return Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true });
 }
 
 /** The request would have waited for itself, and asked to be refused then. */

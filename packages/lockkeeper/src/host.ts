@@ -3,8 +3,6 @@
  * browser can load all that imports this.
  */
 
-import type { Mark } from './session.js';
-
 export const { process } = globalThis as { process?: NodeJS.Process };
 
 const timers = process?.getBuiltinModule?.('node:timers');
@@ -22,15 +20,28 @@ export function later(run: () => void, milliseconds: number): () => void {
   return () => timers.clearTimeout(timer);
 }
 
-/** By two clocks: one of them may stand still while the machine is suspended, the other may be set back. */
-export function now(): Mark {
-  return [performance.now(), Date.now()];
+/** By how many milliseconds one of two clocks may lag without having stood still: browsers round them. */
+const LAG = 200;
+
+/**
+ * A clock of two, in microseconds. One of them may stand still while the machine is suspended, the other may be set: it
+ * goes by whichever advanced further since they last agreed, and never back.
+ */
+export function clockOf(...clocks: (() => number)[]): () => number {
+  const offsets = clocks.map((read) => -read());
+  let last = 0;
+  return () => {
+    const readings = clocks.map((read) => read());
+    for (const [i, reading] of readings.entries()) last = Math.max(last, reading + offsets[i]!);
+    for (const [i, reading] of readings.entries()) if (last - reading - offsets[i]! > LAG) offsets[i] = last - reading;
+    return Math.floor(last * 1000);
+  };
 }
 
-/** Milliseconds from one time to another, by the clock that says more. */
-export function between(earlier: Mark, later: Mark): number {
-  return Math.max(later[0] - earlier[0], later[1] - earlier[1]);
-}
+export const now = clockOf(
+  () => performance.now(),
+  () => Date.now(),
+);
 
 let unreferencing = false;
 
@@ -48,19 +59,20 @@ export function unrefWebSockets(protocol: string): void {
   });
 }
 
-const leaving = new Set<() => void>();
+const leaving = new Set<(ends: boolean) => void>();
 
 /**
- * Tells when a page is left, or the process ends, and when a page is shown, perhaps out of the back/forward cache.
+ * Tells when a page is left, or the process `ends`, and when a page is shown, perhaps out of the back/forward cache.
  * Returns how to stop that.
  */
-export function watchPage(left: () => void, shown: () => void): () => void {
+export function watchPage(left: (ends: boolean) => void, shown: () => void): () => void {
   if ('document' in globalThis) {
     const page = globalThis as unknown as EventTarget;
-    page.addEventListener('pagehide', left);
+    const hidden = (): void => left(false);
+    page.addEventListener('pagehide', hidden);
     page.addEventListener('pageshow', shown);
     return () => {
-      page.removeEventListener('pagehide', left);
+      page.removeEventListener('pagehide', hidden);
       page.removeEventListener('pageshow', shown);
     };
   }
@@ -73,18 +85,18 @@ export function watchPage(left: () => void, shown: () => void): () => void {
 }
 
 function leave(): void {
-  for (const left of leaving) left();
+  for (const left of leaving) left(true);
 }
 
 /** Keeps the event loop alive, at no cost, while somebody waits. */
 export class Liveness {
   waiting = 0;
-  private readonly timer = timers?.setInterval(() => {}, 2 ** 31 - 1).unref();
+  private timer: ReturnType<NonNullable<typeof timers>['setInterval']> | undefined;
 
   waits(more: 1 | -1): void {
     this.waiting += more;
     if (this.waiting === 0) this.timer?.unref();
-    else if (this.waiting === more) this.timer?.ref();
+    else if (this.waiting === more) (this.timer ??= timers?.setInterval(() => {}, 2 ** 31 - 1))?.ref();
   }
 
   async during<T>(promise: Promise<T>): Promise<T> {
@@ -96,9 +108,10 @@ export class Liveness {
     }
   }
 
-  /** Nobody need wait any more. */
+  /** Nobody need wait any more, or not for now. */
   end(): void {
-    this.timer?.unref();
+    timers?.clearInterval(this.timer);
+    this.timer = undefined;
   }
 }
 

@@ -9,7 +9,8 @@ import { newNumbers, readLetters } from './mail.js';
 import { newManager, type LockManager } from './manager.js';
 import { addon, Answer, News } from './native.js';
 import { watchForDeadlock } from './nesting.js';
-import { State, type Request } from './request.js';
+import type { Request } from './request.js';
+import * as State from './state.js';
 import type { Deadlock, Inspection, Transport } from './transport.js';
 import type { LockManagerSnapshot } from './webidl.js';
 

@@ -26,14 +26,25 @@ export class Lock {
     return this.#request.mode;
   }
 
-  /** Greater than that of every earlier grant: storage that refuses smaller ones is safe from who was robbed. */
+  /** Greater than that of every earlier grant: storage that rejects older tokens is safe from a holder that lost its lock. */
   get token(): bigint {
     return BigInt(this.#request.token);
   }
 
-  /** Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is "stolen" or "lost". */
+  /**
+   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is "stolen" or "lost".
+   *
+   * To read this attribute checks the lease: code that blocked its thread past the lease reads a signal that is aborted.
+   * A signal that was read before learns of it in a later task only, so `lock.signal.aborted` tells more than
+   * `signal.aborted`.
+   */
   get signal(): AbortSignal {
     return this.#request.signal;
+  }
+
+  /** Whether the lock is held now: not released, stolen or lost, and the lease valid by the clock. */
+  get held(): boolean {
+    return this.#request.held;
   }
 
   /** The request behind a lock, or `undefined` if it is none. */
@@ -66,7 +77,7 @@ export class AcquiredLock extends Lock {
   }
 }
 
-exposeInterface('Lock', Lock.prototype, ['name', 'mode', 'token', 'signal']);
+exposeInterface('Lock', Lock.prototype, ['name', 'mode', 'token', 'signal', 'held']);
 
 export const requestOf: (lock: unknown) => Request | undefined = Lock[key];
 // It is nobody's business.

@@ -4,7 +4,8 @@ import { channels, publish } from './diagnostics.js';
 import { notSupported } from './errors.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
 import { outerRequest } from './nesting.js';
-import { AcquireRequest, CallbackRequest, State } from './request.js';
+import { AcquireRequest, CallbackRequest } from './request.js';
+import * as State from './state.js';
 import { Flag, type Inspection, type Scope, type Transport } from './transport.js';
 import {
   exposeInterface,

@@ -5,7 +5,8 @@
 
 import type { AsyncLocalStorage } from 'node:async_hooks';
 import { later, process } from './host.js';
-import { State, type Request } from './request.js';
+import type { Request } from './request.js';
+import * as State from './state.js';
 import type { Deadlock } from './transport.js';
 
 /** The lock in whose callback the running code is. */

@@ -1,23 +1,29 @@
 /**
- * The transport to a daemon, whatever carries its session: the addon (`daemon.ts`) or a WebSocket (`session.ts`). A
- * session has the table of what was asked, and finds the daemon again; this is what is the same for all.
+ * The transport to a server, whatever carries its session: the addon (`daemon.ts`) or a WebSocket
+ * (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this is what is the same for all.
  */
 
 import type { BrokenBy } from './errors.js';
 import { Liveness } from './host.js';
 import { watchForDeadlock } from './nesting.js';
-import { State, type Request } from './request.js';
+import type { Request } from './request.js';
+import * as State from './state.js';
 import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
-/** A session with a daemon. Nothing in it waits, and it tells its listener nothing within a call. */
+/** A session with a server. Nothing in it waits, and it tells its listener nothing within a call but `isHeld`. */
 export interface Session {
   readonly clientId: string;
-  /** Rejects if no session can be had. */
+  /** Rejects if no session can be opened. */
   readonly opened: Promise<void>;
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void;
   /** Releases a lock, or gives a request up. */
   giveUp(request: Request, timedOut?: boolean): void;
+  /**
+   * Whether a granted lock is still held, by the clock if the session has a lease. If it is not, the listener has been
+   * told before this returns.
+   */
+  isHeld?(request: Request): boolean;
   query(deadlocks: boolean): Promise<Snapshot>;
   forceRelease(name: string): Promise<void>;
   close(): void | Promise<void>;
@@ -61,7 +67,7 @@ export class Remote implements Transport, Listener {
 
   constructor(open: (listener: Listener) => Session) {
     this.#session = open(this);
-    this.opened = this.#liveness.during(this.#session.opened);
+    this.opened = this.#open();
   }
 
   get clientId(): string {
@@ -74,7 +80,6 @@ export class Remote implements Transport, Listener {
 
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
     this.#check();
-    checkLength(request.scope().names, info);
     this.#liveness.waits(1);
     request.queued();
     const outer = nestedIn?.transport === this ? nestedIn : undefined;
@@ -95,6 +100,10 @@ export class Remote implements Transport, Listener {
     return released;
   }
 
+  isHeld(request: Request): boolean {
+    return this.#session.isHeld?.(request) ?? true;
+  }
+
   async query(): Promise<LockManagerSnapshot> {
     const lists: LockManagerSnapshot = { held: [], pending: [] };
     const { entries } = await this.#ask((session) => session.query(false));
@@ -109,7 +118,6 @@ export class Remote implements Transport, Listener {
   }
 
   async forceRelease(name: string): Promise<void> {
-    checkLength([name]);
     await this.#ask((session) => session.forceRelease(name));
   }
 
@@ -136,6 +144,15 @@ export class Remote implements Transport, Listener {
     releasing?.(how === 'ended');
   }
 
+  async #open(): Promise<void> {
+    try {
+      await this.#liveness.during(this.#session.opened);
+    } catch (error) {
+      if (this.#liveness.waiting === 0) this.#liveness.end();
+      throw error;
+    }
+  }
+
   /** The cycle in which a request waits. Nobody waits for the answer, or is told if there is none. */
   async #deadlock(request: Request): Promise<Deadlock | undefined> {
     const { names } = request.scope();
@@ -153,21 +170,6 @@ export class Remote implements Transport, Listener {
     this.#check();
     return this.#liveness.during(ask(this.#session));
   }
-}
-
-/** The longest message that a daemon reads, less what is in it beside names and a label; and what each name adds. */
-const LONGEST = 2 ** 20 - 128;
-const EACH = 8;
-
-const encoder = new TextEncoder();
-
-/** Refuses what a daemon would take for a mistake of the whole session's. */
-function checkLength(names: readonly string[], info = ''): void {
-  const total = (length: (text: string) => number): number =>
-    names.reduce((sum, name) => sum + length(name) + EACH, length(info));
-  // A code unit has three bytes at most.
-  if (total((text) => 3 * text.length) <= LONGEST || total((text) => encoder.encode(text).length) <= LONGEST) return;
-  throw new DOMException('limit reached: a request has names and a label of 1 MiB at most', 'QuotaExceededError');
 }
 
 /** By request rather than by name. */

@@ -8,11 +8,9 @@ import { broken, timedOut, type BrokenBy } from './errors.js';
 import { task } from './host.js';
 import { newAcquiredLock, newLock, type Lock } from './lock.js';
 import { outer } from './nesting.js';
+import * as State from './state.js';
 import type { Scope, Transport } from './transport.js';
 import { addAbortAlgorithm, type LockMode } from './webidl.js';
-
-/** Only ever forward. GRANTED: the engine counts it as held, but its owner does not know yet. */
-export const State = { NEW: 0, WAITING: 1, GRANTED: 2, UNAVAILABLE: 3, HELD: 4, RELEASING: 5, ENDED: 6 } as const;
 
 /** What a timer can count to: 25 days. Who would wait longer waits for ever. */
 const MAX_TIMEOUT = 2 ** 31 - 1;
@@ -163,8 +161,14 @@ export abstract class Request {
     };
   }
 
-  /** Aborts when the lock is broken. */
+  /** Whether the lock is held now. A lease that is over is noticed here. */
+  get held(): boolean {
+    return this.state === State.HELD && (this.transport.isHeld?.(this) ?? true);
+  }
+
+  /** Aborts when the lock is broken: before it is returned, if the lease is over. */
   get signal(): AbortSignal {
+    if (this.state === State.HELD) this.transport.isHeld?.(this);
     this.controller ??= new AbortController();
     if (this.failure) this.controller.abort(this.failure);
     return this.controller.signal;

@@ -1,315 +1,640 @@
 /**
- * A session over WebSocket, which needs nothing but the language and a `WebSocket`: for browsers, Node, Bun and Deno.
+ * The client's side of a session, whatever carries it: the port of `Session` in `crates/service`. It has no I/O, clock or
+ * randomness. The same inputs at the same times give the same messages and events, which `test/transcripts.test.js`
+ * checks against the Rust one.
  *
- * If the connection drops, it comes back, goes on with the session, and says again what it has. It takes its locks for
- * lost before the daemon does, and without hearing from it: three quarters of the ttl after it said the last thing that
- * was answered. What is asked after that waits for the next session.
+ * A driver owns the connection and the clock, and calls:
+ *
+ * - `connectAt()`, which says when to try to connect. Then `connected()` or `connectFailed()`, `message()` for what
+ *   comes, `disconnected()`;
+ * - commands of the host: `request()`, `release()`, `detach()`, `query()`, `forceRelease()`, `endSession()`, `close()`;
+ * - `nextWake()`, which says when to call `wake()`;
+ * - `takeOutput()` for the connection, `takeEvents()` for the host, `wantsDrop()` for a connection that is of no use any
+ *   more.
+ *
+ * Times are microseconds, as integers below 2⁵³. Requests carry the host's data (`T`), handed back with their end.
+ *
+ * The lease: the client considers its locks lost three quarters of the ttl after it *sent* the last message that was
+ * answered, and the server ends the session a whole ttl after it *received* it. So the client is always first, as long as
+ * their clocks do not differ in rate by more than a third.
+ *
+ * Resume: after a connection was lost the client compares what it wants with what the server has.
  */
 
-import { Code, noSession } from './errors.js';
-import { Malformed } from './pack.js';
-import type { Listener, Session, Snapshot } from './remote.js';
-import type { Request } from './request.js';
-import { Table } from './table.js';
-import { decode, encode, Hear, Say, toName, VERSION, type ToClient, type ToServer } from './wire.js';
+import * as Code from './codes.js';
+import type { Uint } from './pack.js';
+import type { Ended, Event, Failure, Key, LockRequest, Parts, SessionConfig } from './session-types.js';
+import * as Receive from './to-client.js';
+import * as Send from './to-server.js';
+import { encode, MAX_MESSAGE, VERSION } from './wire.js';
 
-/** What this needs of a `WebSocket`. */
-export interface Socket {
-  binaryType: string;
-  send(data: Uint8Array<ArrayBuffer>): void;
-  close(): void;
-  addEventListener(type: string, listener: (event: SocketEvent) => void): void;
-}
-
-interface SocketEvent {
-  data?: unknown;
-  message?: string;
-}
-
-/** A time, by two clocks. */
-export type Mark = readonly [number, number];
-
-/** What a session needs of the runtime. */
-export interface World {
-  open(url: string, protocol: string): Socket;
-  now(): Mark;
-  /** Milliseconds from one time to another. */
-  between(earlier: Mark, later: Mark): number;
-  later(run: () => void, milliseconds: number): () => void;
-  watchPage(left: () => void, shown: () => void): () => void;
-}
-
-/** Who wants what. */
-export interface Visitor {
-  bucket: string;
-  token: string | (() => string | Promise<string>) | null;
-}
-
-const PROTOCOL = 'lockkeeper.v1';
-/** How often in a ttl the daemon is asked whether it is there. */
+/** How many pings a client sends within a ttl. */
 const BEATS = 5;
-/** For which part of the ttl a session is believed in. */
-const BELIEF = 3 / 4;
-/** How many milliseconds a connection may take while there is no session to be lost. */
-const PATIENCE = 10_000;
-/** How many it may take to close. */
-const LEAVING = 1000;
-/** Milliseconds between attempts, at first and at most; and how many there are at least while a session is believed in. */
-const PAUSE = 50;
-const LONGEST_PAUSE = 2000;
+/** How long the server may take to answer the first Hello. */
+const HELLO_TIMEOUT = 10_000_000;
+/** Between attempts to connect: at first, and at most. */
+const PAUSE = 20_000;
+const LONGEST_PAUSE = 2_000_000;
+/** How many attempts there are at least while a lease is valid. */
 const ATTEMPTS = 8;
-/** What a timer can count to. */
-const LONGEST_TTL = 2 ** 31 - 1;
 
-/** The daemon refuses now, and may not a little later. */
-const PASSING: number[] = [Code.LIMIT, Code.STORAGE, Code.STOPPING];
+/** What else a message has, at most. */
+const OVERHEAD = 256;
+const TOO_LONG = 'limit reached: a request has names and a label of 1 MiB at most';
+const LOST: Ended = { how: 'broken', cause: 'lost', by: null };
+const CLOSED: Failure = { kind: 'closed', message: 'the session is closed' };
 
-export class WebSocketSession implements Session {
-  clientId = '';
-  readonly opened: Promise<void>;
-  readonly #table: Table;
-  /** The connection that there is, or is being made. No other is heard. */
-  #socket: Socket | undefined;
-  /** Whether the daemon has said welcome on it. */
-  #welcome = false;
-  /** The session, and how to go on with it. */
-  #identity: { id: string; secret: Uint8Array; ttl: number } | undefined;
-  /** When the last thing was said that was answered. */
-  #answered: Mark;
-  /** When something was said on this connection that is not answered yet: hello and pings. */
-  #unanswered: Mark[] = [];
-  /** Whether there ever was a session: from then on, a daemon that is not there is waited for. */
-  #wasOpen = false;
-  #attempts = 0;
-  #away = false;
+/** Stages of a request. ENDING: the host wants it no more, and to know when that is done. */
+const ASKED = 0;
+const WAITING = 1;
+const HELD = 2;
+const ENDING = 3;
+
+/** States of the connection. GREETING: Hello was sent. SYNCING: Welcome came, the end marker not yet. */
+const NONE = 0;
+const GREETING = 1;
+const SYNCING = 2;
+const READY = 3;
+
+/** A request or a question. */
+interface Entry<T> {
+  /** The number that it has on the wire; 0 until it is sent. */
+  rid: number;
+  stage: number;
+  /** Whether it is being ended because its timeout expired. */
+  timedOut: boolean;
+  message: MessageOf;
+  /** What has come of the answer to a query. Nothing else has it. */
+  parts: Parts | undefined;
+  data: T;
+}
+
+/** The message that makes a request or asks a question. */
+type MessageOf = (ack: Uint, rid: number) => Send.ToServer;
+
+/** What the server says it has, until the end marker. */
+interface Sync {
+  number: Uint;
+  ttl: number;
+  resumed: boolean;
+  lastRid: number;
+  listed: Map<Uint, Uint | null>;
+}
+
+/** For how many microseconds a lease of that many milliseconds is valid for the client: less than ¾ of it. */
+function clientLease(ttl: number): number {
+  return ttl * 750;
+}
+
+const greater = (a: Uint, b: Uint): Uint => (b > a ? b : a);
+
+export class SessionMachine<T> {
+  #identity: { clientId: string; secret: Uint8Array } | undefined;
+  /** The number of the last Hello. */
+  #hello = 0;
+  #link: number = NONE;
+  /** When the last Hello was sent. */
+  #helloSent = 0;
+  #sync: Sync | undefined;
+  /** Counts connections. The newest is the only one that is listened to. */
+  #connection = 0;
+  /** When to try to connect, if there is no connection. */
+  #connectAt: number | undefined;
+  #failures = 0;
+  /** In milliseconds; none if there is no session, or it lives by a FIFO. */
+  #ttl: number | undefined;
+  /** The session lives as long as its descriptor is open: it has no lease. */
+  #livesByFifo = false;
+  /** When the last message was sent that was answered. */
+  #answered: number;
+  #pings: { seq: number; sent: number }[] = [];
+  #nextPing = 0;
+  #seq = 0;
+  #ack: Uint = 0;
+  #lastRid = 0;
+  #nextKey = 0;
+  /** In the order of their keys. */
+  readonly #entries = new Map<Key, Entry<T>>();
+  /** The keys of the entries that have a number, in the order of the numbers: they only grow. */
+  readonly #byRid = new Map<Uint, Key>();
+  #output: Uint8Array<ArrayBuffer>[] = [];
+  #events: Event<T>[] = [];
+  #dropConnection = false;
+  #everOpened = false;
   #closed = false;
-  readonly #unwatch: () => void;
-  #cancelBeat: (() => void) | undefined;
-  /** Prevents the next attempt, or the end of this one. */
-  #cancelAttempt: (() => void) | undefined;
-  #settle!: { resolve: () => void; reject: (reason: unknown) => void };
 
+  /** A session that is yet to be opened. It wants a connection at once. */
   constructor(
-    listener: Listener,
-    private readonly url: string,
-    private readonly visitor: Visitor,
-    private readonly world: World,
+    private readonly config: SessionConfig,
+    now: number,
   ) {
-    this.#table = new Table(listener, (message) => this.#say(message));
-    this.#answered = world.now();
-    this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
-    this.#unwatch = world.watchPage(
-      () => this.#left(),
-      () => this.#shown(),
-    );
-    this.#connect();
+    this.#connectAt = now;
+    this.#answered = now;
   }
 
-  request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void {
-    this.#table.request(request, flags, nestedIn, info);
+  /** When to connect; none while there is a connection, or the session is closed. */
+  connectAt(): number | undefined {
+    return this.#connectAt;
   }
 
-  giveUp(request: Request, timedOut?: boolean): void {
-    this.#table.giveUp(request, timedOut);
+  /** A connection stands. Returns its number, for `message()`. */
+  connected(now: number, token: string | null): number {
+    this.checkLease(now);
+    this.#connection += 1;
+    this.#connectAt = undefined;
+    this.#dropConnection = false;
+    this.#output = [];
+    this.#pings = [];
+    this.#hello += 1;
+    const { bucket, owner, ttl, fifo, goingAwayEnds } = this.config;
+    const features = (fifo ? Send.FEATURE_FIFO : 0) | (goingAwayEnds ? Send.FEATURE_GOING_AWAY_ENDS : 0);
+    const resume: [string, Uint8Array] | null = this.#identity
+      ? [this.#identity.clientId, this.#identity.secret]
+      : null;
+    this.#send([Send.HELLO, VERSION, features, this.#hello, bucket, resume, this.#ack, token, ttl, owner]);
+    this.#link = GREETING;
+    this.#helloSent = now;
+    return this.#connection;
   }
 
-  query(deadlocks: boolean): Promise<Snapshot> {
-    return this.#table.ask((rid) => [Say.QUERY, rid, null, deadlocks]);
+  /** No connection could be made: the next attempt comes later. */
+  connectFailed(now: number, failure: Failure): void {
+    this.checkLease(now);
+    if (this.#closed) return;
+    if (failure.kind === 'unusable' || failure.kind === 'closed') return this.#fail(failure);
+    if (!this.#everOpened) this.#events.push({ type: 'unreachable', failure });
+    this.#connectLater(now);
   }
 
-  async forceRelease(name: string): Promise<void> {
-    await this.#table.ask((rid) => [Say.FORCE_RELEASE, rid, toName(name)]);
+  /**
+   * A message came on the connection of that number. One from an older connection is ignored, as are all once the session
+   * is closed.
+   */
+  message(now: number, connection: number, message: Receive.ToClient): void {
+    if (this.#closed || connection !== this.#connection) return;
+    // It may have lain unread for long: in a page that was frozen, on a machine that was suspended.
+    if (this.checkLease(now)) return;
+    switch (message[0]) {
+      case Receive.WELCOME: {
+        const [, , , number, clientId, secret, ttl, resumed, lastRid] = message;
+        return this.#onWelcome(clientId, secret, {
+          number,
+          ttl: Number(ttl),
+          resumed,
+          lastRid: Number(lastRid),
+          listed: new Map(),
+        });
+      }
+      case Receive.LISTED:
+        return this.#onListed(message[1]);
+      case Receive.SYNCED:
+        return this.#onSynced(now);
+      case Receive.GRANTED:
+        return this.#onGranted(message[1], message[2]);
+      case Receive.QUEUED: {
+        const [key, entry] = this.#entryOf(message[1]);
+        if (entry?.stage !== ASKED) return;
+        entry.stage = WAITING;
+        this.#events.push({ type: 'queued', key, arrival: message[2] });
+        return;
+      }
+      case Receive.UNAVAILABLE:
+        return this.#finishRid(message[1], { how: 'unavailable' });
+      case Receive.RELEASED:
+        if (this.#entryOf(message[1])[1]?.stage !== ENDING) return;
+        return this.#finishRid(message[1], { how: 'released' });
+      case Receive.BROKEN: {
+        const [, number, rid, cause, by] = message;
+        this.#ack = greater(this.#ack, number);
+        return this.#finishRid(rid, { how: 'broken', cause: cause === 0 ? 'stolen' : 'lost', by });
+      }
+      case Receive.OUTCOME: {
+        const [, number, rid, count] = message;
+        this.#ack = greater(this.#ack, number);
+        return this.#finishRid(rid, { how: 'done', count });
+      }
+      case Receive.REFUSED:
+        return this.#finishRid(message[1], { how: 'refused', code: Number(message[2]), message: message[3] });
+      case Receive.DEADLOCKED:
+        return this.#finishRid(message[1], { how: 'deadlocked', deadlock: message[2] });
+      case Receive.SNAPSHOT: {
+        const [, rid, entries, deadlocks, , more] = message;
+        const parts = this.#entryOf(rid)[1]?.parts;
+        if (parts === undefined) return;
+        for (const entry of entries) parts.entries.push(entry);
+        parts.deadlocks.push(...deadlocks);
+        if (!more) this.#finishRid(rid, { how: 'snapshot', snapshot: parts });
+        return;
+      }
+      case Receive.PONG:
+        return this.#onPong(message[1]);
+      case Receive.FIFO:
+        this.#events.push({ type: 'fifo' });
+        return;
+      case Receive.CONFIRMED:
+        this.#ttl = undefined;
+        this.#livesByFifo = true;
+        return;
+      case Receive.GOODBYE:
+        return this.#onGoodbye(now, Number(message[1]), message[2]);
+    }
   }
 
-  /** Resolves when the connection is closed, so that the daemon has heard it. */
-  close(): Promise<void> {
-    const socket = this.#socket;
-    const closed = new Promise<void>((resolve) => {
-      if (socket === undefined) return resolve();
-      socket.addEventListener('close', () => resolve());
-      this.world.later(resolve, LEAVING);
-    });
+  /** The connection of that number is gone. */
+  disconnected(now: number, connection: number): void {
+    if (connection === this.#connection && this.#link !== NONE) {
+      this.#unlink();
+      this.#connectLater(now);
+    }
+    this.checkLease(now);
+  }
+
+  /** The descriptor that came with `fifo` is held. */
+  confirm(): void {
+    if (this.#link === READY) this.#send([Send.CONFIRM, this.#ack]);
+  }
+
+  /** Makes a request. It is sent as soon as there is a session. */
+  request(request: LockRequest, data: T): Key {
+    const { scope, flags, nestedIn, info } = request;
+    const length = scope.reduce((sum, [name]) => sum + name.length + 8, utf8Length(info ?? ''));
+    const message: MessageOf = (ack, rid) => {
+      const outer = nestedIn === null ? 0 : (this.#entries.get(nestedIn)?.rid ?? 0);
+      return [Send.REQUEST, ack, rid, scope, flags, outer === 0 ? null : [null, outer], info];
+    };
+    return this.#enter(length, message, data);
+  }
+
+  /** Asks for the state of the bucket, or of one name of it. */
+  query(name: Uint8Array | null, deadlocks: boolean, data: T): Key {
+    return this.#enter(name?.length ?? 0, (ack, rid) => [Send.QUERY, ack, rid, name, deadlocks], data, noParts());
+  }
+
+  /** Breaks every lock on a name. */
+  forceRelease(name: Uint8Array, data: T): Key {
+    return this.#enter(name.length, (ack, rid) => [Send.FORCE_RELEASE, ack, rid, name], data);
+  }
+
+  /** Ends another session of the bucket. */
+  endSession(clientId: string, data: T): Key {
+    return this.#enter(utf8Length(clientId), (ack, rid) => [Send.END_SESSION, ack, rid, clientId], data);
+  }
+
+  /** Releases a lock or aborts a request. An event tells when that is done. False if it was over already. */
+  release(key: Key, timedOut = false): boolean {
+    const entry = this.#entries.get(key);
+    if (entry === undefined || entry.stage === ENDING) return false;
+    entry.stage = ENDING;
+    entry.timedOut = timedOut;
+    if (entry.rid === 0) this.#finish(key, { how: 'released' });
+    else if (this.#link === READY) this.#sendRelease(entry.rid, timedOut, false);
+    return true;
+  }
+
+  /**
+   * Releases a lock or aborts a request, of which nothing more is told. Hands back its data; none if it was over, or is
+   * being released already.
+   */
+  detach(key: Key, timedOut = false): T | undefined {
+    const entry = this.#entries.get(key);
+    if (entry === undefined || entry.stage === ENDING) return undefined;
+    this.#remove(key);
+    if (entry.rid !== 0 && this.#link === READY) this.#sendRelease(entry.rid, timedOut, true);
+    return entry.data;
+  }
+
+  /** Whether a lock is held now: granted, not broken, and the lease valid at this time. */
+  isHeld(now: number, key: Key): boolean {
+    return this.#entries.get(key)?.stage === HELD && this.#leaseIsValid(now);
+  }
+
+  /** Whether the server has not said anything of a request or question yet. */
+  isUnanswered(key: Key): boolean {
+    return this.#entries.get(key)?.stage === ASKED;
+  }
+
+  /** Ends the session with all it has. The driver sends what there is and closes the connection. */
+  close(): void {
+    if (this.#closed) return;
     this.#closed = true;
-    this.#unwatch();
-    this.#leave(noSession('the session was closed'));
-    return closed;
+    if (this.#link === READY) this.#send([Send.BYE, this.#ack]);
+    this.#connectAt = undefined;
+    this.#loseAll();
+    this.#refuseRest(CLOSED);
+    this.#events.push({ type: 'closed' });
   }
 
-  /** A page in the back/forward cache must not hold locks. */
-  #left(): void {
-    this.#away = true;
-    this.#leave(noSession('the page was left'));
+  /** What is to be sent on the connection. */
+  takeOutput(): Uint8Array<ArrayBuffer>[] {
+    const output = this.#output;
+    if (output.length > 0) this.#output = [];
+    return output;
   }
 
-  #shown(): void {
-    if (!this.#away) return;
-    this.#away = false;
-    this.#connect();
+  hasEvents(): boolean {
+    return this.#events.length > 0;
   }
 
-  /** Ends the session, with all it has and all that was to be said in it. */
-  #leave(reason: Error): void {
-    this.#settle.reject(reason);
-    this.#table.refuse('lost', reason);
-    this.#end(reason);
+  /** What the host is to know. */
+  takeEvents(): Event<T>[] {
+    const events = this.#events;
+    if (events.length > 0) this.#events = [];
+    return events;
   }
 
-  #say(message: ToServer): boolean {
-    if (this.#welcome) this.#socket!.send(encode(message));
-    else if (this.#socket === undefined && this.#cancelAttempt === undefined) this.#connect();
-    return this.#welcome;
+  /** Whether the driver is to close the connection, once what there is has been sent. Asked once. */
+  wantsDrop(): boolean {
+    const drop = this.#dropConnection;
+    this.#dropConnection = false;
+    return drop;
   }
 
-  #connect(): void {
-    this.#cancelAttempt = undefined;
-    if (this.#away || this.#closed) return;
-    const socket = this.world.open(this.url, PROTOCOL);
-    this.#socket = socket;
-    socket.binaryType = 'arraybuffer';
-    let why = 'the connection was refused, or cut';
-    const on = (type: string, hear: (event: SocketEvent) => void): void =>
-      socket.addEventListener(type, (event) => this.#socket === socket && hear(event));
-    on('open', () => void this.#greet(socket));
-    on('message', ({ data }) => this.#receive(data));
-    on('error', ({ message }) => (why = message || why));
-    on('close', () => this.#disconnected(why));
-    const patience = this.#identity ? this.#identity.ttl / BEATS : PATIENCE;
-    this.#cancelAttempt = this.world.later(() => this.#drop('it does not answer'), patience);
-  }
-
-  async #greet(socket: Socket): Promise<void> {
-    const { bucket, token } = this.visitor;
-    let shown: string | null = null;
-    try {
-      if (token !== null) shown = `${typeof token === 'function' ? await token() : token}`;
-    } catch (error) {
-      if (this.#socket === socket) this.#drop(`there is no token (${String(error)})`);
-      return;
+  /** When `wake()` has something to do. */
+  nextWake(): number | undefined {
+    const times: number[] = [];
+    const timeout = this.helloTimeout();
+    if (this.#awaitsMarker() && timeout !== undefined) times.push(this.#helloSent + timeout);
+    if (this.#ttl !== undefined) {
+      times.push(this.#leaseDeadline());
+      if (this.#link === READY) times.push(this.#nextPing);
     }
-    if (this.#socket !== socket) return;
-    const resume = this.#identity;
-    this.#unanswered = [this.world.now()];
-    socket.send(encode([Say.HELLO, VERSION, bucket, resume ? [resume.id, resume.secret] : null, shown]));
+    return times.length > 0 ? Math.min(...times) : undefined;
   }
 
-  #receive(data: unknown): void {
-    let message: ToClient;
-    try {
-      if (!(data instanceof ArrayBuffer)) throw new Malformed('a message of text');
-      message = decode(new Uint8Array(data));
-    } catch (error) {
-      return this.#drop(`it does not speak as a daemon does (${(error as Error).message})`);
+  /** Sends a ping, gives up a connection that does not answer, or the session when its lease has expired. */
+  wake(now: number): void {
+    if (this.checkLease(now)) return;
+    const timeout = this.helloTimeout();
+    if (this.#awaitsMarker()) {
+      if (timeout !== undefined && now >= this.#helloSent + timeout) this.#giveUpConnection(now);
+    } else if (this.#link === READY && this.#ttl !== undefined && now >= this.#nextPing) {
+      // Two pings without an answer: another connection may do better.
+      if (this.#pings.length > 1) return this.#giveUpConnection(now);
+      this.#seq += 1;
+      this.#pings.push({ seq: this.#seq, sent: now });
+      this.#send([Send.PING, this.#ack, this.#seq]);
+      this.#nextPing = now + this.#beat();
     }
-    if (message[0] === Hear.GOODBYE) this.#dismissed(Number(message[1]), message[2]);
-    else if (message[0] === Hear.WELCOME) this.#begin(message[2], message[3], Number(message[4]), message[5]);
-    else if (!this.#welcome) this.#drop('it does not speak as a daemon does');
-    // It may have lain here for long: in a page that was frozen, on a machine that was suspended.
-    else if (this.#isLost()) this.#end(lost());
-    else if (message[0] === Hear.PONG) this.#heard();
-    else this.#table.hear(message);
   }
 
-  #begin(id: string, secret: Uint8Array, ttl: number, resumed: boolean): void {
-    if (!resumed && this.#identity) this.#table.lose(lost());
-    this.clientId = id;
-    this.#identity = { id, secret, ttl: Math.min(ttl, LONGEST_TTL) };
-    this.#cancelAttempt?.();
-    this.#cancelAttempt = undefined;
-    this.#attempts = 0;
-    this.#welcome = true;
-    this.#wasOpen = true;
-    this.#heard();
-    this.#table.connected(resumed);
-    this.#settle.resolve();
+  /** How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped. */
+  helloTimeout(): number | undefined {
+    if (this.#ttl !== undefined) return Math.min(Math.max(this.#ttl * 250, 1), HELLO_TIMEOUT);
+    // Without a session, or between the Welcome of a new one and its end marker, there is no lease yet.
+    return this.#livesByFifo ? undefined : HELLO_TIMEOUT;
   }
 
-  /** What was said first, of what is not answered yet, is. */
-  #heard(): void {
-    this.#answered = this.#unanswered.shift() ?? this.#answered;
-    // Set anew by a message, this timer is never one of a chain, which browsers slow down in pages that are not seen.
-    this.#nextBeat();
-  }
-
-  #nextBeat(): void {
-    const { ttl } = this.#identity!;
-    const left = ttl * BELIEF - this.world.between(this.#answered, this.world.now());
-    this.#cancelBeat?.();
-    this.#cancelBeat = this.world.later(() => this.#beat(), Math.max(1, Math.min(ttl / BEATS, left)));
-  }
-
-  #beat(): void {
-    if (this.#isLost()) return this.#end(lost());
-    // Two beats without an answer: another connection may do better.
-    if (this.#unanswered.length > 1) this.#drop('it does not answer');
-    if (this.#welcome) {
-      this.#unanswered.push(this.world.now());
-      this.#say([Say.PING]);
-    }
-    this.#nextBeat();
-  }
-
-  #isLost(): boolean {
-    if (this.#identity === undefined) return false;
-    return this.world.between(this.#answered, this.world.now()) >= this.#identity.ttl * BELIEF;
-  }
-
-  #dismissed(code: number, words: string): void {
-    if (this.#wasOpen && PASSING.includes(code)) this.#drop(words);
-    else if (this.#welcome) this.#end(noSession(words, code));
-    else this.#refuse(noSession(words, code));
-  }
-
-  /** Has done with this connection, of which the other side may not know. */
-  #drop(why: string): void {
-    const socket = this.#socket;
-    this.#unplug();
-    socket?.close();
-    this.#disconnected(why);
-  }
-
-  /** Comes back, after a pause, if there is anything to come back for. */
-  #disconnected(why: string): void {
-    const reason = noSession(`no session at ${this.url}: ${why}. Does \`lockkeeper serve --listen\` run there?`);
-    if (!this.#wasOpen) return this.#refuse(reason);
-    this.#unplug();
-    this.#table.disconnected(reason);
-    if (this.#identity === undefined && this.#table.isEmpty) return;
-    const belief = (this.#identity?.ttl ?? Infinity) * BELIEF;
-    const pause = Math.min(PAUSE * 2 ** this.#attempts, LONGEST_PAUSE, belief / ATTEMPTS);
-    this.#attempts += 1;
-    this.#cancelAttempt = this.world.later(() => this.#connect(), pause * (0.5 + Math.random() / 2));
-  }
-
-  /** There is no session, and none is to be had: what waits for one is told so. */
-  #refuse(reason: Error): void {
-    this.#settle.reject(reason);
-    this.#table.refuse(reason, reason);
-    this.#end(reason);
-  }
-
-  /** The session is over. If somebody waits for one, begins another. */
-  #end(reason: Error): void {
+  /** Whether the lease has expired. If so, all is lost, and the next session is opened. */
+  checkLease(now: number): boolean {
+    if (this.#closed || this.#leaseIsValid(now)) return false;
     // All that it had can be given out again at once.
-    if (this.#welcome) this.#say([Say.BYE]);
-    const socket = this.#socket;
-    this.#unplug();
-    socket?.close();
-    this.#cancelBeat?.();
-    this.#identity = undefined;
-    this.#attempts = 0;
-    this.#table.lose(reason);
-    if (!this.#table.isEmpty) this.#connect();
+    if (this.#link === READY) this.#send([Send.BYE, this.#ack]);
+    this.#loseSession(now);
+    return true;
   }
 
-  #unplug(): void {
-    this.#cancelAttempt?.();
-    this.#cancelAttempt = undefined;
-    this.#socket = undefined;
-    this.#welcome = false;
-    this.#unanswered = [];
+  #leaseDeadline(): number {
+    return this.#answered + clientLease(this.#ttl!);
+  }
+
+  #leaseIsValid(now: number): boolean {
+    return this.#ttl === undefined || now < this.#leaseDeadline();
+  }
+
+  #awaitsMarker(): boolean {
+    return this.#link === GREETING || this.#link === SYNCING;
+  }
+
+  #beat(): number {
+    return this.#ttl === undefined ? LONGEST_PAUSE : Math.max(Math.floor((this.#ttl * 1000) / BEATS), 1);
+  }
+
+  /** The session is over. What was sent in it is lost; what was not waits for the next one. */
+  #loseSession(now: number): void {
+    this.#loseAll();
+    this.#dropConnection = this.#link !== NONE;
+    this.#unlink();
+    this.#failures = 0;
+    this.#connectAt = now;
+    this.#events.push({ type: 'sessionLost' });
+  }
+
+  #loseAll(): void {
+    this.#identity = undefined;
+    this.#ttl = undefined;
+    this.#livesByFifo = false;
+    this.#ack = 0;
+    this.#lastRid = 0;
+    const keys = [...this.#byRid.values()];
+    this.#byRid.clear();
+    for (const key of keys) {
+      const entry = this.#entries.get(key)!;
+      entry.rid = 0;
+      // Whether it was done is not known: a force release is not asked again.
+      if (entry.stage === ENDING) this.#finish(key, { how: 'released' });
+      else if (entry.parts === undefined) this.#finish(key, LOST);
+    }
+  }
+
+  /** There will be no session for what was not sent. */
+  #refuseRest(failure: Failure): void {
+    for (const key of [...this.#entries.keys()]) this.#finish(key, { how: 'failed', failure });
+  }
+
+  #fail(failure: Failure): void {
+    this.#dropConnection = this.#link !== NONE;
+    this.#unlink();
+    this.#connectAt = undefined;
+    this.#loseAll();
+    this.#refuseRest(failure);
+    this.#closed = true;
+    this.#events.push({ type: 'failed', failure });
+  }
+
+  #giveUpConnection(now: number): void {
+    this.#dropConnection = true;
+    this.#unlink();
+    this.#connectLater(now);
+  }
+
+  #unlink(): void {
+    this.#link = NONE;
+    this.#pings = [];
+    // Whatever still comes on that connection is not for this session.
+    this.#connection += 1;
+  }
+
+  #connectLater(now: number): void {
+    if (this.#closed) return;
+    const lease = this.#ttl === undefined ? Infinity : Math.floor(clientLease(this.#ttl) / ATTEMPTS);
+    const pause = Math.min(PAUSE * 2 ** Math.min(this.#failures, 10), LONGEST_PAUSE, lease);
+    this.#failures += 1;
+    this.#connectAt = now + pause;
+  }
+
+  #onWelcome(clientId: string, secret: Uint8Array, sync: Sync): void {
+    if (this.#link !== GREETING) return;
+    if (!sync.resumed && this.#identity) {
+      // The server does not know the session any more.
+      this.#loseAll();
+      this.#events.push({ type: 'sessionLost' });
+    }
+    this.#identity = { clientId, secret };
+    this.#link = SYNCING;
+    this.#sync = sync;
+  }
+
+  #onListed(requests: Receive.WireListed[]): void {
+    if (this.#link !== SYNCING) return;
+    for (const [rid, , token] of requests) this.#sync!.listed.set(rid, token);
+  }
+
+  #onSynced(now: number): void {
+    if (this.#link !== SYNCING) return;
+    this.#link = READY;
+    const { number, ttl, resumed, lastRid, listed } = this.#sync!;
+    this.#sync = undefined;
+    this.#ttl = ttl > 0 ? ttl : undefined;
+    this.#livesByFifo = ttl === 0;
+    this.#answered = this.#helloSent;
+    this.#ack = greater(this.#ack, number);
+    this.#failures = 0;
+    this.#nextPing = now + this.#beat();
+    this.#everOpened = true;
+    const again = this.#compare(lastRid, listed);
+    this.#lastRid = Math.max(this.#lastRid, lastRid);
+    this.#events.push({ type: 'opened', clientId: this.#identity!.clientId, resumed });
+    const unwanted = [...listed.keys()].filter((rid) => !this.#byRid.has(rid)).sort((a, b) => (a < b ? -1 : 1));
+    for (const rid of unwanted) this.#sendRelease(rid, false, true);
+    // First the old numbers that the server has not recorded, in their order; then what has none.
+    for (const [rid, key] of this.#byRid) if (rid > lastRid) this.#sendEntry(this.#entries.get(key)!);
+    for (const key of again) this.#sendNew(key, this.#entries.get(key)!);
+    for (const [key, entry] of this.#entries) if (entry.rid === 0) this.#sendNew(key, entry);
+  }
+
+  /** Settles what the server knows, or says by its silence. Returns what had no effect and is still wanted. */
+  #compare(lastRid: number, listed: Map<Uint, Uint | null>): Key[] {
+    const again: Key[] = [];
+    for (const [rid, key] of [...this.#byRid]) {
+      const entry = this.#entries.get(key)!;
+      const { stage } = entry;
+      const token = listed.get(rid);
+      if (token !== undefined) {
+        if (stage === ENDING) this.#sendRelease(rid, entry.timedOut, false);
+        else if (token !== null) this.#onGranted(rid, token);
+        else if (stage === ASKED) entry.stage = WAITING;
+        // No server says so. Whatever it means, the lock is not held.
+        else if (stage === HELD) this.#finish(key, LOST);
+      } else if (stage === ENDING) {
+        // It was ended as wished, or was never made.
+        this.#finish(key, { how: 'released' });
+      } else if (stage !== ASKED) {
+        this.#finish(key, LOST);
+      } else if (rid <= lastRid) {
+        // It had no effect: it was refused, or not to wait. The outcome of a force release is told until it is
+        // acknowledged, so that one that is missing was refused, too.
+        this.#byRid.delete(rid);
+        entry.rid = 0;
+        again.push(key);
+      }
+      // Else the server never had it: it is sent again under its old number.
+    }
+    return again;
+  }
+
+  #onGoodbye(now: number, code: number, message: string): void {
+    const failure: Failure = { kind: 'refused', code, message };
+    if (code === Code.SUPERSEDED) return this.#giveUpConnection(now);
+    if (code === Code.ENDED) return this.#loseSession(now);
+    if (code >= Code.STOPPING) {
+      if (!this.#everOpened) this.#events.push({ type: 'unreachable', failure });
+      return this.#giveUpConnection(now);
+    }
+    // A limit may not stand for long, and a session that was open is worth another try.
+    const passing = code === Code.LIMIT || code === Code.STORAGE;
+    if (passing && this.#everOpened) this.#giveUpConnection(now);
+    else this.#fail(failure);
+  }
+
+  #onGranted(rid: Uint, token: Uint): void {
+    const [key, entry] = this.#entryOf(rid);
+    if (entry === undefined || entry.stage > WAITING) return;
+    entry.stage = HELD;
+    this.#events.push({ type: 'granted', key, token, data: entry.data });
+  }
+
+  #onPong(seq: Uint): void {
+    for (const ping of this.#pings) if (ping.seq === seq) this.#answered = Math.max(this.#answered, ping.sent);
+    this.#pings = this.#pings.filter((ping) => ping.seq > seq);
+  }
+
+  /** `length` is that of what a message has no limit for: no server takes one that is too long, it would end the session. */
+  #enter(length: number, message: MessageOf, data: T, parts?: Parts): Key {
+    const key = this.#nextKey++;
+    if (length + OVERHEAD > MAX_MESSAGE) {
+      const outcome: Ended = { how: 'refused', code: Code.LIMIT, message: TOO_LONG };
+      this.#events.push({ type: 'over', key, outcome, data });
+      return key;
+    }
+    const entry: Entry<T> = { rid: 0, stage: ASKED, timedOut: false, message, parts, data };
+    this.#entries.set(key, entry);
+    if (this.#closed) this.#finish(key, { how: 'failed', failure: CLOSED });
+    else if (this.#link === READY) this.#sendNew(key, entry);
+    return key;
+  }
+
+  /** Sends what has no number yet, under a new one. */
+  #sendNew(key: Key, entry: Entry<T>): void {
+    entry.rid = this.#lastRid += 1;
+    this.#byRid.set(entry.rid, key);
+    this.#sendEntry(entry);
+  }
+
+  #sendEntry(entry: Entry<T>): void {
+    // What came of an earlier answer is not half of this one.
+    if (entry.parts) entry.parts = noParts();
+    this.#send(entry.message(this.#ack, entry.rid));
+  }
+
+  #sendRelease(rid: Uint, timedOut: boolean, quiet: boolean): void {
+    const flags = (quiet ? Send.QUIET : 0) | (timedOut ? Send.TIMED_OUT : 0);
+    this.#send([Send.RELEASE, this.#ack, rid, flags]);
+  }
+
+  #send(message: Send.ToServer): void {
+    this.#output.push(encode(message));
+  }
+
+  #entryOf(rid: Uint): [Key, Entry<T> | undefined] {
+    const key = this.#byRid.get(rid) ?? -1;
+    return [key, this.#entries.get(key)];
+  }
+
+  #finishRid(rid: Uint, outcome: Ended): void {
+    const key = this.#byRid.get(rid);
+    if (key !== undefined) this.#finish(key, outcome);
+  }
+
+  #finish(key: Key, outcome: Ended): void {
+    const entry = this.#remove(key);
+    if (entry) this.#events.push({ type: 'over', key, outcome, data: entry.data });
+  }
+
+  #remove(key: Key): Entry<T> | undefined {
+    const entry = this.#entries.get(key);
+    if (entry === undefined) return undefined;
+    this.#entries.delete(key);
+    if (entry.rid !== 0) this.#byRid.delete(entry.rid);
+    return entry;
   }
 }
 
-function lost(): Error {
-  return noSession('the session was lost: no daemon answered in time');
+const encoder = new TextEncoder();
+
+function utf8Length(text: string): number {
+  return encoder.encode(text).length;
+}
+
+function noParts(): Parts {
+  return { entries: [], deadlocks: [] };
 }

@@ -14,6 +14,11 @@ export interface Transport {
   abort(request: Request, timedOut: boolean): boolean;
   /** Releases a lock. `false` if it was broken before; then its request has been told. */
   release(request: Request): boolean | Promise<boolean>;
+  /**
+   * Whether a lock that was granted and not released is still held, by the clock if it has a lease. If it is not, its
+   * request has been told. Without this method, it is held until the request is told otherwise.
+   */
+  isHeld?(request: Request): boolean;
   query(): LockManagerSnapshot | Promise<LockManagerSnapshot>;
   inspect(): Inspection | Promise<Inspection>;
   forceRelease(name: string): void | Promise<void>;

@@ -1,14 +1,14 @@
-/** The lock manager of a daemon on a network. */
+/** The lock manager of a server on a network. */
 
-import { between, later, now, unrefWebSockets, watchPage } from './host.js';
+import { later, now, process, unrefWebSockets, watchPage } from './host.js';
 import { newManager, type LockManager } from './manager.js';
 import { Remote } from './remote.js';
-import { WebSocketSession, type Socket, type World } from './session.js';
+import { WebSocketSession, type Runtime, type Socket } from './websocket-session.js';
 
 export interface ConnectOptions {
   /** The bucket whose locks are wanted: managers of different buckets share nothing. */
   bucket?: string;
-  /** Credentials, for a daemon on a network: a token, or how to get one, each time that a connection is made. */
+  /** Credentials, for a server on a network: a token, or a function that is called for each connection and gives one. */
   token?: string | (() => string | Promise<string>);
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
   WebSocket?: new (url: string, protocol: string) => Socket;
@@ -30,8 +30,8 @@ export function overWebSocket(url: string, options: ConnectOptions = {}): Remote
       'NotSupportedError',
     );
   }
-  const visitor = { bucket: `${bucket}`, token: token ?? null };
-  const world: World = {
+  const credentials = { bucket: `${bucket}`, token: token ?? null };
+  const runtime: Runtime = {
     open(url, protocol) {
       unrefWebSockets(protocol);
       const socket: Socket & { _socket?: { unref?(): void } } = new WebSocket(url, protocol);
@@ -40,9 +40,10 @@ export function overWebSocket(url: string, options: ConnectOptions = {}): Remote
       return socket;
     },
     now,
-    between,
     later,
     watchPage,
+    // So do browsers.
+    goingAwayEnds: process === undefined,
   };
-  return new Remote((listener) => new WebSocketSession(listener, url, visitor, world));
+  return new Remote((listener) => new WebSocketSession(listener, url, credentials, runtime));
 }

@@ -1,98 +1,31 @@
 /**
- * The messages of the protocol (`docs/protocol.md`), as arrays: just what is in MessagePack. The first element says
- * which message it is.
+ * The messages of the protocol, version 2 (`docs/protocol.md`), as arrays: just what is in MessagePack. The first element
+ * is the kind of the message. Elements after those that are known are ignored, so a later version can add some.
  */
 
-import { Malformed, pack, unpack, type Uint, type Value } from './pack.js';
+import { Malformed, pack, unpack, type Value } from './pack.js';
+import type { ToClient } from './to-client.js';
+import type { ToServer } from './to-server.js';
 
-export const VERSION = 1;
+export const VERSION = 2;
 
-/** What a client says. */
-export const Say = {
-  HELLO: 0,
-  REQUEST: 1,
-  RELEASE: 2,
-  ABORT: 3,
-  FORCE_RELEASE: 4,
-  QUERY: 5,
-  RECLAIM: 6,
-  READY: 7,
-  PING: 8,
-  BYE: 9,
-  HEIR: 10,
-} as const;
+/** The WebSocket subprotocol. */
+export const SUBPROTOCOL = 'lockkeeper.v2';
 
-type Rid = number;
-type Bytes = Uint8Array;
-export type WireScope = (readonly [name: Bytes, shared: boolean])[];
-export type Claim = [token: Uint, receipt: Bytes] | [ticket: Uint] | [null];
-
-export type ToServer =
-  | [typeof Say.HELLO, version: number, bucket: string, [id: string, secret: Bytes] | null, token: string | null]
-  | [typeof Say.REQUEST, Rid, WireScope, flags: number, nestedIn: Rid | null, info: string | null]
-  | [typeof Say.RELEASE, Rid]
-  | [typeof Say.ABORT, Rid, timedOut: boolean]
-  | [typeof Say.FORCE_RELEASE, Rid, name: Bytes]
-  | [typeof Say.QUERY, Rid, name: Bytes | null, deadlocks: boolean]
-  | [typeof Say.RECLAIM, Rid, WireScope, info: string | null, Claim]
-  | [typeof Say.READY | typeof Say.PING | typeof Say.BYE]
-  | [typeof Say.HEIR, pid: number];
-
-/** What a daemon says. */
-export const Hear = {
-  WELCOME: 0,
-  GRANTED: 1,
-  QUEUED: 2,
-  UNAVAILABLE: 3,
-  RELEASED: 4,
-  ABORTED: 5,
-  BROKEN: 6,
-  REFUSED: 7,
-  SNAPSHOT: 8,
-  PONG: 9,
-  GOODBYE: 10,
-  DEADLOCKED: 11,
-} as const;
-
-/** One name of one request. It is held if it has a token. */
-export type WireEntry = [
-  name: Bytes,
-  shared: boolean,
-  clientId: string,
-  ticket: Uint,
-  token: Uint | null,
-  info: string | null,
-  since: Uint,
-  nestedIn: Uint | null,
-  stole: boolean,
-  pid: Uint | null,
-];
-
-export type WireDeadlock = [words: string, cycle: [ticket: Uint, clientId: string, waitsFor: Bytes | null][]];
-
-/** A rid that is a BigInt was never said by this side. */
-export type ToClient =
-  | [typeof Hear.WELCOME, version: Uint, clientId: string, secret: Bytes, ttl: Uint, resumed: boolean]
-  | [typeof Hear.GRANTED, rid: Uint, token: Uint, receipt: Bytes]
-  | [typeof Hear.QUEUED, rid: Uint, ticket: Uint]
-  | [typeof Hear.UNAVAILABLE | typeof Hear.RELEASED | typeof Hear.ABORTED, rid: Uint]
-  | [typeof Hear.BROKEN, rid: Uint, cause: 0 | 1]
-  | [typeof Hear.REFUSED, rid: Uint, code: Uint, words: string]
-  | [typeof Hear.SNAPSHOT, rid: Uint, entries: WireEntry[], deadlocks: WireDeadlock[], lastToken: Uint]
-  | [typeof Hear.PONG]
-  | [typeof Hear.GOODBYE, code: Uint, words: string]
-  | [typeof Hear.DEADLOCKED, rid: Uint, WireDeadlock];
+/** The longest message that a server reads. */
+export const MAX_MESSAGE = 2 ** 20;
 
 export function encode(message: ToServer): Uint8Array<ArrayBuffer> {
   return pack(message);
 }
 
-/** Reads what a daemon says. Throws `Malformed` if it is no message. */
+/** Reads what a server sends. Throws `Malformed` if it is no message. */
 export function decode(bytes: Uint8Array): ToClient {
   const message = unpack(bytes);
-  const shape = Array.isArray(message) ? shapes[message[0] as number] : undefined;
+  const [kind, ...rest] = Array.isArray(message) ? (message as Value[]) : [];
+  const shape = typeof kind === 'number' ? shapes[kind] : undefined;
   if (shape === undefined) throw new Malformed('no such message');
-  if (!shape(message)) throw new Malformed('a message with a wrong number or type of elements');
+  if (!shape(rest)) throw new Malformed('a message with missing or wrong elements');
   return message as unknown as ToClient;
 }
 
@@ -102,31 +35,38 @@ const uint: Shape = (value) => typeof value === 'number' || typeof value === 'bi
 const bool: Shape = (value) => typeof value === 'boolean';
 const text: Shape = (value) => typeof value === 'string';
 const bytes: Shape = (value) => value instanceof Uint8Array;
-const seal: Shape = (value) => value instanceof Uint8Array && value.length === 16;
+const secret: Shape = (value) => value instanceof Uint8Array && value.length === 16;
 const cause: Shape = (value) => value === 0 || value === 1;
 const orNil = (shape: Shape): Shape => (value) => value === null || shape(value);
 const list = (shape: Shape): Shape => (value) => Array.isArray(value) && value.every(shape);
+/** These elements at least. */
+const begins = (...shapes: Shape[]): Shape => (value) =>
+  Array.isArray(value) && value.length >= shapes.length && shapes.every((shape, i) => shape(value[i]));
 const tuple = (...shapes: Shape[]): Shape => (value) =>
-  Array.isArray(value) && value.length === shapes.length && shapes.every((shape, i) => shape(value[i]));
+  Array.isArray(value) && value.length === shapes.length && begins(...shapes)(value);
 
-const entry = tuple(bytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(uint));
-
+const listed = tuple(uint, uint, orNil(uint));
+const entry = tuple(bytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(text));
 const deadlock = tuple(text, list(tuple(uint, text, orNil(bytes))));
 
-/** By the number of the message. */
+/** What follows the kind, by kind. */
 const shapes: Shape[] = [
-  tuple(uint, uint, text, seal, uint, bool),
-  tuple(uint, uint, uint, seal),
-  tuple(uint, uint, uint),
-  tuple(uint, uint),
-  tuple(uint, uint),
-  tuple(uint, uint),
-  tuple(uint, uint, cause),
-  tuple(uint, uint, uint, text),
-  tuple(uint, uint, list(entry), list(deadlock), uint),
-  tuple(uint),
-  tuple(uint, uint, text),
-  tuple(uint, uint, deadlock),
+  begins(uint, uint, uint, text, secret, uint, bool, uint),
+  begins(list(listed)),
+  begins(),
+  begins(uint, uint),
+  begins(uint, uint),
+  begins(uint),
+  begins(uint),
+  begins(uint, uint, cause, orNil(text)),
+  begins(uint, uint, uint),
+  begins(uint, uint, text),
+  begins(uint, deadlock),
+  begins(uint, list(entry), list(deadlock), uint, bool),
+  begins(uint),
+  begins(),
+  begins(),
+  begins(uint, text),
 ];
 
 const encoder = new TextEncoder();

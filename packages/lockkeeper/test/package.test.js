@@ -50,7 +50,7 @@ test('lockkeeper/connect is for browsers: what it loads imports nothing of Node,
   visit('connect', '.js');
   assert.ok(seen.has('session.js') && seen.has('manager.js') && !seen.has('native.js'), [...seen].join());
   visit('connect', '.d.ts');
-  assert.ok(seen.has('session.d.ts') && seen.has('manager.d.ts'), [...seen].join());
+  assert.ok(seen.has('websocket-session.d.ts') && seen.has('manager.d.ts'), [...seen].join());
   const { exports } = require('lockkeeper/package.json');
   assert.equal(Object.keys(exports['.'])[0], 'browser', 'the first that applies is taken');
   assert.deepEqual(exports['.'].browser, exports['./connect']);

@@ -6,7 +6,7 @@
  */
 
 import { spawn, spawnSync } from 'node:child_process';
-import { existsSync, mkdtempSync, readdirSync, rmSync } from 'node:fs';
+import { existsSync, mkdtempSync, openSync, readdirSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -38,6 +38,9 @@ const EVERYWHERE = [
 
 /** The file that drives a browser, and whence. */
 const BROWSER = { file: 'browser.test.js', runtime: 'node24' };
+
+/** The file that replays simulated clients, and which: the first seed, and how many. Each has some clients. */
+const TRANSCRIPTS = { file: 'transcripts.test.js', seeds: [process.env.SEED ?? '1', '80'] };
 
 /** What is started at a time: tests of threads want processors of their own. */
 const AT_ONCE = 2;
@@ -72,6 +75,7 @@ const results = new Map();
 const unstable = [];
 const work = rows.flatMap((row) => installed.map((runtime) => ({ ...row, runtime }))).filter(canRun);
 const daemon = await startDaemon();
+const transcripts = files.includes(TRANSCRIPTS.file) ? { TRANSCRIPTS: generateTranscripts() } : {};
 await Promise.all(Array.from({ length: AT_ONCE }, drain));
 await daemon.stop();
 const failures = [...results.values()].filter((result) => !result.ok).length;
@@ -87,7 +91,7 @@ function canRun({ file, place, runtime }) {
 async function drain() {
   for (let next = work.shift(); next; next = work.shift()) {
     const { file, title, place, runtime } = next;
-    const variables = place === '' ? {} : { LOCKKEEPER_URL: daemon.urls[place] };
+    const variables = place === '' ? transcripts : { LOCKKEEPER_URL: daemon.urls[place] };
     let result = await runFile(file, runtime, variables);
     tell(title, runtime, result);
     if (!result.ok) {
@@ -98,6 +102,16 @@ async function drain() {
     }
     results.set(`${runtime} ${title}`, result);
   }
+}
+
+/** Has the Rust session simulated, once for all runtimes. */
+function generateTranscripts() {
+  const file = join(daemon.dir, 'transcripts.jsonl');
+  const cargo = ['run', '--quiet', '--release', '-p', 'lockkeeper-sim', '--', 'transcripts'];
+  const stdio = ['ignore', openSync(file, 'w'), 'inherit'];
+  const { status } = spawnSync('cargo', [...cargo, ...TRANSCRIPTS.seeds], { cwd: here, stdio });
+  if (status !== 0) throw new Error(`the transcripts could not be generated: cargo ended with ${status}`);
+  return file;
 }
 
 /** A daemon that ends with the tests. */
@@ -124,7 +138,7 @@ async function startDaemon() {
     });
     void exited.then(() => reject(new Error(`the daemon has ended: ${said}`)));
   });
-  return { urls: { ', daemon': `unix:${socket}`, ', WebSocket': `ws://${address}/` }, stop };
+  return { urls: { ', daemon': `unix:${socket}`, ', WebSocket': `ws://${address}/` }, dir, stop };
 }
 
 function tell(title, runtime, { ok, why, output }) {

@@ -85,7 +85,7 @@ test('a release that falls into the gap is done, and told', async () => {
 });
 
 test('a network that is gone: locks are lost, others are let in, and the manager comes back', async () => {
-  const { url } = await serve('--ttl', '2s');
+  const { url } = await serve('--ttl', '4s');
   const between = await network(url);
   const [near, far] = [await connected(between.url), await connected(url)];
   const held = await hold(near, 'a');
@@ -103,8 +103,19 @@ test('nobody is there, or it is no daemon', async () => {
   const there = await serve();
   const { url } = there;
   await assert.rejects(connect(url.replace('ws:', 'wss:')), { name: 'NetworkError' });
-  await assert.rejects(connect(url, { bucket: 'a/b' }), { name: 'NetworkError', message: /bucket/ });
+  await assert.rejects(connect(url, { bucket: 'a\nb' }), { name: 'NetworkError', message: /bucket/ });
   await assert.rejects(connect('ws://127.0.0.1:1/'), { name: 'NetworkError', message: /serve --listen/ });
+});
+
+test('connects that fail leave nothing behind', async () => {
+  const failed = await run(new URL('fixtures/failing.js', import.meta.url));
+  assert.deepEqual([failed.stdout.trim(), failed.code], ['NetworkError NetworkError NetworkError 0', 0], failed.stderr);
+});
+
+test('code that blocks its thread past the lease sees at once that its lock is lost', async () => {
+  const { url } = await serve('--ttl', '3s');
+  const blocked = await run(new URL('fixtures/network.js', import.meta.url), ['blocked', url]);
+  assert.deepEqual([blocked.stdout.trim(), blocked.code], ['true false false true lost', 0], blocked.stderr);
 });
 
 test('tokens: without one, or with one for something else, there is no session; what it allows is done', async () => {
@@ -194,6 +205,7 @@ const programs = {
   idle: ['idle', 'does not live on for a connection'],
   waiting: ['granted', 'waits for a lock, and ends when it has been granted'],
   held: ['held', 'does not live on for a lock that it holds, which is free when it has ended'],
+  unawaited: ['unawaited', 'ends in order while it holds a lock and waits for nothing'],
   closed: ['closed', 'ends after close(), and what it had is free'],
 };
 // A WebSocket of Bun or Deno keeps its process alive until it is closed.

@@ -51,10 +51,12 @@ impl Server {
     ) {
         let Some(manager) = self.state.manager(session) else { return };
         let mut rows: Vec<Row> = Vec::new();
+        // The newest batch may be old.
+        let time = self.wall.max(self.state.time());
         let mut add = |live: Live<'_, Ticket>| {
             for (entry, mode) in live.scope() {
                 if name.is_none_or(|name| name == entry.as_bytes()) {
-                    rows.push(Row::new(&self.state, live, entry.as_bytes().into(), mode));
+                    rows.push(Row::new(&self.state, time, live, entry.as_bytes().into(), mode));
                 }
             }
         };
@@ -119,7 +121,7 @@ struct Row {
 }
 
 impl Row {
-    fn new(state: &State, live: Live<'_, Ticket>, name: Box<[u8]>, mode: Mode) -> Self {
+    fn new(state: &State, time: u64, live: Live<'_, Ticket>, name: Box<[u8]>, mode: Mode) -> Self {
         let ticket = live.data();
         Self {
             name,
@@ -129,7 +131,7 @@ impl Row {
             arrival: live.id().arrival(),
             token: live.token().map(|token| token.get()),
             info: ticket.info.clone(),
-            since: state.time().saturating_sub(ticket.since),
+            since: time.saturating_sub(ticket.since),
             nested_in: live.nested_in().map(|outer| outer.arrival()),
             stole: live.stole(),
             owner: state.session(ticket.session).map(|view| view.owner.into()).unwrap_or_default(),

@@ -64,10 +64,10 @@ impl Server {
             return Err((code::STOPPING, STOPPING.into()));
         }
         if let Some(until) = self.blind_until
-            && now < until
+            && now <= until
             && holds(Rule::WaitAfterCrash)
         {
-            let seconds = (until - now).div_ceil(1_000_000);
+            let seconds = (until - now + 1).div_ceil(1_000_000);
             let why = format!("recovering from a crash: waiting {seconds} s for earlier leases to expire");
             return Err((code::RECOVERING, why));
         }
@@ -152,8 +152,7 @@ impl Server {
         hello: &Hello<'_>,
         access: Access,
     ) -> Result<(), Damaged> {
-        let Some(view) = self.state.session(session) else { return Ok(()) };
-        let had_fifo = view.fifo.is_some();
+        let had_fifo = self.state.fifo_after(session, hello.ack).is_some();
         let Some((_, secret)) = hello.resume else { return Ok(()) };
         let wanted = hello.features & feature::FIFO != 0;
         let keeps_fifo = had_fifo && wanted && !self.unverifiable.remove(&session);
@@ -246,6 +245,7 @@ impl Server {
             return Ok(());
         };
         self.record(&Record::Fifo { session, fifo })?;
+        self.unverifiable.remove(&session);
         self.send(session, &ToClient::Confirmed);
         Ok(())
     }
@@ -322,7 +322,7 @@ impl Server {
         if self.stopping {
             return Some(STOPPING.into());
         }
-        if self.blind_until.is_some_and(|until| now < until) {
+        if self.blind_until.is_some_and(|until| now <= until) {
             return Some("recovering from a crash: waiting for earlier leases to expire".into());
         }
         self.full.clone()

@@ -61,7 +61,10 @@ impl Server {
         let heard = self.attached.get(&session)?.heard;
         let ttl = if holds(Rule::TtlOfSession) { view.ttl } else { self.config.ttl.default };
         let ttl = micros(ttl);
-        Some(heard.saturating_add(if holds(Rule::ExpireAfterTtl) { ttl } else { ttl / 4 * 3 }))
+        let ttl = if holds(Rule::ExpireAfterTtl) { ttl } else { ttl / 4 * 3 };
+        // The clock shows whole microseconds: it may have been heard almost one later than that.
+        let rounded = u64::from(holds(Rule::RoundUp));
+        Some(heard.saturating_add(ttl).saturating_add(rounded))
     }
 
     /// When [`wake`](Self::wake) has something to do.

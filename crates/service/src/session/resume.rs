@@ -1,6 +1,6 @@
 //! Resume by comparison: what the client wants, beside what the server has.
 
-use super::{Body, Identity, Lease, Link, Outcome, Session, Stage, send};
+use super::{Identity, Lease, Link, Outcome, Session, Stage, send};
 use crate::{
     Micros,
     sabotage::{Rule, holds},
@@ -50,10 +50,18 @@ impl<T> Session<T> {
     }
 
     pub(super) fn on_synced(&mut self, now: Micros) {
+        if !matches!(self.link, Link::Syncing { .. }) {
+            return;
+        }
         let Link::Syncing { sent, sync } = std::mem::replace(&mut self.link, Link::Ready) else { return };
         let Sync { number, ttl, resumed, last_rid, listed } = sync;
         let answered = if holds(Rule::LeaseFromSending) { sent } else { now };
         self.lease = Lease { ttl: (ttl > 0).then_some(ttl), answered };
+        self.lives_by_fifo = ttl == 0;
+        // The answer may have lain unread, while the session had no lease to expire.
+        if holds(Rule::ClockBeforeMessage) && self.check_lease(now) {
+            return;
+        }
         self.ack = self.ack.max(number);
         self.failures = 0;
         self.next_ping = now + self.beat();
@@ -110,21 +118,15 @@ impl<T> Session<T> {
                 }
                 // The server never had it: it is sent again under its old number.
                 (None, Stage::Asked) if rid > last_rid => {}
-                (None, Stage::Asked) => match self.entries.get(&key).map(|record| &record.body) {
-                    // Its outcome is told until it is acknowledged. It was.
-                    Some(Body::ForceRelease { .. } | Body::EndSession { .. })
-                        if holds(Rule::OutcomeIsKept) =>
-                    {
-                        self.finish(key, Outcome::Broken { cause: Cause::Lost, by: None });
+                // It had no effect: it was refused, or not to wait. The outcome of a force release is told until it is
+                // acknowledged, so that one that is missing was refused, too.
+                (None, Stage::Asked) => {
+                    self.by_rid.remove(&rid);
+                    if let Some(record) = self.entries.get_mut(&key) {
+                        record.rid = None;
                     }
-                    _ => {
-                        self.by_rid.remove(&rid);
-                        if let Some(record) = self.entries.get_mut(&key) {
-                            record.rid = None;
-                        }
-                        again.push(key);
-                    }
-                },
+                    again.push(key);
+                }
             }
         }
         again

@@ -109,6 +109,7 @@ impl<T> Session<T> {
         session.identity = Some(Identity { client_id: client_id.clone(), secret: *secret });
         (session.hello, session.ack, session.last_rid) = (*hello, *ack, *last_rid);
         session.lease = Lease { ttl: *ttl, answered: *answered };
+        session.lives_by_fifo = ttl.is_none();
         session.ever_opened = true;
         for &(rid, token) in held {
             let key = session.next_key;

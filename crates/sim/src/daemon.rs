@@ -1,0 +1,504 @@
+//! A simulated daemon: the real server machine, with a driver around it as a real one has.
+
+use crate::{
+    clock::{Clock, Ticks, ticks},
+    fleet::{Follower, Lead},
+    network::{Connection, Direction, Packet},
+    rules::DriverRule,
+    world::{Happening, World, note},
+};
+use lockkeeper_core::Limits;
+use lockkeeper_service::{
+    Access, Action, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights, Server,
+    ServerConfig, SessionId, Ttl,
+};
+use lockkeeper_wire::v2::{Secret, ToServer};
+use std::collections::BTreeMap;
+
+pub(crate) struct Daemon {
+    pub(crate) clock: Clock,
+    /// Counts its lives: it may be killed and started again.
+    pub(crate) life: u64,
+    /// The process runs.
+    pub(crate) running: bool,
+    pub(crate) stalled: bool,
+    /// It serves.
+    pub(crate) server: Option<Server>,
+    pub(crate) connections: BTreeMap<ConnectionId, usize>,
+    /// Connections with something to read.
+    pub(crate) readable: Vec<usize>,
+    turn: Option<Ticks>,
+    /// FIFOs that are watched.
+    watches: Vec<(SessionId, Fifo)>,
+    /// The snapshot that is being taken.
+    pub(crate) snapshot: Option<TakenSnapshot>,
+    pub(crate) rounds: u64,
+    pub(crate) blind_until: Option<Micros>,
+    /// Whether it refuses clients because of its limit.
+    pub(crate) few_sessions: bool,
+    /// How it follows the shared log, while it does not lead.
+    pub(crate) follower: Option<Follower>,
+    /// How it leads, if it shares the log.
+    pub(crate) lead: Option<Lead>,
+    /// Until when what it sends to the shared log is delayed.
+    pub(crate) partitioned_until: Ticks,
+    /// Replies of the shared log that came while it was stalled.
+    pub(crate) replies: Vec<u64>,
+}
+
+/// A snapshot that is being taken.
+#[derive(Default)]
+pub(crate) struct TakenSnapshot {
+    pub(crate) bytes: Vec<u8>,
+    /// Batches that were committed since.
+    pub(crate) later: usize,
+}
+
+impl Daemon {
+    pub(crate) fn new(clock: Clock) -> Self {
+        Self {
+            clock,
+            life: 0,
+            running: false,
+            stalled: false,
+            server: None,
+            connections: BTreeMap::new(),
+            readable: Vec::new(),
+            turn: None,
+            watches: Vec::new(),
+            snapshot: None,
+            rounds: 0,
+            blind_until: None,
+            few_sessions: false,
+            follower: None,
+            lead: None,
+            partitioned_until: 0,
+            replies: Vec::new(),
+        }
+    }
+
+    /// Whether a client can connect: one that only follows refuses.
+    pub(crate) fn accepts(&self) -> bool {
+        self.running && self.server.is_some()
+    }
+}
+
+/// A limit that is reached.
+pub(crate) const FEW_SESSIONS: usize = 3;
+
+fn hash(secret: &Secret) -> [u8; 32] {
+    let mut hash = [7; 32];
+    hash[..16].copy_from_slice(secret);
+    hash
+}
+
+impl World {
+    pub(crate) fn choose_config(&mut self) -> ServerConfig {
+        let ttl = self.random.pick(&self.plan.ttls);
+        let min = self.plan.ttls.iter().min().copied().unwrap_or(ttl);
+        let max = self.plan.ttls.iter().max().copied().unwrap_or(ttl);
+        let requests_per_client = if self.plan.limits { self.random.pick(&[3, 16]) } else { 1000 };
+        ServerConfig {
+            ttl: Ttl { default: ttl, min, max },
+            limits: Limits { requests_per_client, ..Limits::default() },
+            sessions: if self.plan.limits && self.random.chance(150) && !self.calm {
+                FEW_SESSIONS
+            } else {
+                1000
+            },
+            buckets: 10,
+            backlog: 1 << 20,
+            hash,
+        }
+    }
+
+    /// A daemon starts, or starts again, with settings of its own.
+    pub(crate) fn start(&mut self, index: usize) {
+        if self.daemons[index].running {
+            return;
+        }
+        self.daemons[index].running = true;
+        self.daemons[index].stalled = false;
+        self.daemons[index].life += 1;
+        if self.daemons.len() > 1 {
+            return self.follow(index);
+        }
+        let config = self.choose_config();
+        self.daemons[index].few_sessions = config.sessions == FEW_SESSIONS;
+        let state = match self.disk.load(self.random.next()) {
+            Ok(state) => state,
+            Err(damaged) => return self.fail(format!("the log cannot be read: {damaged}")),
+        };
+        let mut state = state;
+        self.check_replica(&mut state);
+        let now = self.daemons[index].clock.read(self.now);
+        let crashed = self.disk.crashed;
+        let blind = crashed || (self.disk.blind && self.plan.keeps(DriverRule::StaysBlind));
+        let mark = self.disk.mark;
+        let blind_until = (blind && mark.ttl > 0).then(|| now + mark.ttl * 1000);
+        note!(self, "daemon {index} starts: ttl {:?}, blind until {blind_until:?}, {state:?}", config.ttl);
+        let mut server = Server::new(state, config, now, self.wall(), blind_until);
+        let recovered = if crashed { server.recover_from_crash(mark.tokens) } else { Ok(()) };
+        let daemon = &mut self.daemons[index];
+        daemon.server = Some(server);
+        daemon.blind_until = blind_until;
+        self.disk.blind = blind_until.is_some();
+        self.unharmed(recovered);
+        self.turn_soon(index);
+    }
+
+    /// Milliseconds for display.
+    pub(crate) fn wall(&self) -> u64 {
+        1_700_000_000_000 + self.now / ticks(1000)
+    }
+
+    fn unharmed(&mut self, result: Result<(), Damaged>) {
+        if let Err(damaged) = result {
+            self.fail(format!("a server's state is damaged: {damaged}"));
+        }
+    }
+
+    /// The process ends at once. What it has not committed is gone, and so are its connections.
+    pub(crate) fn kill(&mut self, index: usize, why: &str) {
+        if !self.daemons[index].running {
+            return;
+        }
+        note!(self, "daemon {index} ends: {why}");
+        self.daemons[index].running = false;
+        self.drop_server(index);
+        let daemon = &mut self.daemons[index];
+        daemon.follower = None;
+        daemon.stalled = false;
+    }
+
+    /// The server is dropped with its state, and its connections end.
+    pub(crate) fn drop_server(&mut self, index: usize) {
+        let daemon = &mut self.daemons[index];
+        (daemon.server, daemon.lead, daemon.snapshot) = (None, None, None);
+        daemon.watches.clear();
+        daemon.rounds = 0;
+        daemon.replies.clear();
+        daemon.turn = None;
+        let life = daemon.life;
+        daemon.life += 1;
+        let mut connections: Vec<usize> = std::mem::take(&mut daemon.connections).into_values().collect();
+        connections.append(&mut daemon.readable);
+        // Those it has not accepted yet, too.
+        let open = self.clients.iter().filter_map(|client| client.current);
+        connections.extend(open.filter(|&at| {
+            let Connection { daemon, life: made, .. } = self.connections[at];
+            daemon == index && made == life
+        }));
+        connections.sort_unstable();
+        connections.dedup();
+        for connection in connections {
+            let local = self.connections[connection].origin == Origin::Local;
+            let unnoticed = !local && self.random.chance(self.plan.unnoticed) && !self.calm;
+            if !local && self.random.chance(self.plan.lose_flight) {
+                self.cut(connection, Direction::Down, 0, 0);
+                if !unnoticed {
+                    self.after(1000, Happening::Notice(connection, Direction::Down));
+                }
+            } else {
+                self.server_closes(connection, unnoticed);
+            }
+            self.connections[connection].listed[0] = false;
+        }
+    }
+
+    pub(crate) fn daemon_back(&mut self, index: usize) {
+        if std::mem::take(&mut self.daemons[index].stalled) && self.daemons[index].running {
+            note!(self, "daemon {index} goes on");
+            if !self.plan.keeps(DriverRule::ReadBeforeExpiry) {
+                self.expire(index);
+            }
+            for id in std::mem::take(&mut self.daemons[index].replies) {
+                self.log_reply(id);
+            }
+            self.turn(index);
+        }
+    }
+
+    /// The daemon has something to do.
+    pub(crate) fn turn_soon(&mut self, index: usize) {
+        let daemon = &mut self.daemons[index];
+        if daemon.server.is_some() && !daemon.stalled && daemon.turn.is_none_or(|at| at > self.now) {
+            daemon.turn = Some(self.now);
+            self.at(self.now, Happening::Turn(index));
+        }
+    }
+
+    /// Reads everything there is to read, ends what has expired, commits, and speaks.
+    pub(crate) fn turn(&mut self, index: usize) {
+        let now = self.now;
+        let daemon = &mut self.daemons[index];
+        daemon.turn = daemon.turn.filter(|at| *at > now);
+        if daemon.stalled || daemon.server.is_none() {
+            return;
+        }
+        let wall = self.wall();
+        if let Some(server) = &mut self.daemons[index].server {
+            server.set_wall(wall);
+        }
+        self.read_connections(index);
+        self.look_at_fifos(index);
+        self.expire(index);
+        self.take_actions(index);
+        match self.daemons[index].lead.is_some() {
+            true => self.propose(index),
+            false => self.commit(index),
+        }
+        self.arm_daemon(index);
+    }
+
+    fn read_connections(&mut self, index: usize) {
+        while self.violation.is_none() && !self.daemons[index].readable.is_empty() {
+            let at = self.random.index(self.daemons[index].readable.len());
+            let connection = self.daemons[index].readable.swap_remove(at);
+            self.connections[connection].listed[0] = false;
+            while let Some(packet) = self.connections[connection].up.arrived.pop_front() {
+                self.read_packet(index, connection, packet);
+            }
+        }
+    }
+
+    fn read_packet(&mut self, index: usize, connection: usize, packet: Packet) {
+        let fresh =
+            Fresh { session: self.random.next(), secret: secret(self.random.next(), self.random.next()) };
+        let daemon = &mut self.daemons[index];
+        let Some(server) = &mut daemon.server else { return };
+        let now = daemon.clock.read(self.now);
+        let Connection { origin, ref mut id, .. } = self.connections[connection];
+        let id = *id.get_or_insert_with(|| {
+            let id = server.connect(origin, Framing::Lengths, fresh);
+            daemon.connections.insert(id, connection);
+            id
+        });
+        let result = match &packet {
+            Packet::End => {
+                server.disconnect(id);
+                daemon.connections.remove(&id);
+                Ok(())
+            }
+            Packet::Message(bytes, _) => match ToServer::decode(bytes) {
+                Ok(ToServer::Hello { version, features, hello, bucket, resume, ack, ttl, owner, .. }) => {
+                    let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
+                    server.hello(now, id, hello, Access { rights: Rights::ALL, subject: String::new() })
+                }
+                Ok(message) => server.message(now, id, message),
+                Err(error) => Err(Damaged(format!("a client sent what cannot be read: {error}"))),
+            },
+        };
+        if matches!(packet, Packet::End) {
+            note!(self, "daemon {index} sees the end of connection {connection}");
+        }
+        self.unharmed(result);
+    }
+
+    fn expire(&mut self, index: usize) {
+        let daemon = &mut self.daemons[index];
+        let now = daemon.clock.read(self.now);
+        let Some(server) = &mut daemon.server else { return };
+        if server.next_wake().is_some_and(|at| at <= now) {
+            let expired = server.counts().expired;
+            let result = server.wake(now);
+            let expired = server.counts().expired - expired;
+            self.stats.expired += expired;
+            if expired > 0 {
+                note!(self, "daemon {index} ends {expired} sessions, whose leases are over");
+            }
+            self.unharmed(result);
+        }
+    }
+
+    /// Ends sessions whose FIFO has no writer.
+    fn look_at_fifos(&mut self, index: usize) {
+        let watches = std::mem::take(&mut self.daemons[index].watches);
+        for (session, fifo) in watches {
+            let held = self.clients.iter().any(|client| client.descriptors.contains(&fifo.inode));
+            if held || self.descriptor_in_flight(fifo.inode) {
+                self.daemons[index].watches.push((session, fifo));
+            } else if let Some(server) = &mut self.daemons[index].server {
+                let result = server.fifo_closed(session, fifo);
+                note!(self, "daemon {index}: no writer has FIFO {} of {session:016x}", fifo.inode);
+                self.unharmed(result);
+            }
+        }
+    }
+
+    fn take_actions(&mut self, index: usize) {
+        while let Some(action) = self.daemons[index].server.as_mut().and_then(Server::next_action) {
+            note!(self, "daemon {index}: {action:?}");
+            match action {
+                Action::PassFifo { connection, .. } => {
+                    self.disk.fifos += 1;
+                    let inode = self.disk.fifos;
+                    let fifo = Fifo { device: 1, inode, boot: boot(self.disk.boot) };
+                    let Some(&at) = self.daemons[index].connections.get(&connection) else { continue };
+                    self.connections[at].descriptor = Some(inode);
+                    if let Some(server) = &mut self.daemons[index].server {
+                        server.fifo_passed(connection, fifo);
+                    }
+                }
+                Action::WatchFifo { session, fifo } => self.watch_fifo(index, session, fifo),
+                Action::RemoveFifo { .. } => {}
+            }
+        }
+    }
+
+    fn watch_fifo(&mut self, index: usize, session: SessionId, fifo: Fifo) {
+        let replaced = self.daemons[index].rounds == 0 && self.random.chance(self.plan.replace_fifo);
+        let other_boot = fifo.boot != boot(self.disk.boot);
+        let Some(server) = &mut self.daemons[index].server else { return };
+        if other_boot {
+            let result = server.fifo_closed(session, fifo);
+            self.unharmed(result);
+        } else if replaced {
+            server.fifo_unverifiable(session);
+            note!(self, "daemon {index}: another file stands where the FIFO of {session:016x} was");
+        } else {
+            self.daemons[index].watches.push((session, fifo));
+            self.turn_soon(index);
+        }
+    }
+
+    /// Commits to the file, and speaks.
+    fn commit(&mut self, index: usize) {
+        while let Some(round) = self.daemons[index].server.as_mut().and_then(Server::take_round) {
+            let killed = !self.calm && self.random.chance(self.plan.kill_at_commit);
+            let (lost, silent) = (self.random.chance(500), self.random.chance(500));
+            if killed && lost && !round.batch.is_empty() {
+                self.disk.tear();
+                self.flush(index);
+                return self.kill_and_restart(index, "killed before it committed");
+            }
+            if !round.batch.is_empty() {
+                self.stats.batches += 1;
+                self.disk.append(round.batch.clone(), self.plan.keeps(DriverRule::CutTornTail));
+                if let Some(snapshot) = &mut self.daemons[index].snapshot {
+                    snapshot.later += 1;
+                }
+                self.committed(&round.batch);
+                // From here on, the log knows that sessions from before the crash are over.
+                self.disk.crashed = false;
+                if self.random.chance(300) {
+                    self.disk.sync();
+                }
+            }
+            if self.plan.keeps(DriverRule::MarkBeforeTelling) {
+                self.write_mark(index);
+            }
+            if let Some(server) = &mut self.daemons[index].server {
+                server.round_done(round.number);
+            }
+            self.daemons[index].rounds += 1;
+            if killed {
+                let some = if silent { 0 } else { 1 };
+                self.speak(index, some);
+                return self.kill_and_restart(index, "killed after it committed");
+            }
+            self.speak(index, usize::MAX);
+            self.take_snapshot(index);
+            self.compare_with_replica(index);
+        }
+    }
+
+    /// What a crash of the machine must not forget is synced before it is told.
+    fn write_mark(&mut self, index: usize) {
+        let daemon = &self.daemons[index];
+        let Some(server) = &daemon.server else { return };
+        let state = server.state();
+        let leases = state.sessions().filter_map(|id| state.session(id));
+        let ttl = leases.filter(|view| view.fifo.is_none()).map(|view| view.ttl).max().unwrap_or(0);
+        let mark = &mut self.disk.mark;
+        self.disk.blind = daemon.blind_until.is_some_and(|until| daemon.clock.read(self.now) <= until);
+        let blind = self.disk.blind && self.plan.keeps(DriverRule::MarkStaysWhileBlind);
+        mark.ttl = if blind { mark.ttl.max(ttl) } else { ttl };
+        if state.last_token() > mark.tokens {
+            mark.tokens = state.last_token() + 20;
+        }
+    }
+
+    /// Sends what is committed, to so many connections.
+    pub(crate) fn speak(&mut self, index: usize, some: usize) {
+        for _ in 0..some {
+            let daemon = &mut self.daemons[index];
+            let Some(server) = &mut daemon.server else { return };
+            let Some(id) = server.next_ready() else { return };
+            let output = server.output(id).to_vec();
+            server.sent(id, output.len());
+            let done = server.is_done(id);
+            let Some(&connection) = daemon.connections.get(&id) else { continue };
+            if done {
+                server.disconnect(id);
+                daemon.connections.remove(&id);
+            }
+            self.send(connection, Direction::Down, &output);
+            if done {
+                note!(self, "daemon {index} closes connection {connection}");
+                self.server_closes(connection, false);
+            }
+        }
+    }
+
+    /// Sends all that may be sent, although nobody said that there is something: a driver writes whenever it can.
+    fn flush(&mut self, index: usize) {
+        let connections: Vec<_> = self.daemons[index].connections.iter().map(|(id, at)| (*id, *at)).collect();
+        for (id, connection) in connections {
+            let Some(server) = &mut self.daemons[index].server else { return };
+            let output = server.output(id).to_vec();
+            server.sent(id, output.len());
+            self.send(connection, Direction::Down, &output);
+        }
+    }
+
+    /// Takes a snapshot in slices, while batches go on.
+    fn take_snapshot(&mut self, index: usize) {
+        let bytes = usize::try_from(self.random.below(200)).unwrap_or(0);
+        let daemon = &mut self.daemons[index];
+        let Some(server) = &mut daemon.server else { return };
+        match &mut daemon.snapshot {
+            Some(snapshot) => {
+                if server.state_mut().snapshot_slice(bytes, &mut snapshot.bytes)
+                    && let Some(TakenSnapshot { bytes, later }) = daemon.snapshot.take()
+                {
+                    self.stats.snapshots += 1;
+                    self.disk.put_snapshot(bytes, later);
+                    self.check_disk();
+                }
+            }
+            None if self.plan.snapshot_every > 0
+                && daemon.rounds.is_multiple_of(self.plan.snapshot_every) =>
+            {
+                server.state_mut().begin_snapshot();
+                daemon.snapshot = Some(TakenSnapshot::default());
+            }
+            None => {}
+        }
+    }
+
+    fn kill_and_restart(&mut self, index: usize, why: &str) {
+        self.kill(index, why);
+        let pause = self.choose_outage();
+        self.after(pause, Happening::Start(index));
+    }
+
+    /// The daemon looks at the clock when the next lease may be over.
+    fn arm_daemon(&mut self, index: usize) {
+        let daemon = &mut self.daemons[index];
+        let Some(at) = daemon.server.as_ref().and_then(Server::next_wake) else { return };
+        let at = daemon.clock.when(at).max(self.now);
+        if daemon.turn.is_none_or(|turn| at < turn) {
+            daemon.turn = Some(at);
+            self.at(at, Happening::Turn(index));
+        }
+    }
+}
+
+fn secret(high: u64, low: u64) -> Secret {
+    (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
+}
+
+fn boot(number: u64) -> [u8; 16] {
+    u128::from(number).to_le_bytes()
+}

@@ -1,0 +1,121 @@
+//! Lockkeeper's server and clients in one process, in virtual time, under faults that overlap.
+//!
+//! The machines are the real ones: [`lockkeeper_service::Server`], [`lockkeeper_service::Session`] and
+//! [`lockkeeper_service::State`]. Networks, clocks, disks, processes and the shared log are simulated. A run follows from its
+//! seed: there is no other randomness, no clock, and no order of a hash table in it.
+//!
+//! The oracle is strict. At no instant do two clients believe in conflicting locks, each by its own clock, in exact
+//! arithmetic; only the victims of a steal, a force release or an ended session may, until they are told. Whoever was robbed
+//! is told; requests are granted in the order of the log; tokens grow; what is committed stays. When the faults are over,
+//! every waiter is served within a bound, and nothing is left when all have closed.
+//!
+//! It never starts a thread, opens a file or a socket, or looks at a real clock.
+#![forbid(unsafe_code)]
+
+mod client;
+mod clock;
+mod daemon;
+mod disk;
+mod faults;
+mod fleet;
+mod history;
+mod host;
+mod network;
+mod oracle;
+mod plan;
+mod random;
+mod rules;
+mod store;
+mod transcript;
+mod world;
+
+pub use plan::{Acts, Delay, Faults, Plan};
+pub use rules::DriverRule;
+
+use world::World;
+
+/// What must not happen has happened.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// What.
+    pub what: String,
+    /// What came before it, if a trace was asked for.
+    pub trace: Vec<String>,
+}
+
+/// What happened in runs, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the names say it")]
+pub struct Stats {
+    pub happenings: u64,
+    pub clients: u64,
+    pub faults: u64,
+    pub batches: u64,
+    pub snapshots: u64,
+    pub grants: u64,
+    pub broken: u64,
+    pub losses: u64,
+    pub expired: u64,
+    pub takeovers: u64,
+}
+
+impl Stats {
+    /// Adds those of another run.
+    pub fn add(&mut self, other: &Self) {
+        self.happenings += other.happenings;
+        self.clients += other.clients;
+        self.faults += other.faults;
+        self.batches += other.batches;
+        self.snapshots += other.snapshots;
+        self.grants += other.grants;
+        self.broken += other.broken;
+        self.losses += other.losses;
+        self.expired += other.expired;
+        self.takeovers += other.takeovers;
+    }
+}
+
+/// Runs a seed with the plan that follows from it.
+///
+/// # Errors
+///
+/// The first violation.
+pub fn run(seed: u64, trace: bool) -> Result<Stats, Violation> {
+    run_plan(seed, Plan::of_seed(seed), trace)
+}
+
+/// Runs a seed with a plan.
+///
+/// # Errors
+///
+/// The first violation.
+pub fn run_plan(seed: u64, plan: Plan, trace: bool) -> Result<Stats, Violation> {
+    let mut world = World::new(seed, plan, trace);
+    world.run()?;
+    Ok(world.stats)
+}
+
+/// Runs a seed, and returns what the sessions of its clients were given and answered: a line of JSON for each.
+///
+/// # Errors
+///
+/// The first violation.
+pub fn transcripts(seed: u64) -> Result<Vec<String>, Violation> {
+    let mut world = World::new(seed, Plan::of_seed(seed), false);
+    world.transcripts = true;
+    world.run()?;
+    let lines = world.clients.iter().enumerate().map(|(index, client)| {
+        let config = &client.config;
+        format!(
+            r#"{{"seed":{seed},"client":{index},"config":{{"bucket":{},"owner":{},"ttl":{},"fifo":{},"goingAwayEnds":{}}},"start":{},"steps":[{}]}}"#,
+            transcript::text(&config.bucket),
+            config.owner.as_deref().map_or("null".into(), transcript::text),
+            config.ttl.map_or("null".into(), |ttl| ttl.to_string()),
+            config.fifo,
+            config.going_away_ends,
+            client.start,
+            client.steps.join(","),
+        )
+    });
+    Ok(lines.collect())
+}

@@ -1,0 +1,36 @@
+//! Rules of the drivers that a test takes away: the service's own are in `lockkeeper_service::Rule`.
+
+/// A rule that a driver of the service keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DriverRule {
+    /// A server that was stalled reads before it ends sessions.
+    ReadBeforeExpiry,
+    /// A torn record is cut off before the next one is written.
+    CutTornTail,
+    /// The mark of leases and tokens is synced before they are told.
+    MarkBeforeTelling,
+    /// The mark stays while leases from before a crash may be valid.
+    MarkStaysWhileBlind,
+    /// A daemon that is started again while leases from before a crash may be valid waits as the one before did.
+    StaysBlind,
+    /// A session's command is dead before the lease is over.
+    CommandDiesFirst,
+    /// A client keeps every descriptor of its session until that is over.
+    KeepDescriptors,
+    /// An append succeeds only if the leader's key has the revision that was seen last.
+    AppendComparesLeader,
+    /// A round is done once its append is known to have succeeded.
+    AnswerAfterAppend,
+    /// A round without records is done once a read or write, sent after its inputs, shows that this daemon leads.
+    ConfirmEmptyRounds,
+    /// A takeover succeeds only if the leader's key has the revision that was seen.
+    TakeoverComparesLeader,
+    /// A daemon is silent from before it sends a hand-over until it knows what became of it.
+    SilentHandOver,
+    /// A follower applies every entry.
+    ApplyEveryEntry,
+    /// A leader serves once it has applied everything up to its takeover.
+    ServeAfterApplying,
+    /// A lost reply is settled by reading.
+    SettleByReading,
+}

@@ -1,0 +1,232 @@
+//! The world: who is in it, what happens next, and what was seen to be wrong.
+
+use crate::{
+    Stats, Violation,
+    client::Client,
+    clock::{Clock, Ticks, ticks},
+    daemon::Daemon,
+    disk::Disk,
+    history::History,
+    network::{Connection, Direction},
+    plan::Plan,
+    random::Random,
+    store::Store,
+};
+use lockkeeper_service::Micros;
+use std::{cmp::Reverse, collections::BinaryHeap};
+
+/// What happens at a time.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Happening {
+    /// Messages of a connection arrive.
+    Deliver(usize, Direction),
+    /// One side of a connection notices that it is gone: the receiver of that direction.
+    Notice(usize, Direction),
+    /// A client's attempt to connect to a daemon is over.
+    Connect { client: usize, attempt: u64, daemon: usize },
+    /// A client looks at the clock.
+    ClientTimer(usize),
+    /// A client's host does something.
+    Act(usize),
+    /// A suspended client goes on.
+    ClientBack(usize),
+    /// A client takes the place of one that is gone.
+    Spawn,
+    /// A daemon reads, works, and commits.
+    Turn(usize),
+    /// A stalled daemon goes on.
+    DaemonBack(usize),
+    /// A daemon starts.
+    Start(usize),
+    /// The disk has space again.
+    NotFull,
+    /// A request arrives at the shared log.
+    LogRequest(u64),
+    /// A reply of the shared log arrives.
+    LogReply(u64),
+    /// A daemon has waited too long for the shared log.
+    LogTimeout { daemon: usize, life: u64, operation: u64 },
+    /// A daemon looks at the shared log.
+    Poll { daemon: usize, life: u64 },
+    /// The next fault.
+    Fault,
+    /// There are no more faults.
+    Calm,
+    /// Looks whether everybody is served, and whether nothing is left: a run need not last longer.
+    Look,
+    /// Everybody must have been served.
+    Served,
+    /// Nothing may be left.
+    Finish,
+}
+
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) random: Random,
+    pub(crate) now: Ticks,
+    queue: BinaryHeap<Reverse<(Ticks, u64, Happening)>>,
+    sequence: u64,
+    pub(crate) clients: Vec<Client>,
+    pub(crate) daemons: Vec<Daemon>,
+    pub(crate) connections: Vec<Connection>,
+    pub(crate) disk: Disk,
+    pub(crate) store: Store,
+    pub(crate) history: History,
+    /// Whether the faults are over.
+    pub(crate) calm: bool,
+    /// Whether clients are to close.
+    pub(crate) closing: bool,
+    /// Whether nothing is left to be seen.
+    pub(crate) finished: bool,
+    pub(crate) violation: Option<String>,
+    pub(crate) trace: Option<Vec<String>>,
+    pub(crate) transcripts: bool,
+    pub(crate) stats: Stats,
+}
+
+/// More than ever happens in a run. A machine that wants to be woken again and again at the same time reaches it.
+const MOST_HAPPENINGS: u64 = 1_000_000;
+
+/// How often somebody looks whether all is over.
+pub(crate) const LOOK_EVERY: Micros = 1_000_000;
+
+/// Adds a line to the trace, if there is one.
+macro_rules! note {
+    ($world:expr, $($words:tt)*) => {
+        if $world.trace.is_some() {
+            let line = format!($($words)*);
+            $world.add_to_trace(line);
+        }
+    };
+}
+pub(crate) use note;
+
+impl World {
+    pub(crate) fn new(seed: u64, plan: Plan, trace: bool) -> Self {
+        let mut random = Random::new(seed);
+        let daemons = (0..plan.daemons).map(|_| {
+            let clock = Clock::new(0, random.below(1_000_000_000), random.pick(&plan.server_rates));
+            Daemon::new(clock)
+        });
+        let daemons: Vec<_> = daemons.collect();
+        Self {
+            history: History::new(random.next()),
+            disk: Disk::new(plan.trusted),
+            store: Store::default(),
+            random,
+            now: 0,
+            queue: BinaryHeap::new(),
+            sequence: 0,
+            clients: Vec::new(),
+            daemons,
+            connections: Vec::new(),
+            calm: false,
+            closing: false,
+            finished: false,
+            violation: None,
+            trace: trace.then(Vec::new),
+            transcripts: false,
+            stats: Stats::default(),
+            plan,
+        }
+    }
+
+    pub(crate) fn run(&mut self) -> Result<(), Violation> {
+        for daemon in 0..self.daemons.len() {
+            self.at(self.now, Happening::Start(daemon));
+        }
+        for _ in 0..self.plan.clients {
+            self.after(self.plan.act_every, Happening::Spawn);
+        }
+        let chaos = ticks(self.plan.chaos);
+        self.at(chaos, Happening::Calm);
+        // Long enough for a first Hello that was lost, the longest wait between attempts, and several leases.
+        let bound = ticks(20_000_000 + self.plan.longest_lease() * 6 + self.plan.act_every * 30);
+        self.at(chaos + ticks(LOOK_EVERY), Happening::Look);
+        self.at(chaos + bound, Happening::Served);
+        self.at(chaos + bound + ticks(10_000_000 + self.plan.longest_lease() * 3), Happening::Finish);
+        self.next_fault();
+        while self.violation.is_none() && !self.finished {
+            let Some(Reverse((at, _, happening))) = self.queue.pop() else { break };
+            self.now = at;
+            self.stats.happenings += 1;
+            if self.stats.happenings > MOST_HAPPENINGS {
+                self.fail("time does not go on: too much happens");
+            }
+            if happening == Happening::Finish {
+                self.check_nothing_left();
+                break;
+            }
+            self.happen(happening);
+        }
+        match self.violation.take() {
+            None => Ok(()),
+            Some(what) => {
+                note!(self, "VIOLATION: {what}");
+                Err(Violation { what, trace: self.trace.take().unwrap_or_default() })
+            }
+        }
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        match happening {
+            Happening::Deliver(connection, direction) => self.deliver(connection, direction),
+            Happening::Notice(connection, direction) => self.notice_end(connection, direction),
+            Happening::Connect { client, attempt, daemon } => self.connect(client, attempt, daemon),
+            Happening::ClientTimer(client) => self.client_timer(client),
+            Happening::Act(client) => self.act(client),
+            Happening::ClientBack(client) => self.client_back(client),
+            Happening::Spawn => self.spawn(),
+            Happening::Turn(daemon) => self.turn(daemon),
+            Happening::DaemonBack(daemon) => self.daemon_back(daemon),
+            Happening::Start(daemon) => self.start(daemon),
+            Happening::NotFull => self.set_full(false),
+            Happening::LogRequest(operation) => self.log_request(operation),
+            Happening::LogReply(operation) => self.log_reply(operation),
+            Happening::LogTimeout { daemon, life, operation } => self.log_timeout(daemon, life, operation),
+            Happening::Poll { daemon, life } => self.poll(daemon, life),
+            Happening::Fault => {
+                self.fault();
+                self.next_fault();
+            }
+            Happening::Calm => self.calm_down(),
+            Happening::Look => self.look(),
+            Happening::Served => self.check_served(),
+            Happening::Finish => {}
+        }
+    }
+
+    pub(crate) fn at(&mut self, when: Ticks, happening: Happening) {
+        self.sequence += 1;
+        self.queue.push(Reverse((when.max(self.now), self.sequence, happening)));
+    }
+
+    pub(crate) fn after(&mut self, micros: Micros, happening: Happening) {
+        self.at(self.now + ticks(micros), happening);
+    }
+
+    /// Some time around that one, by chance exactly that.
+    pub(crate) fn around(&mut self, micros: Micros) -> Micros {
+        match self.random.below(8) {
+            0 => micros,
+            _ => self.random.between(0, micros * 2),
+        }
+    }
+
+    /// The first violation counts.
+    pub(crate) fn fail(&mut self, what: impl Into<String>) {
+        self.violation.get_or_insert(what.into());
+    }
+
+    #[cold]
+    pub(crate) fn add_to_trace(&mut self, line: String) {
+        let now = self.now;
+        if let Some(trace) = &mut self.trace {
+            trace.push(format!(
+                "{:>4}.{:06} {line}",
+                now / ticks(1_000_000),
+                now % ticks(1_000_000) / ticks(1)
+            ));
+        }
+    }
+}

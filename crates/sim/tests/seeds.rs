@@ -1,0 +1,44 @@
+//! Thousands of seeds, in every run of the tests.
+
+use lockkeeper_sim::{Delay, Plan, Stats, run, run_plan, transcripts};
+
+/// Runs seeds of a kind of plan.
+fn run_all(seeds: std::ops::Range<u64>, plan: impl Fn(u64) -> Plan) -> Stats {
+    let mut stats = Stats::default();
+    for seed in seeds {
+        match run_plan(seed, plan(seed), false) {
+            Ok(more) => stats.add(&more),
+            Err(violation) => panic!("seed {seed}: {}", violation.what),
+        }
+    }
+    stats
+}
+
+#[test]
+fn no_seed_has_a_violation() {
+    let stats = run_all(0..4000, Plan::of_seed);
+    // A simulation in which nothing happens shows nothing.
+    assert!(stats.grants > 50_000, "{stats:?}");
+    assert!(stats.broken > 5_000 && stats.losses > 5_000 && stats.expired > 5_000, "{stats:?}");
+    assert!(stats.snapshots > 5_000 && stats.takeovers > 1_000, "{stats:?}");
+}
+
+/// Whatever the rates of the clocks are, a session is never lost without a fault.
+#[test]
+fn without_faults_nothing_is_lost() {
+    let stats = run_all(0..300, |seed| {
+        let plan = Plan::of_seed(seed);
+        let delay = Delay { max: 1000, long: 0, ..plan.delay };
+        Plan { fault_every: 0, kill_at_commit: 0, lose_log_message: 0, delay, log_delay: delay, ..plan }
+    });
+    assert_eq!((stats.faults, stats.losses), (0, 0), "{stats:?}");
+    assert!(stats.grants > 2_000, "{stats:?}");
+}
+
+#[test]
+fn a_seed_has_one_history() {
+    for seed in 0..20 {
+        assert_eq!(run(seed, false).unwrap(), run(seed, true).unwrap());
+        assert_eq!(transcripts(seed).unwrap(), transcripts(seed).unwrap());
+    }
+}

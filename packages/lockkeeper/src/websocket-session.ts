@@ -1,0 +1,507 @@
+/**
+ * A session over WebSocket, which needs nothing but the language and a `WebSocket`: for browsers, Node, Bun and Deno. It
+ * drives a `SessionMachine`: it owns the connection, the clock and the page, and decides nothing about locks.
+ *
+ * A page in the back/forward cache holds no locks: its session ends when it is left, and another begins when it is shown.
+ * A session that cannot be opened is at rest: it has no connection, timer or listener, until something is asked of it.
+ */
+
+import { DeadlockError, noSession, refusal } from './errors.js';
+import type { Listener, Outcome, Session, Snapshot } from './remote.js';
+import type { Request } from './request.js';
+import { SessionMachine } from './session.js';
+import type { Ended, Event, Failure, Key } from './session-types.js';
+import { GOODBYE, PONG, type ToClient, type WireDeadlock, type WireEntry } from './to-client.js';
+import type { Deadlock } from './transport.js';
+import { decode, fromName, SUBPROTOCOL, toName } from './wire.js';
+
+/** What this needs of a `WebSocket`. */
+export interface Socket {
+  binaryType: string;
+  send(data: Uint8Array<ArrayBuffer>): void;
+  close(): void;
+  addEventListener(type: string, listener: (event: SocketEvent) => void): void;
+}
+
+interface SocketEvent {
+  data?: unknown;
+  message?: string;
+}
+
+/** What a session needs of the runtime. */
+export interface Runtime {
+  open(url: string, protocol: string): Socket;
+  /** Microseconds of a clock that runs while the machine is suspended. */
+  now(): number;
+  later(run: () => void, milliseconds: number): () => void;
+  /** Tells when a page is left or the process `ends`, and when a page is shown. Returns how to stop that. */
+  watchPage(left: (ends: boolean) => void, shown: () => void): () => void;
+  /** Whether connections are closed with status 1001 when the page or worker ends. */
+  goingAwayEnds: boolean;
+}
+
+/** Who wants what. */
+export interface Credentials {
+  bucket: string;
+  token: string | (() => string | Promise<string>) | null;
+}
+
+/** What was asked: a request, or a question that somebody waits for. */
+interface Asked {
+  /** Hands it to the machine. */
+  enter(machine: SessionMachine<Asked>): Key;
+  request?: Request;
+  answer?(outcome: Ended): void;
+  reject?(reason: unknown): void;
+}
+
+/** A connection, or one that is being made. */
+interface Connection {
+  socket: Socket;
+  /** Its number, once Hello was sent. */
+  number: number;
+  isOpen: boolean;
+  /** Whether the token is being fetched. */
+  waitsForToken: boolean;
+  why: string;
+  cancelTimeout: () => void;
+}
+
+/** How much may be sent and not be answered yet. A ping waits behind it, and its answer must come in time. */
+const WINDOW = 1000;
+/** Milliseconds that a token may take, and that closing may take. */
+const TOKEN_TIMEOUT = 60_000;
+const CLOSE_TIMEOUT = 1000;
+/** What a timer can count to. */
+const MAX_DELAY = 2 ** 31 - 1;
+const SILENT = 'it does not answer';
+
+export class WebSocketSession implements Session {
+  clientId = '';
+  readonly opened: Promise<void>;
+  /** None while the session is at rest. */
+  #machine: SessionMachine<Asked> | undefined;
+  #connection: Connection | undefined;
+  /** What waits for room in the window, in its order: by its request, or by itself. */
+  readonly #backlog = new Map<Request | Asked, Asked>();
+  readonly #unanswered = new Set<Key>();
+  /** Whether there ever was a session: from then on, a server that is not there is waited for. */
+  #wasOpen = false;
+  /** Whether the page is in the back/forward cache. */
+  #away = false;
+  /** When the machine wants to connect, and when that is done. */
+  #connectAt: number | undefined;
+  #connectTime = 0;
+  #wakeTime = Infinity;
+  #cancelWake = (): void => {};
+  #unwatch: (() => void) | undefined;
+  /** Why there is none, if it was refused. */
+  #refusal: Error | undefined;
+  #settle!: { resolve: () => void; reject: (reason: unknown) => void };
+
+  constructor(
+    private readonly listener: Listener,
+    private readonly url: string,
+    private readonly credentials: Credentials,
+    private readonly runtime: Runtime,
+  ) {
+    this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
+    this.#start();
+  }
+
+  request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void {
+    const { names, shared } = request.scope();
+    request.slot = -1;
+    const asked: Asked = {
+      request,
+      enter(machine) {
+        const wanted = {
+          scope: names.map((name, i) => [toName(name), shared[i]!] as const),
+          // The first bit says that it is shared, which the scope does here.
+          flags: flags >> 1,
+          nestedIn: nestedIn?.slot ?? null,
+          info: info ?? null,
+        };
+        return (request.slot = machine.request(wanted, asked));
+      },
+    };
+    this.#submit(asked);
+  }
+
+  giveUp(request: Request, timedOut?: boolean): void {
+    if (this.#backlog.delete(request)) return queueMicrotask(() => this.listener.over(request, 'ended'));
+    this.#machine?.release(request.slot, timedOut);
+    this.#afterCommand();
+  }
+
+  /** Looks at the clock. If the lease is over, all that the session had is lost before this returns. */
+  isHeld(request: Request): boolean {
+    const now = this.runtime.now();
+    if (this.#machine?.checkLease(now)) this.#pump();
+    return this.#machine?.isHeld(now, request.slot) ?? false;
+  }
+
+  query(deadlocks: boolean): Promise<Snapshot> {
+    return this.#ask((machine, asked) => machine.query(null, deadlocks, asked)).then((outcome) => {
+      const { entries, deadlocks } = (outcome as Ended & { how: 'snapshot' }).snapshot;
+      return { entries: entries.map(entryOf), deadlocks: deadlocks.map(deadlockOf) };
+    });
+  }
+
+  async forceRelease(name: string): Promise<void> {
+    await this.#ask((machine, asked) => machine.forceRelease(toName(name), asked));
+  }
+
+  /** Resolves when the connection is closed, so that the server has received what was sent. */
+  close(): Promise<void> {
+    const socket = this.#connection?.socket;
+    const closed = new Promise<void>((resolve) => {
+      if (socket === undefined) return resolve();
+      socket.addEventListener('close', () => resolve());
+      this.runtime.later(resolve, CLOSE_TIMEOUT);
+    });
+    const reason = noSession('the session was closed');
+    this.#settle.reject(reason);
+    this.#end('lost', reason);
+    this.#rest();
+    return closed;
+  }
+
+  #start(): void {
+    this.#machine = this.#newMachine();
+    this.#unwatch = this.runtime.watchPage(
+      (ends) => this.#left(ends),
+      () => this.#shown(),
+    );
+    this.#pump();
+  }
+
+  #newMachine(): SessionMachine<Asked> {
+    const { goingAwayEnds } = this.runtime;
+    const config = { bucket: this.credentials.bucket, owner: null, ttl: null, fifo: false, goingAwayEnds };
+    return new SessionMachine(config, this.runtime.now());
+  }
+
+  /** A page in the back/forward cache must not hold locks. When the process ends, nobody is left to be told. */
+  #left(ends: boolean): void {
+    if (ends) {
+      this.#machine?.close();
+      this.#flush();
+      this.#connection?.socket.close();
+      return;
+    }
+    const reason = noSession('the page was left');
+    if (!this.#wasOpen) return this.#refuse(reason);
+    this.#away = true;
+    this.#end('lost', reason);
+    this.#machine = this.#newMachine();
+  }
+
+  #shown(): void {
+    if (!this.#away) return;
+    this.#away = false;
+    this.#pump();
+  }
+
+  #ask(enter: (machine: SessionMachine<Asked>, asked: Asked) => Key): Promise<Ended> {
+    return new Promise((answer, reject) => {
+      const asked: Asked = { enter: (machine) => enter(machine, asked), answer, reject };
+      this.#submit(asked);
+    });
+  }
+
+  #submit(asked: Asked): void {
+    if (this.#machine === undefined) this.#start();
+    // It may have failed at once.
+    if (this.#machine === undefined) return queueMicrotask(() => this.#over(asked, this.#refusal!));
+    this.#backlog.set(asked.request ?? asked, asked);
+    this.#fillWindow(this.#machine);
+    this.#afterCommand();
+  }
+
+  #fillWindow(machine: SessionMachine<Asked>): void {
+    for (const [what, asked] of this.#backlog) {
+      if (this.#unanswered.size >= WINDOW) return;
+      this.#backlog.delete(what);
+      this.#unanswered.add(asked.enter(machine));
+    }
+  }
+
+  /** The listener is told nothing within a call. */
+  #afterCommand(): void {
+    this.#flush();
+    if (this.#machine?.hasEvents()) queueMicrotask(() => this.#pump());
+  }
+
+  #flush(): void {
+    for (const message of this.#machine?.takeOutput() ?? []) this.#connection?.socket.send(message);
+  }
+
+  /**
+   * Does what the machine wants. With `anew`, the timer is set again: one that is set by a message is never one of a chain,
+   * which browsers slow down in pages that are not seen.
+   */
+  #pump(anew = false): void {
+    const machine = this.#machine;
+    if (machine === undefined) return;
+    this.#flush();
+    const drop = machine.wantsDrop();
+    if (drop) this.#closeSocket();
+    for (const event of machine.takeEvents()) this.#notify(machine, event);
+    if (this.#machine !== machine) return;
+    if (drop && !this.#wasOpen) return this.#refuse(this.#unreachable(SILENT));
+    this.#fillWindow(machine);
+    this.#flush();
+    this.#schedule(machine, anew);
+  }
+
+  #schedule(machine: SessionMachine<Asked>, anew: boolean): void {
+    let at = machine.nextWake() ?? Infinity;
+    const now = this.runtime.now();
+    const connectAt = this.#connection || this.#away ? undefined : machine.connectAt();
+    if (connectAt !== undefined) {
+      // Clients that lost the same server do not come back in step.
+      if (connectAt !== this.#connectAt) this.#connectTime = connectAt - ((connectAt - now) * Math.random()) / 2;
+      if (this.#connectTime <= now) return this.#connect(machine);
+      at = Math.min(at, this.#connectTime);
+    }
+    this.#connectAt = connectAt;
+    if (at === this.#wakeTime && !anew) return;
+    this.#cancelWake();
+    this.#wakeTime = at;
+    if (at === Infinity) return;
+    const delay = Math.min(Math.max(Math.ceil((at - now) / 1000), 1), MAX_DELAY);
+    this.#cancelWake = this.runtime.later(() => {
+      this.#wakeTime = Infinity;
+      machine.wake(this.runtime.now());
+      this.#pump();
+    }, delay);
+  }
+
+  /** Without a token in hand, one is fetched when the connection stands. */
+  #connect(machine: SessionMachine<Asked>, token?: { value: string | null }): void {
+    this.#connectAt = undefined;
+    const source = this.credentials.token;
+    if (typeof source !== 'function') token = { value: source === null ? null : `${source}` };
+    let socket: Socket;
+    try {
+      socket = this.runtime.open(this.url, SUBPROTOCOL);
+    } catch (cause) {
+      const message = cause instanceof Error ? cause.message : String(cause);
+      machine.connectFailed(this.runtime.now(), { kind: 'unusable', message, cause });
+      return this.#pump();
+    }
+    socket.binaryType = 'arraybuffer';
+    const timeout = Math.ceil((machine.helloTimeout() ?? 1e7) / 1000);
+    const connection: Connection = {
+      socket,
+      number: 0,
+      isOpen: false,
+      waitsForToken: false,
+      why: 'the connection was refused, or cut',
+      cancelTimeout: this.runtime.later(() => this.#attemptFailed(SILENT), timeout),
+    };
+    this.#connection = connection;
+    const on = (type: string, run: (event: SocketEvent) => void): void =>
+      socket.addEventListener(type, (event) => this.#connection === connection && run(event));
+    on('open', () => {
+      connection.isOpen = true;
+      if (token) this.#greet(connection, token.value);
+      else void this.#fetchToken(connection, source as () => string | Promise<string>);
+    });
+    on('message', ({ data }) => this.#receive(connection, data));
+    on('error', ({ message }) => {
+      connection.why = message || connection.why;
+      // In Node 22, no close follows if there was no connection.
+      if (!connection.isOpen && !connection.waitsForToken) this.#attemptFailed(connection.why);
+    });
+    on('close', () => {
+      connection.isOpen = false;
+      if (connection.number > 0) this.#disconnected(connection.why);
+      else if (!connection.waitsForToken) this.#attemptFailed(connection.why);
+    });
+    // What comes next may be long in coming, and the lease ends meanwhile.
+    this.#schedule(machine, false);
+  }
+
+  /**
+   * The token may take longer than a server waits for Hello. A connection that was closed meanwhile is made again, with
+   * the token in hand.
+   */
+  async #fetchToken(connection: Connection, fetch: () => string | Promise<string>): Promise<void> {
+    connection.waitsForToken = true;
+    connection.cancelTimeout();
+    const tooLong = (): void => this.#attemptFailed('the token function has not settled');
+    connection.cancelTimeout = this.runtime.later(tooLong, TOKEN_TIMEOUT);
+    let value: string;
+    try {
+      value = `${await fetch()}`;
+    } catch (cause) {
+      if (this.#connection === connection) this.#attemptFailed(`the token function failed (${String(cause)})`, cause);
+      return;
+    }
+    if (this.#connection !== connection) return;
+    if (connection.isOpen) return this.#greet(connection, value);
+    this.#closeSocket();
+    this.#connect(this.#machine!, { value });
+  }
+
+  #greet(connection: Connection, token: string | null): void {
+    connection.cancelTimeout();
+    connection.number = this.#machine!.connected(this.runtime.now(), token);
+    this.#pump();
+  }
+
+  #receive(connection: Connection, data: unknown): void {
+    let message: ToClient;
+    try {
+      if (!(data instanceof ArrayBuffer)) throw new TypeError('a message of text');
+      message = decode(new Uint8Array(data));
+    } catch (error) {
+      const why = `it does not speak the protocol (${(error as Error).message})`;
+      return connection.number > 0 ? this.#disconnected(why) : this.#attemptFailed(why);
+    }
+    if (connection.number > 0) {
+      this.#machine!.message(this.runtime.now(), connection.number, message);
+      this.#pump(message[0] === PONG);
+    } else if (message[0] === GOODBYE) {
+      this.#attemptFailed(message[2]);
+    }
+  }
+
+  #attemptFailed(message: string, cause?: unknown): void {
+    this.#closeSocket();
+    this.#machine!.connectFailed(this.runtime.now(), { kind: 'unreachable', message, cause });
+    this.#pump();
+  }
+
+  #disconnected(why: string): void {
+    const { number } = this.#connection!;
+    this.#closeSocket();
+    this.#machine!.disconnected(this.runtime.now(), number);
+    if (this.#wasOpen) this.#pump();
+    else this.#refuse(this.#unreachable(why));
+  }
+
+  #closeSocket(): void {
+    const connection = this.#connection;
+    this.#connection = undefined;
+    connection?.cancelTimeout();
+    connection?.socket.close();
+  }
+
+  #notify(machine: SessionMachine<Asked>, event: Event<Asked>): void {
+    if ('key' in event) this.#unanswered.delete(event.key);
+    switch (event.type) {
+      case 'opened':
+        this.clientId = event.clientId;
+        this.#wasOpen = true;
+        // The server may have listed some.
+        for (const key of this.#unanswered) if (!machine.isUnanswered(key)) this.#unanswered.delete(key);
+        return this.#settle.resolve();
+      case 'unreachable':
+        if (!this.#wasOpen) this.#refuse(this.#reason(event.failure));
+        return;
+      case 'failed':
+        if (this.#machine === machine) this.#refuse(this.#reason(event.failure));
+        return;
+      case 'granted':
+        return this.listener.granted(event.data.request!, event.token);
+      case 'over':
+        return this.#over(event.data, event.outcome);
+    }
+  }
+
+  /** There is no session, and there will be none: what waits for one is told so. */
+  #refuse(reason: Error): void {
+    this.#refusal = reason;
+    this.#settle.reject(reason);
+    this.#end(reason, reason);
+    this.#rest();
+  }
+
+  /** Ends the session, with all it has. What was not sent yet ends like this. */
+  #end(how: Error | 'lost', reason: Error): void {
+    const machine = this.#machine;
+    const waiting = [...this.#backlog.values()];
+    this.#backlog.clear();
+    if (machine === undefined) return;
+    machine.close();
+    this.#flush();
+    this.#closeSocket();
+    this.#machine = undefined;
+    for (const event of machine.takeEvents()) {
+      if (event.type !== 'over') continue;
+      const { outcome, data } = event;
+      const unsent = outcome.how === 'failed' && outcome.failure.kind === 'closed';
+      this.#over(data, unsent ? (data.request ? how : reason) : outcome);
+    }
+    for (const asked of waiting) this.#over(asked, asked.request ? how : reason);
+    this.#unanswered.clear();
+    this.#cancelWake();
+    this.#wakeTime = Infinity;
+    this.#connectAt = undefined;
+  }
+
+  /** Leaves nothing behind. */
+  #rest(): void {
+    this.#unwatch?.();
+    this.#unwatch = undefined;
+    this.#away = false;
+  }
+
+  #over({ request, answer, reject }: Asked, outcome: Ended | Error | 'lost'): void {
+    const how = typeof outcome === 'object' && 'how' in outcome ? this.#outcomeOf(outcome) : outcome;
+    if (request) this.listener.over(request, how);
+    else if (how === 'ended') answer!(outcome as Ended);
+    else reject!(how instanceof Error ? how : noSession('the session was lost: whether this was done is not known'));
+  }
+
+  #outcomeOf(outcome: Ended): Outcome {
+    switch (outcome.how) {
+      case 'broken':
+        return outcome.cause;
+      case 'refused':
+        return refusal(outcome.code, outcome.message);
+      case 'deadlocked':
+        return new DeadlockError(deadlockOf(outcome.deadlock));
+      case 'failed':
+        return this.#reason(outcome.failure);
+      case 'unavailable':
+        return 'unavailable';
+      default:
+        return 'ended';
+    }
+  }
+
+  #reason({ kind, message, code, cause }: Failure): Error {
+    return kind === 'refused' ? noSession(message, code) : this.#unreachable(message, cause);
+  }
+
+  #unreachable(why: string, cause?: unknown): Error {
+    const words = `no session at ${this.url}: ${why}. Does \`lockkeeper serve --listen\` run there?`;
+    return noSession(words, undefined, cause);
+  }
+}
+
+function entryOf(entry: WireEntry): Snapshot['entries'][0] {
+  const [name, shared, clientId, arrival, token, info, since, nestedIn, stole] = entry;
+  return {
+    place: { name: fromName(name), mode: shared ? 'shared' : 'exclusive' },
+    clientId,
+    ticket: BigInt(arrival),
+    ...(token !== null && { token: BigInt(token) }),
+    ...(info !== null && { info }),
+    since: Number(since),
+    ...(nestedIn !== null && { nestedIn: BigInt(nestedIn) }),
+    stole,
+  };
+}
+
+function deadlockOf([message, steps]: WireDeadlock): Deadlock {
+  const cycle = steps.map(([arrival, clientId, waitsFor]) => {
+    const step = { request: BigInt(arrival), clientId };
+    return waitsFor === null ? step : { ...step, waitsFor: fromName(waitsFor) };
+  });
+  return { message, cycle };
+}
