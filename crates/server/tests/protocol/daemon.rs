@@ -3,9 +3,7 @@
 use crate::temp::Temp;
 use lockkeeper_core::Limits;
 use lockkeeper_server::{Config, Listen, serve};
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, kill_process, set_parent_process_death_signal, setrlimit,
-};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::{
     env,
@@ -185,11 +183,6 @@ impl Daemon {
         self.running.as_ref().expect("it runs").id()
     }
 
-    /// Waits for its end, and says whether that was graceful.
-    pub(crate) fn wait(&mut self) -> bool {
-        self.running.take().expect("it runs").wait().expect("it ends").success()
-    }
-
     pub(crate) fn connect(&self) -> UnixStream {
         UnixStream::connect(&self.setup.socket).expect("it listens")
     }
@@ -213,8 +206,7 @@ const SETUP: &str = "LOCKKEEPER_TEST_DAEMON";
 #[ignore = "started by other tests"]
 fn process() {
     let Ok(setup) = env::var(SETUP) else { return };
-    // A test that is killed leaves nothing behind.
-    set_parent_process_death_signal(Some(Signal::KILL)).expect("any process can");
+    die_with_parent();
     let setup: Setup = serde_json::from_str(&setup).expect("it was written by a test");
     if let Some(files) = setup.files {
         let limit = Rlimit { current: Some(files), maximum: Some(files) };
@@ -259,6 +251,12 @@ fn process() {
             process::exit(1)
         }
     }
+}
+
+/// A test that is killed leaves nothing behind.
+pub(crate) fn die_with_parent() {
+    #[cfg(target_os = "linux")]
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL)).expect("any process can");
 }
 
 /// A line for the test that has started this process. The test harness prints there, too.

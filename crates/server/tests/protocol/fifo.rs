@@ -163,6 +163,7 @@ fn a_process_that_is_stopped_keeps_its_locks() {
     other.granted(waiting.rid);
 }
 
+#[cfg(target_os = "linux")]
 #[test]
 fn a_process_of_another_pid_namespace_is_as_alive_as_any() {
     if crate::namespace::is_skipped("a_process_of_another_pid_namespace_is_as_alive_as_any") {
@@ -398,6 +399,7 @@ fn a_daemon_without_descriptors_takes_nobody_for_dead() {
 }
 
 /// A session that is connected again needs nothing but its connection.
+#[cfg(target_os = "linux")]
 #[test]
 fn a_session_takes_one_descriptor_of_the_daemon_connected_or_not() {
     const CLIENTS: usize = 100;

@@ -2,7 +2,10 @@
 
 use crate::{client::Client, daemon::Daemon, web};
 use lockkeeper_server::code;
-use lockkeeper_wire::{ToClient, ToServer, frame};
+use lockkeeper_wire::{
+    frame,
+    v2::{Flags, ToServer},
+};
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpStream},
@@ -82,15 +85,16 @@ fn noise_instead_of_messages_is_malformed() {
 }
 
 #[test]
-fn a_mistake_ends_the_session_with_its_locks() {
+fn a_mistake_ends_the_connection_and_leaves_the_session() {
     let daemon = Daemon::on_network();
     let (mut client, mut next) = (Client::on_network(&daemon), Client::on_network(&daemon));
-    client.hold("a");
+    let held = client.hold("a");
     let waiting = next.wait_for("a");
     web::say(client.web(), vec![0xc1]);
-    next.granted(waiting.rid);
     assert_eq!(client.goodbye().0, code::MALFORMED);
-    assert!(!client.reconnect(&daemon));
+    assert_eq!(client.resume(&daemon).listed[0].rid, held.rid);
+    client.release(held.rid);
+    next.granted(waiting.rid);
 }
 
 #[test]
@@ -155,8 +159,8 @@ fn a_message_may_come_in_parts_with_pings_in_between() {
     let mut bytes = Vec::new();
     let name = "n".repeat(1_000);
     let scope = vec![(name.as_bytes(), lockkeeper_core::Mode::Exclusive)];
-    let flags = lockkeeper_wire::Flags::default();
-    ToServer::Request { rid: 1, scope, flags, nested_in: None, info: None }.encode(&mut bytes);
+    let flags = Flags::default();
+    ToServer::Request { ack: 0, rid: 1, scope, flags, nested_in: None, info: None }.encode(&mut bytes);
     let count = bytes.len();
     for (number, byte) in bytes.into_iter().enumerate() {
         let opcode = if number == 0 { Data::Binary } else { Data::Continue };
@@ -199,7 +203,7 @@ fn who_does_not_read_delays_nobody_and_loses_nothing() {
     const MANY: usize = 20_000;
     let daemon = Daemon::on_network();
     let (mut deaf, mut other) = (Client::on_network(&daemon), Client::on_network(&daemon));
-    let names: Vec<&'static str> = (0..MANY).map(|i| &*format!("name {i}").leak()).collect();
+    let names: Vec<String> = (0..MANY).map(|i| format!("name {i}")).collect();
     let held: Vec<u64> = names.iter().map(|name| other.hold(name).rid).collect();
     let waiting: Vec<u64> = names.iter().map(|name| deaf.wait_for(name).rid).collect();
     held.iter().for_each(|rid| other.release(*rid));
@@ -239,10 +243,6 @@ fn a_websocket_that_is_closed_is_closed() {
     client.web().close(None).expect("the daemon listens");
     assert_eq!(client.hear_or_end(), None);
     // That is the end of the connection, not of the session.
-    assert!(client.reconnect(&daemon));
-    client.reclaim(&held);
-    client.granted(held.rid);
-    client.say(&ToServer::Ready);
-    client.say(&ToServer::Ping);
-    assert_eq!(client.hear(), ToClient::Pong);
+    assert_eq!(client.resume(&daemon).listed[0].rid, held.rid);
+    client.ping();
 }

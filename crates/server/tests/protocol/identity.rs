@@ -4,7 +4,7 @@ use crate::{client::Client, daemon::Daemon, web};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockkeeper_core::Mode;
 use lockkeeper_server::code;
-use lockkeeper_wire::{Flags, ToClient, ToServer};
+use lockkeeper_wire::v2::{Flags, ToServer};
 use ring::{
     hmac,
     signature::{Ed25519KeyPair, KeyPair},
@@ -33,7 +33,7 @@ fn daemon() -> Daemon {
     daemon.kill();
     let keys = daemon.path("keys.json");
     fs::write(&keys, key_set()).expect("it is ours");
-    daemon.config.listen.as_mut().expect("it is on the network").keys = Some(keys);
+    daemon.setup.keys = Some(keys);
     daemon.run();
     daemon
 }
@@ -69,8 +69,8 @@ fn token(claims: &str) -> String {
 }
 
 fn open(daemon: &Daemon, bucket: &str, token: Option<&str>) -> Result<Client, (u32, &'static str)> {
-    let mut client = Client::mute_on_network(daemon);
-    client.hello_with(bucket, None, token).map(|_| client)
+    let mut client = Client::mute_on_network(daemon).in_bucket(bucket);
+    client.open_session(token).map(|_| client)
 }
 
 #[test]
@@ -146,25 +146,21 @@ fn one_bucket_has_nothing_to_do_with_another() {
     let theirs = other.hold("x");
     let mine = one.hold("x");
     assert_eq!(one.query(None).len(), 1, "it sees its own only");
-    let rid = one.next_rid();
-    one.say(&ToServer::ForceRelease { rid, name: b"x" });
+    let rid = one.force_release("x");
     assert_eq!(one.broken(mine.rid), lockkeeper_core::Cause::Stolen);
-    assert_eq!(one.hear(), ToClient::Released { rid });
+    assert_eq!(one.outcome(rid), 1);
     other.release(theirs.rid);
-    // Not even how much is asked for in the other can be seen from the tickets.
-    let busy: Vec<u64> = (0..20).map(|_| other.hold("x").rid).take(1).collect();
+    // Not even how much is asked for in the other can be seen from the arrivals.
+    other.hold("x");
     for _ in 0..20 {
-        other.request("x");
+        other.wait_for("x");
     }
-    let held = one.hold("y");
+    one.hold("y");
     let first = one.wait_for("y");
-    let second = one.wait_for("y");
-    let ticket = |known: &crate::client::Known| match known.claim {
-        lockkeeper_wire::Claim::Waiting { ticket } => ticket.expect("it has one"),
-        lockkeeper_wire::Claim::Held { .. } => panic!("it waits"),
-    };
-    assert_eq!(ticket(&second), ticket(&first) + 1);
-    drop((busy, held));
+    for _ in 0..20 {
+        other.wait_for("x");
+    }
+    assert_eq!(one.wait_for("y").number, first.number + 1);
 }
 
 #[test]
@@ -179,17 +175,17 @@ fn stealing_and_forcing_are_for_those_who_may() {
     let rid = one.request_with("x", steal);
     let (code, words) = one.refused(rid);
     assert!(code == code::FORBIDDEN && words.contains("steal"), "{words}");
-    let rid = one.next_rid();
-    one.say(&ToServer::ForceRelease { rid, name: b"x" });
+    let rid = one.force_release("x");
+    assert_eq!(one.refused(rid).0, code::FORBIDDEN);
+    let rid = one.end_session(&other.id);
     assert_eq!(one.refused(rid).0, code::FORBIDDEN);
     other.ping();
     let thief = other.request_with("x", steal);
     other.broken(held.rid);
     other.granted(thief);
-    let rid = other.next_rid();
-    other.say(&ToServer::ForceRelease { rid, name: b"x" });
+    let rid = other.force_release("x");
     other.broken(thief);
-    assert_eq!(other.hear(), ToClient::Released { rid });
+    assert_eq!(other.outcome(rid), 1);
 }
 
 #[test]
@@ -202,6 +198,7 @@ fn who_may_not_inspect_sees_who_has_what_and_no_more() {
     for (client, rid) in [(&mut one, mine), (&mut other, theirs)] {
         let scope = vec![(&b"x"[..], Mode::Shared)];
         client.say(&ToServer::Request {
+            ack: 0,
             rid,
             scope,
             flags: Flags::default(),
@@ -212,17 +209,24 @@ fn who_may_not_inspect_sees_who_has_what_and_no_more() {
     }
     let seen = one.query(None);
     assert_eq!((seen[0].info, seen[0].client_id), (Some("secret"), &one.id[..]), "its own it sees whole");
-    assert!(seen[0].token.is_some_and(|token| token > 0) && seen[0].ticket > 0);
+    assert!(seen[0].token.is_some_and(|token| token > 0) && seen[0].owner.is_some());
     assert_eq!((seen[1].name, seen[1].mode, seen[1].client_id), (&b"x"[..], Mode::Shared, &other.id[..]));
-    assert_eq!((seen[1].token, seen[1].ticket, seen[1].info, seen[1].since), (Some(0), 0, None, 0));
+    assert_eq!((seen[1].token, seen[1].info, seen[1].since, seen[1].owner), (Some(0), None, 0, None));
     let rid = one.next_rid();
-    one.say(&ToServer::Query { rid, name: None, deadlocks: true });
+    one.say(&ToServer::Query { ack: 0, rid, name: None, deadlocks: true });
     assert_eq!(one.refused(rid).0, code::FORBIDDEN);
     assert_eq!(one.last_token(), 0);
     let (outer, inner) = (one.hold("y").rid, one.next_rid());
     let scope = vec![(&b"y"[..], Mode::Exclusive)];
     let flags = Flags { refuse_deadlock: true, ..Flags::default() };
-    one.say(&ToServer::Request { rid: inner, scope, flags, nested_in: Some(outer), info: None });
+    one.say(&ToServer::Request {
+        ack: 0,
+        rid: inner,
+        scope,
+        flags,
+        nested_in: Some((None, outer)),
+        info: None,
+    });
     assert!(one.deadlocked(inner).cycle.is_empty());
     one.release(outer);
     let (seen, _) = other.inspect();
@@ -235,23 +239,31 @@ fn a_session_is_resumed_with_a_good_token_only() {
     let good = token(r#""buckets":["a","b"],"steal":true"#);
     let mut client = open(&daemon, "a", Some(&good)).expect("it is its bucket");
     let held = client.hold("x");
-    let (id, secret) = (client.id.clone(), client.secret);
     for bad in [None, Some(token(r#""buckets":["b"]"#))] {
-        let mut again = Client::mute_on_network(&daemon);
-        let refused = again.hello_with("a", Some((&id, secret)), bad.as_deref());
+        let refused = client.resume_with(&daemon, bad.as_deref());
         assert_eq!(refused.expect_err("it has no good token").0, code::UNAUTHORIZED);
     }
-    client.ping();
     // What it may do is what the new token says.
     let lesser = token(r#""buckets":["a"]"#);
-    let mut again = Client::mute_on_network(&daemon);
-    assert_eq!(again.hello_with("a", Some((&id, secret)), Some(&lesser)), Ok(true));
-    again.reclaim(&held);
-    again.granted(held.rid);
-    again.say(&ToServer::Ready);
-    again.last_rid = held.rid;
-    let rid = again.request_with("x", Flags { steal: true, ..Flags::default() });
-    assert_eq!(again.refused(rid).0, code::FORBIDDEN);
+    let welcomed = client.resume_with(&daemon, Some(&lesser)).expect("a welcome");
+    assert!(welcomed.resumed && welcomed.listed[0].rid == held.rid);
+    let rid = client.request_with("x", Flags { steal: true, ..Flags::default() });
+    assert_eq!(client.refused(rid).0, code::FORBIDDEN);
+}
+
+/// A daemon that was restarted knows of no token: nobody may do more than its new one says.
+#[test]
+fn a_restart_gives_nobody_other_rights() {
+    let mut daemon = daemon();
+    let lesser = token(r#""buckets":["a"]"#);
+    let mut client = open(&daemon, "a", Some(&lesser)).expect("it is its bucket");
+    client.hold("x");
+    daemon.kill();
+    daemon.run();
+    assert_eq!(client.resume_with(&daemon, None).expect_err("it has no token").0, code::UNAUTHORIZED);
+    assert!(client.resume_with(&daemon, Some(&lesser)).expect("a welcome").resumed);
+    let rid = client.request_with("x", Flags { steal: true, ..Flags::default() });
+    assert_eq!(client.refused(rid).0, code::FORBIDDEN);
 }
 
 #[test]
@@ -264,14 +276,14 @@ fn keys_are_read_anew_and_bad_ones_change_nothing() {
     assert!(open(&daemon, "a", Some(&new)).is_err());
     for bad in ["", "{}", r#"{"keys":[]}"#, r#"{"keys":[{"kty":"oct","k":"c2hvcnQ"}]}"#] {
         fs::write(&path, bad).expect("it is ours");
-        daemon.listen().reload.notify_one();
+        daemon.reload();
         for _ in 0..3 {
             assert!(open(&daemon, "a", Some(&old)).is_ok(), "{bad}");
         }
     }
     fs::write(&path, format!(r#"{{"keys":[{{"kty":"oct","k":"{}"}}]}}"#, encode(other))).expect("it is ours");
     let mut before = open(&daemon, "a", Some(&old)).expect("it is still good");
-    daemon.listen().reload.notify_one();
+    daemon.reload();
     while open(&daemon, "a", Some(&new)).is_err() {}
     assert!(open(&daemon, "a", Some(&old)).is_err());
     before.hold("who was let in stays");

@@ -1,12 +1,15 @@
 //! Clients that do not keep to the protocol lose their connection, and nobody else anything.
 
 use crate::{
-    client::{Client, framed},
+    client::{Client, framed, hello},
     daemon::Daemon,
 };
 use lockkeeper_core::Mode;
 use lockkeeper_server::code;
-use lockkeeper_wire::{Flags, ToServer, VERSION, frame};
+use lockkeeper_wire::{
+    frame,
+    v2::{EndFlags, Flags, ToClient, ToServer},
+};
 
 /// Two who have to do with a lock, and one who looks on.
 struct Witnesses {
@@ -35,7 +38,7 @@ impl Witnesses {
         self.holder.release(1);
         self.waiter.granted(1);
         self.waiter.release(1);
-        assert_eq!(self.observer.query(None), []);
+        assert_eq!(self.observer.queue_of("treasure"), []);
     }
 }
 
@@ -43,23 +46,22 @@ impl Witnesses {
 fn bytes_that_are_no_message_end_their_connection_only() {
     let daemon = Daemon::start();
     let mut witnesses = Witnesses::new(&daemon);
-    let nonsense: [(&str, &[u8]); 16] = [
+    let nonsense: [(&str, &[u8]); 15] = [
         ("nothing", b""),
         ("no array", b"\x07"),
         ("an empty array", b"\x90"),
         ("a map", b"\x81\x00\x01"),
-        ("an array that says it is longer", b"\x92\x02"),
+        ("an array that says it is longer", b"\x94\x02\x00"),
         ("an array that says it is huge", b"\xdd\xff\xff\xff\xff"),
-        ("no such message", b"\x91\x0a"),
+        ("no such message", b"\x92\x09\x00"),
         ("a kind below zero", b"\x91\xff"),
         ("a kind that is text", b"\x91\xa1a"),
-        ("an element too few", b"\x91\x02"),
-        ("an element too many", b"\x93\x02\x07\x07"),
-        ("bytes after the end", b"\x91\x08\x00"),
-        ("a number below zero", b"\x92\x02\xff"),
-        ("a number that is nil", b"\x92\x02\xc0"),
-        ("a name that is text", b"\x93\x04\x63\xa1a"),
-        ("no such flag", b"\x96\x01\x63\x91\x92\xc4\x01a\xc2\x08\xc0\xc0"),
+        ("an element too few", b"\x93\x02\x00\x07"),
+        ("bytes after the end", b"\x93\x06\x00\x07\x00"),
+        ("a number below zero", b"\x93\x06\x00\xff"),
+        ("a number that is nil", b"\x93\x06\x00\xc0"),
+        ("a name that is text", b"\x94\x03\x00\x63\xa1a"),
+        ("no such flag", b"\x97\x01\x00\x63\x91\x92\xc4\x01a\xc2\x08\xc0\xc0"),
     ];
     for (what, message) in nonsense {
         for greeted in [false, true] {
@@ -100,10 +102,10 @@ fn a_message_that_is_too_long_is_refused_by_its_length_alone() {
 fn the_longest_message_is_taken() {
     let daemon = Daemon::start();
     let mut client = Client::open(&daemon);
-    // A query for a name that makes the message as long as can be: [5, 1, bin32, false].
-    let name = vec![b'n'; frame::MAX - 9];
-    client.say(&ToServer::Query { rid: 1, name: Some(&name), deadlocks: false });
-    assert!(matches!(client.hear(), lockkeeper_wire::ToClient::Snapshot { rid: 1, .. }));
+    // A query for a name that makes the message as long as can be: [5, 0, 1, bin32, false].
+    let name = vec![b'n'; frame::MAX - 10];
+    client.say(&ToServer::Query { ack: 0, rid: 1, name: Some(&name), deadlocks: false });
+    assert!(matches!(client.hear(), ToClient::Snapshot { rid: 1, .. }));
 }
 
 #[test]
@@ -112,11 +114,12 @@ fn numbers_that_do_not_grow_end_their_connection_only() {
     let mut witnesses = Witnesses::new(&daemon);
     let again = |rid| {
         let scope = vec![(&b"mine"[..], Mode::Exclusive)];
-        let request = ToServer::Request { rid, scope, flags: Flags::default(), nested_in: None, info: None };
+        let request =
+            ToServer::Request { ack: 0, rid, scope, flags: Flags::default(), nested_in: None, info: None };
         [
             request,
-            ToServer::Query { rid, name: None, deadlocks: false },
-            ToServer::ForceRelease { rid, name: b"treasure" },
+            ToServer::Query { ack: 0, rid, name: None, deadlocks: false },
+            ToServer::ForceRelease { ack: 0, rid, name: b"treasure" },
         ]
     };
     for (rid, number) in [(0, "number 0"), (4, "number 4"), (5, "number 5")] {
@@ -128,7 +131,10 @@ fn numbers_that_do_not_grow_end_their_connection_only() {
             let (code, words) = intruder.goodbye();
             assert_eq!(code, code::OUT_OF_ORDER, "{message:?}");
             assert!(words.contains(number) && words.contains("after 5"), "{words}");
-            assert_eq!(witnesses.observer.queue_of("mine"), [], "what it had is released");
+            // Its session goes on as long as it has its descriptor, and its connection can be replaced.
+            assert_eq!(witnesses.observer.queue_of("mine"), [(intruder.id.clone(), true)]);
+            assert!(intruder.resume(&daemon).resumed);
+            intruder.bye();
         }
     }
     witnesses.live_on();
@@ -139,7 +145,7 @@ fn what_follows_the_mistake_is_not_looked_at() {
     let daemon = Daemon::start();
     let witnesses = Witnesses::new(&daemon);
     let mut intruder = Client::open(&daemon);
-    let force = framed(&ToServer::ForceRelease { rid: 1, name: b"treasure" });
+    let force = framed(&ToServer::ForceRelease { ack: 0, rid: 1, name: b"treasure" });
     intruder.write(&[&b"\0\0\0\x01\xc0"[..], &force].concat());
     assert_eq!(intruder.goodbye().0, code::MALFORMED);
     witnesses.live_on();
@@ -149,10 +155,10 @@ fn what_follows_the_mistake_is_not_looked_at() {
 fn what_precedes_the_mistake_is_answered() {
     let daemon = Daemon::start();
     let mut intruder = Client::open(&daemon);
-    let ping = framed(&ToServer::Ping);
+    let ping = framed(&ToServer::Ping { ack: 0, seq: 1 });
     intruder.write(&[&ping[..], &ping, b"\0\0\0\x01\xc0"].concat());
-    assert_eq!(intruder.hear(), lockkeeper_wire::ToClient::Pong);
-    assert_eq!(intruder.hear(), lockkeeper_wire::ToClient::Pong);
+    assert_eq!(intruder.hear(), ToClient::Pong { seq: 1 });
+    assert_eq!(intruder.hear(), ToClient::Pong { seq: 1 });
     assert_eq!(intruder.goodbye().0, code::MALFORMED);
 }
 
@@ -160,8 +166,8 @@ fn what_precedes_the_mistake_is_answered() {
 fn a_connection_that_ends_within_a_message_has_said_nothing() {
     let daemon = Daemon::start();
     let mut witnesses = Witnesses::new(&daemon);
-    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
-    let force = framed(&ToServer::ForceRelease { rid: 1, name: b"treasure" });
+    let hello = framed(&hello("default"));
+    let force = framed(&ToServer::ForceRelease { ack: 0, rid: 1, name: b"treasure" });
     for length in 0..hello.len() {
         let mut intruder = Client::mute(&daemon);
         intruder.write(&hello[..length]);
@@ -182,15 +188,16 @@ fn a_connection_that_ends_within_a_message_has_said_nothing() {
 fn a_message_may_come_in_as_many_pieces_as_it_likes() {
     let daemon = Daemon::start();
     let mut client = Client::mute(&daemon);
-    for byte in framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None }) {
+    for byte in framed(&hello("default")) {
         client.write(&[byte]);
     }
-    assert!(matches!(client.hear(), lockkeeper_wire::ToClient::Welcome { .. }));
+    assert!(matches!(client.hear(), ToClient::Welcome { .. }));
+    assert_eq!(client.hear(), ToClient::Synced);
     // And several in one.
-    let ping = framed(&ToServer::Ping);
+    let ping = framed(&ToServer::Ping { ack: 0, seq: 1 });
     client.write(&ping.repeat(1_000));
     for _ in 0..1_000 {
-        assert_eq!(client.hear(), lockkeeper_wire::ToClient::Pong);
+        assert_eq!(client.hear(), ToClient::Pong { seq: 1 });
     }
 }
 
@@ -198,7 +205,7 @@ fn a_message_may_come_in_as_many_pieces_as_it_likes() {
 fn noise_on_thousands_of_connections_is_survived() {
     let daemon = Daemon::start();
     let mut witnesses = Witnesses::new(&daemon);
-    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
+    let hello = framed(&hello("default"));
     let mut random = Random(7);
     for round in 0..3_000_u32 {
         let mut intruder = Client::mute(&daemon);
@@ -226,10 +233,8 @@ fn noise_on_thousands_of_connections_is_survived() {
 fn messages_in_any_order_and_with_any_damage_are_survived() {
     let daemon = Daemon::start();
     let mut witnesses = Witnesses::new(&daemon);
-    let vectors = include_str!("../../../../docs/protocol-vectors.txt");
-    let said: Vec<Vec<u8>> =
-        vectors.lines().filter(|line| line.starts_with("client | ")).map(bytes_of).collect();
-    let hello = framed(&ToServer::Hello { version: VERSION, bucket: "default", resume: None, token: None });
+    let said = messages();
+    let hello = framed(&hello("default"));
     let mut random = Random(8);
     for round in 0..3_000_u32 {
         let mut intruder = Client::mute(&daemon);
@@ -252,11 +257,43 @@ fn messages_in_any_order_and_with_any_damage_are_survived() {
     witnesses.live_on();
 }
 
-/// The bytes of a line of the vectors.
-fn bytes_of(line: &str) -> Vec<u8> {
-    let (_, hex) = line.rsplit_once(" | ").expect("the last field is the bytes");
-    let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
-    (0..hex.len()).step_by(2).map(byte).collect()
+/// One of each message, and some that are refused.
+fn messages() -> Vec<Vec<u8>> {
+    let (ack, rid) = (u64::MAX, 3);
+    let scope = |name: &'static [u8]| vec![(name, Mode::Exclusive)];
+    let steal = Flags { steal: true, ..Flags::default() };
+    let none = Flags::default();
+    let own = Some((None, 1));
+    let others = Some((Some("0123456789abcdef"), 1));
+    let said = [
+        hello("default"),
+        ToServer::Request { ack: 0, rid: 1, scope: scope(b"mine"), flags: none, nested_in: own, info: None },
+        ToServer::Request {
+            ack,
+            rid,
+            scope: scope(b"yours"),
+            flags: steal,
+            nested_in: others,
+            info: Some(""),
+        },
+        ToServer::Request { ack, rid, scope: vec![], flags: none, nested_in: None, info: None },
+        ToServer::Release { ack, rid, flags: EndFlags { quiet: true, timed_out: true } },
+        ToServer::Release { ack: 0, rid: 1, flags: EndFlags::default() },
+        ToServer::ForceRelease { ack, rid: 5, name: b"nobody's" },
+        ToServer::EndSession { ack, rid: 6, client_id: "0123456789abcdef" },
+        ToServer::EndSession { ack, rid: 7, client_id: "" },
+        ToServer::Query { ack, rid: u64::MAX, name: None, deadlocks: true },
+        ToServer::Query { ack, rid: 8, name: Some(b"treasure"), deadlocks: false },
+        ToServer::Ping { ack, seq: u64::MAX },
+        ToServer::Confirm { ack },
+        ToServer::Bye { ack },
+    ];
+    let encode = |message: &ToServer<'_>| {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        bytes
+    };
+    said.iter().map(encode).collect()
 }
 
 /// SplitMix64: the same numbers every time, so that what failed fails again.

@@ -4,15 +4,23 @@
 //! Nothing here waits for time to pass: whatever is waited for is a message.
 
 mod client;
+#[cfg(target_os = "linux")]
 mod crash;
 mod daemon;
+#[cfg(target_os = "linux")]
 mod disk;
 mod durable;
 mod fifo;
+mod flow;
 mod handshake;
+mod hostile;
+mod identity;
+mod intruders;
 mod leases;
 mod locks;
+#[cfg(target_os = "linux")]
 mod namespace;
+mod network;
 mod process;
 mod resume;
 mod temp;

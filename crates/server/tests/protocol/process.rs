@@ -3,11 +3,11 @@
 
 use crate::{
     client::Client,
-    daemon::{Daemon, say, send_signal},
+    daemon::{Daemon, die_with_parent, say, send_signal},
 };
 use rustix::{
     io::{FdFlags, fcntl_setfd},
-    process::{Signal, set_parent_process_death_signal},
+    process::Signal,
 };
 use std::{
     env,
@@ -106,8 +106,7 @@ impl Drop for Orphan {
 #[ignore = "started by other tests"]
 fn process() {
     let Some(socket) = env::var_os(SOCKET) else { return };
-    // A test that is killed leaves nothing behind.
-    set_parent_process_death_signal(Some(Signal::KILL)).expect("any process can");
+    die_with_parent();
     let connect = || UnixStream::connect(&socket).expect("it listens");
     let mut client = Client::over(connect()).opened();
     say(&format!("DONE {}", client.id));
