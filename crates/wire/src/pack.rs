@@ -113,7 +113,7 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    pub(crate) fn seal(&mut self) -> Result<crate::Seal> {
+    pub(crate) fn secret(&mut self) -> Result<crate::v2::Secret> {
         self.bytes()?.try_into().map_err(|_| Malformed("16 bytes were expected"))
     }
 
@@ -141,10 +141,6 @@ impl<'a> Reader<'a> {
             }
         }
         Ok(())
-    }
-
-    pub(crate) fn pid(&mut self) -> Result<u32> {
-        u32::try_from(self.uint()?).map_err(|_| Malformed("no process has that number"))
     }
 
     /// A value, or nil.

@@ -1,7 +1,10 @@
 //! Whatever the bytes are: no panic, no message with something behind it, no more memory than the bytes can have asked
 //! for; and what is understood is understood in one way.
 
-use lockkeeper_wire::{ToClient, ToServer, frame};
+use lockkeeper_wire::{
+    frame,
+    v2::{ToClient, ToServer},
+};
 use std::{
     alloc::{GlobalAlloc, Layout, System},
     cell::Cell,

@@ -292,7 +292,7 @@ impl<'a> ToClient<'a> {
                 features: reader.uint()?,
                 number: reader.uint()?,
                 client_id: reader.text()?,
-                secret: reader.seal()?,
+                secret: reader.secret()?,
                 ttl: reader.uint()?,
                 resumed: reader.bool()?,
                 last_rid: reader.uint()?,

@@ -235,7 +235,7 @@ impl<'a> ToServer<'a> {
                 bucket: reader.text()?,
                 resume: reader.option(|reader| {
                     reader.tuple(2)?;
-                    Ok((reader.text()?, reader.seal()?))
+                    Ok((reader.text()?, reader.secret()?))
                 })?,
                 ack: reader.uint()?,
                 token: reader.option(Reader::text)?,
