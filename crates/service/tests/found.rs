@@ -10,6 +10,8 @@ use lockkeeper_wire::{
     v2::{Flags, ToClient, ToServer},
 };
 
+const SOUND: &str = "the state is sound";
+
 /// In milliseconds.
 const TTL: u64 = 1000;
 
@@ -64,13 +66,13 @@ fn up(server: &mut Server, session: &mut Session<()>, line: &Line, now: Micros) 
     let output = session.take_output();
     let mut rest = &output[..];
     while let Ok(Some((message, length))) = frame::first(rest, frame::MAX) {
-        match ToServer::decode(message).unwrap() {
+        match ToServer::decode(message).expect("a message") {
             ToServer::Hello { version, features, hello, bucket, resume, ack, ttl, owner, .. } => {
                 let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
                 let access = Access { rights: Rights::ALL, subject: String::new() };
-                server.hello(now, line.id, hello, access).unwrap();
+                server.hello(now, line.id, hello, access).expect(SOUND);
             }
-            message => server.message(now, line.id, message).unwrap(),
+            message => server.message(now, line.id, message).expect(SOUND),
         }
         rest = &rest[length..];
     }
@@ -95,7 +97,7 @@ fn commit(server: &mut Server) {
 /// The session reads messages.
 fn down(session: &mut Session<()>, line: &Line, messages: &[Vec<u8>], now: Micros) {
     for message in messages {
-        session.message(now, line.number, ToClient::decode(message).unwrap());
+        session.message(now, line.number, ToClient::decode(message).expect("a message"));
     }
 }
 
