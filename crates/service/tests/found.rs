@@ -245,16 +245,30 @@ fn a_session_without_its_fifo_has_a_lease_once_its_client_knows() {
     assert_eq!(server.state().session_count(), 0);
 }
 
-/// The answer to a resume lay unread for longer than the lease that it tells.
+/// The answer to a resume lay unread for longer than the lease that it tells. Before it, the session had none.
 #[test]
 fn nothing_is_granted_by_an_answer_that_was_read_too_late() {
-    let (mut server, mut session) = (server(), session("default"));
-    let first = connect(&mut server, &mut session, 0, 1);
-    let key = session.request(request("a"), ());
-    let messages = up(&mut server, &mut session, &first, 0);
-    down(&mut session, &first, &messages, TTL * 1000);
-    exchange(&mut server, &mut session, &first, TTL * 1000);
+    let mut server = server();
+    let (mut holder, mut session) = (session("default"), local_session());
+    let line = connect(&mut server, &mut holder, 0, 1);
+    let held = holder.request(request("a"), ());
+    exchange(&mut server, &mut holder, &line, 0);
+    let first = connect_from(Origin::Local, &mut server, &mut session, 0, 2);
+    exchange(&mut server, &mut session, &first, 0);
+    server.fifo_passed(first.id, Fifo { device: 1, inode: 1, boot: [0; 16] });
+    session.confirm();
+    let waits = session.request(request("a"), ());
+    exchange(&mut server, &mut session, &first, 0);
+    server.disconnect(first.id);
+    session.disconnected(1, first.number);
+    server.fifo_unverifiable(2);
+    holder.release(held, false);
+    exchange(&mut server, &mut holder, &line, 1);
+    let second = connect_from(Origin::Local, &mut server, &mut session, 2, 3);
+    let welcome = up(&mut server, &mut session, &second, 2);
+    let late = 2 + TTL * 1000;
+    down(&mut session, &second, &welcome, late);
     let granted =
         std::iter::from_fn(|| session.next_event()).any(|event| matches!(event, Event::Granted { .. }));
-    assert!(!granted && !session.is_held(TTL * 1000, key));
+    assert!(!granted && !session.is_held(late, waits));
 }
