@@ -10,6 +10,8 @@ use lockkeeper_wire::{
     v2::{Flags, ToClient, ToServer},
 };
 
+const SOUND: &str = "the state is sound";
+
 /// In milliseconds.
 const TTL: u64 = 1000;
 
@@ -64,13 +66,13 @@ fn up(server: &mut Server, session: &mut Session<()>, line: &Line, now: Micros) 
     let output = session.take_output();
     let mut rest = &output[..];
     while let Ok(Some((message, length))) = frame::first(rest, frame::MAX) {
-        match ToServer::decode(message).unwrap() {
+        match ToServer::decode(message).expect("a message") {
             ToServer::Hello { version, features, hello, bucket, resume, ack, ttl, owner, .. } => {
                 let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
                 let access = Access { rights: Rights::ALL, subject: String::new() };
-                server.hello(now, line.id, hello, access).unwrap();
+                server.hello(now, line.id, hello, access).expect(SOUND);
             }
-            message => server.message(now, line.id, message).unwrap(),
+            message => server.message(now, line.id, message).expect(SOUND),
         }
         rest = &rest[length..];
     }
@@ -95,7 +97,7 @@ fn commit(server: &mut Server) {
 /// The session reads messages.
 fn down(session: &mut Session<()>, line: &Line, messages: &[Vec<u8>], now: Micros) {
     for message in messages {
-        session.message(now, line.number, ToClient::decode(message).unwrap());
+        session.message(now, line.number, ToClient::decode(message).expect("a message"));
     }
 }
 
@@ -243,16 +245,30 @@ fn a_session_without_its_fifo_has_a_lease_once_its_client_knows() {
     assert_eq!(server.state().session_count(), 0);
 }
 
-/// The answer to a resume lay unread for longer than the lease that it tells.
+/// The answer to a resume lay unread for longer than the lease that it tells. Before it, the session had none.
 #[test]
 fn nothing_is_granted_by_an_answer_that_was_read_too_late() {
-    let (mut server, mut session) = (server(), session("default"));
-    let first = connect(&mut server, &mut session, 0, 1);
-    let key = session.request(request("a"), ());
-    let messages = up(&mut server, &mut session, &first, 0);
-    down(&mut session, &first, &messages, TTL * 1000);
-    exchange(&mut server, &mut session, &first, TTL * 1000);
+    let mut server = server();
+    let (mut holder, mut session) = (session("default"), local_session());
+    let line = connect(&mut server, &mut holder, 0, 1);
+    let held = holder.request(request("a"), ());
+    exchange(&mut server, &mut holder, &line, 0);
+    let first = connect_from(Origin::Local, &mut server, &mut session, 0, 2);
+    exchange(&mut server, &mut session, &first, 0);
+    server.fifo_passed(first.id, Fifo { device: 1, inode: 1, boot: [0; 16] });
+    session.confirm();
+    let waits = session.request(request("a"), ());
+    exchange(&mut server, &mut session, &first, 0);
+    server.disconnect(first.id);
+    session.disconnected(1, first.number);
+    server.fifo_unverifiable(2);
+    holder.release(held, false);
+    exchange(&mut server, &mut holder, &line, 1);
+    let second = connect_from(Origin::Local, &mut server, &mut session, 2, 3);
+    let welcome = up(&mut server, &mut session, &second, 2);
+    let late = 2 + TTL * 1000;
+    down(&mut session, &second, &welcome, late);
     let granted =
         std::iter::from_fn(|| session.next_event()).any(|event| matches!(event, Event::Granted { .. }));
-    assert!(!granted && !session.is_held(TTL * 1000, key));
+    assert!(!granted && !session.is_held(late, waits));
 }

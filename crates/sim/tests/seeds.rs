@@ -1,6 +1,6 @@
 //! Thousands of seeds, in every run of the tests.
 
-use lockkeeper_sim::{Delay, Plan, Stats, run, run_plan, transcripts};
+use lockkeeper_sim::{Acts, Delay, Plan, Stats, run, run_plan, transcripts};
 
 /// Runs seeds of a kind of plan.
 fn run_all(seeds: std::ops::Range<u64>, plan: impl Fn(u64) -> Plan) -> Stats {
@@ -29,7 +29,18 @@ fn without_faults_nothing_is_lost() {
     let stats = run_all(0..300, |seed| {
         let plan = Plan::of_seed(seed);
         let delay = Delay { max: 1000, long: 0, ..plan.delay };
-        Plan { fault_every: 0, kill_at_commit: 0, lose_log_message: 0, delay, log_delay: delay, ..plan }
+        let acts = Acts { end_session: 0, ..plan.acts };
+        let (kill_at_commit, cut_between, lose_log_message) = (0, 0, 0);
+        Plan {
+            fault_every: 0,
+            kill_at_commit,
+            cut_between,
+            lose_log_message,
+            acts,
+            delay,
+            log_delay: delay,
+            ..plan
+        }
     });
     assert_eq!((stats.faults, stats.losses), (0, 0), "{stats:?}");
     assert!(stats.grants > 2_000, "{stats:?}");
