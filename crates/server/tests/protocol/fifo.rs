@@ -214,6 +214,12 @@ fn a_fifo_that_was_removed_or_replaced_is_unverifiable_and_repaired_by_a_resume(
         daemon.run();
         assert!(other.resume(&daemon).resumed);
         assert_eq!(other.queue_of("a"), [(holder.id.clone(), true)], "it may be alive");
+        // A resume of which nothing is confirmed or acknowledged repairs nothing.
+        holder.acks = false;
+        holder.reconnect(&daemon);
+        let resume = Some((holder.id.clone(), holder.secret));
+        assert!(holder.greet(resume, None, None).expect("a welcome").ttl > 0);
+        holder.acks = true;
         let before = holder.fifo.take();
         let welcomed = holder.resume(&daemon);
         assert!(welcomed.resumed && welcomed.ttl > 0, "it has a lease until it has confirmed another one");
@@ -352,6 +358,7 @@ fn what_was_not_sent_cannot_be_confirmed() {
     }
 }
 
+/// Its lease counts once it knows of it: until then it may believe that its descriptor does.
 #[test]
 fn a_client_that_resumes_without_its_descriptor_has_a_lease() {
     let mut daemon = Daemon::start_with(|setup| setup.ttl = Duration::from_secs(1));
@@ -363,8 +370,13 @@ fn a_client_that_resumes_without_its_descriptor_has_a_lease() {
     client = client.without_features();
     assert_eq!(client.resume(&daemon).ttl, 1000);
     assert!(other.resume(&daemon).resumed);
+    let waiting = other.wait_for("a");
+    let before = Instant::now();
+    // It acknowledges the Welcome.
+    client.ping();
     // Its lease ends, although somebody has the descriptor.
-    other.get("a");
+    other.granted(waiting.rid);
+    assert!(before.elapsed() >= Duration::from_secs(1));
     drop(fifo);
 }
 

@@ -8,7 +8,7 @@ use lockkeeper_core::Mode;
 use lockkeeper_server::code;
 use lockkeeper_wire::{
     frame,
-    v2::{EndFlags, Flags, ToClient, ToServer},
+    v2::{Flags, ToClient, ToServer},
 };
 
 /// Two who have to do with a lock, and one who looks on.
@@ -233,7 +233,10 @@ fn noise_on_thousands_of_connections_is_survived() {
 fn messages_in_any_order_and_with_any_damage_are_survived() {
     let daemon = Daemon::start();
     let mut witnesses = Witnesses::new(&daemon);
-    let said = messages();
+    let vectors = include_str!("../../../../docs/protocol-vectors.txt");
+    let said: Vec<Vec<u8>> =
+        vectors.lines().filter(|line| line.starts_with("client | ")).map(bytes_of).collect();
+    assert!(said.len() > 10);
     let hello = framed(&hello("default"));
     let mut random = Random(8);
     for round in 0..3_000_u32 {
@@ -257,43 +260,11 @@ fn messages_in_any_order_and_with_any_damage_are_survived() {
     witnesses.live_on();
 }
 
-/// One of each message, and some that are refused.
-fn messages() -> Vec<Vec<u8>> {
-    let (ack, rid) = (u64::MAX, 3);
-    let scope = |name: &'static [u8]| vec![(name, Mode::Exclusive)];
-    let steal = Flags { steal: true, ..Flags::default() };
-    let none = Flags::default();
-    let own = Some((None, 1));
-    let others = Some((Some("0123456789abcdef"), 1));
-    let said = [
-        hello("default"),
-        ToServer::Request { ack: 0, rid: 1, scope: scope(b"mine"), flags: none, nested_in: own, info: None },
-        ToServer::Request {
-            ack,
-            rid,
-            scope: scope(b"yours"),
-            flags: steal,
-            nested_in: others,
-            info: Some(""),
-        },
-        ToServer::Request { ack, rid, scope: vec![], flags: none, nested_in: None, info: None },
-        ToServer::Release { ack, rid, flags: EndFlags { quiet: true, timed_out: true } },
-        ToServer::Release { ack: 0, rid: 1, flags: EndFlags::default() },
-        ToServer::ForceRelease { ack, rid: 5, name: b"nobody's" },
-        ToServer::EndSession { ack, rid: 6, client_id: "0123456789abcdef" },
-        ToServer::EndSession { ack, rid: 7, client_id: "" },
-        ToServer::Query { ack, rid: u64::MAX, name: None, deadlocks: true },
-        ToServer::Query { ack, rid: 8, name: Some(b"treasure"), deadlocks: false },
-        ToServer::Ping { ack, seq: u64::MAX },
-        ToServer::Confirm { ack },
-        ToServer::Bye { ack },
-    ];
-    let encode = |message: &ToServer<'_>| {
-        let mut bytes = Vec::new();
-        message.encode(&mut bytes);
-        bytes
-    };
-    said.iter().map(encode).collect()
+/// The bytes of a line of the vectors.
+fn bytes_of(line: &str) -> Vec<u8> {
+    let (_, hex) = line.rsplit_once(" | ").expect("the last field is the bytes");
+    let byte = |at| u8::from_str_radix(&hex[at..at + 2], 16).expect("hexadecimal digits");
+    (0..hex.len()).step_by(2).map(byte).collect()
 }
 
 /// SplitMix64: the same numbers every time, so that what failed fails again.

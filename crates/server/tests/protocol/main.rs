@@ -22,6 +22,7 @@ mod locks;
 mod namespace;
 mod network;
 mod process;
+mod python;
 mod resume;
 mod temp;
 mod web;

@@ -20,10 +20,8 @@ struct Python {
 
 impl Python {
     fn start(daemon: &Daemon) -> Self {
-        // It connects once, and the daemon may still be on its way.
-        drop(daemon.connect());
         let mut command = python();
-        command.arg(&daemon.config.socket).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.arg(&daemon.setup.socket).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().expect("these tests need python3, 3.11 or later");
         let orders = process.stdin.take().expect("it is piped");
         let answers = BufReader::new(process.stdout.take().expect("it is piped")).lines();
@@ -111,19 +109,16 @@ fn strangers_and_friends_exclude_each_other() {
     let daemon = Daemon::start();
     let mut rust = Client::open(&daemon);
     let mut pythons = [Python::start(&daemon), Python::start(&daemon)];
-    let counter = daemon.config.socket.with_file_name("counter");
+    let counter = daemon.setup.socket.with_file_name("counter");
     fs::write(&counter, "0").expect("the test's directory can be written to");
     for python in &mut pythons {
         python.order(&format!("count counter {} {ROUNDS}", counter.display()));
     }
     for _ in 0..ROUNDS {
-        let rid = rust.request("counter");
-        if let lockkeeper_wire::ToClient::Queued { .. } = rust.hear() {
-            rust.granted(rid);
-        }
+        let held = rust.get("counter");
         let number: u32 = fs::read_to_string(&counter).expect("it is there").parse().expect("a number");
         fs::write(&counter, (number + 1).to_string()).expect("it can be written to");
-        rust.release(rid);
+        rust.release(held.rid);
     }
     for python in &mut pythons {
         assert_eq!(python.hear(), format!("done {ROUNDS}"));
@@ -140,6 +135,22 @@ fn a_process_that_died_with_the_daemon_is_not_waited_for() {
     drop(python);
     daemon.run();
     let mut newcomer = Client::open(&daemon);
-    // Long before the time that it would have had to come back.
     newcomer.hold("a");
+}
+
+#[test]
+fn a_stranger_keeps_its_locks_when_the_daemon_is_replaced() {
+    let mut daemon = Daemon::start();
+    let mut python = Python::start(&daemon);
+    let mut rust = Client::open(&daemon);
+    assert!(python.ask("request a").starts_with("granted 1 "));
+    for stop in [Daemon::kill, Daemon::stop] {
+        stop(&mut daemon);
+        daemon.run();
+        assert!(rust.resume(&daemon).resumed);
+        assert_eq!(python.ask("query a"), format!("a:{}:held", python.id));
+    }
+    let waiting = rust.wait_for("a");
+    assert_eq!(python.ask("release 1"), "done 1");
+    rust.granted(waiting.rid);
 }

@@ -155,7 +155,7 @@ impl Server {
         let had_fifo = self.state.fifo_after(session, hello.ack).is_some();
         let Some((_, secret)) = hello.resume else { return Ok(()) };
         let wanted = hello.features & feature::FIFO != 0;
-        let keeps_fifo = had_fifo && wanted && !self.unverifiable.remove(&session);
+        let keeps_fifo = had_fifo && wanted && !self.is_unverifiable(session);
         // A restarted server may have other settings. A longer lease counts at once, a shorter one once it is known.
         let ttl = self.config.ttl.choose(hello.ttl);
         self.counts.resumed += 1;
@@ -245,6 +245,7 @@ impl Server {
             return Ok(());
         };
         self.record(&Record::Fifo { session, fifo })?;
+        self.unverifiable.remove(&session);
         self.unverifiable.remove(&session);
         self.send(session, &ToClient::Confirmed);
         Ok(())
