@@ -1,5 +1,6 @@
 //! An attempt to open a session that fails. Alone in its process: it counts threads and descriptors.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session};
 use lockkeeper_wire::{frame, v2::ToClient};

@@ -1,4 +1,5 @@
 //! A session with a server that says just what the test wants, when the test wants it.
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 use lockkeeper_client::{Callbacks, Endpoint, Flags, Key, Options, Request, Session, Update};
 use lockkeeper_core::{Mode, Name};

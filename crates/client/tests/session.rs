@@ -1,5 +1,6 @@
 //! A session against a server of the test's, on a Unix socket and on a WebSocket.
 #![cfg(feature = "network")]
+#![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! What a daemon owes to clients that were there before it: each case alone, where [`faults`](../faults.rs) has them by
 //! chance. The clients speak the protocol themselves, so that they come back when, and with what, the case wants.
 
-use lockkeeper_core::{Cause, Mode, Name};
+use lockkeeper_core::{Cause, Mode};
 use lockkeeper_faults::{
     process::{self, Daemon},
     stage::Stage,
@@ -11,10 +11,8 @@ use rustix::process::Signal;
 use std::{
     env, fs,
     io::{Read as _, Write as _},
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::net::UnixStream,
     path::PathBuf,
-    sync::{Arc, mpsc},
-    thread,
     time::Duration,
 };
 

@@ -5,7 +5,9 @@
 mod common;
 
 use common::{connect, daemon::Daemon, step, url};
-use lockkeeper::{AbortController, Cause, Error, Lock, Locks};
+#[cfg(feature = "network")]
+use lockkeeper::Cause;
+use lockkeeper::{AbortController, Error, Lock, Locks};
 use smol::future;
 use std::{
     env,

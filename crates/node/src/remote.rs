@@ -237,6 +237,13 @@ impl Remote {
         Ok(())
     }
 
+    /// Whether a lock is held, by the clock. If it is not, a letter says so.
+    #[napi]
+    pub fn is_held(&self, slot: u32) -> bool {
+        let key = self.slots.borrow().get(slot as usize).copied();
+        key.is_some_and(|key| self.session.is_held(key))
+    }
+
     /// Releases a lock or aborts a request, perhaps because its time was up. A letter tells when it is done.
     #[napi]
     pub fn release(&self, slot: u32, timed_out: bool) {

@@ -62,7 +62,10 @@ export interface NativeRemote {
   /** Throws if the session could not be opened. */
   clientId(): string;
   collect(): void;
-  lookOut(): void;
+  /** Reads replies on this thread, for some microseconds. */
+  spinForReply(): void;
+  /** Whether a granted lock is still held, by the clock. */
+  isHeld(slot: number): boolean;
   request(names: string[], shared: boolean[], nestedIn: number | undefined, info: string | undefined): void;
   release(slot: number, timedOut: boolean): void;
   query(slot: number, deadlocks: boolean): void;
@@ -84,7 +87,7 @@ interface Addon {
   ) => NativeRemote;
 }
 
-const ABI = 1;
+const ABI = 2;
 const SHARED_PATH = `lockkeeper.addon.${ABI}`;
 const require = createRequire(import.meta.url);
 

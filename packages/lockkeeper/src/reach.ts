@@ -1,6 +1,6 @@
 /** Which lock manager a URL means: one over WebSocket, or this machine's. */
 
-import { DaemonSession } from './daemon.js';
+import { AddonSession } from './addon-session.js';
 import { newManager, type LockManager } from './manager.js';
 import { Remote } from './remote.js';
 import { overWebSocket, type ConnectOptions } from './websocket.js';
@@ -19,5 +19,5 @@ export function reach(url?: string, options: ConnectOptions = {}): Remote {
   const named = url === undefined ? process.env['LOCKKEEPER_URL'] : `${url}`;
   if (named !== undefined && /^wss?:/i.test(named)) return overWebSocket(named, options);
   const { bucket = 'default' } = options;
-  return new Remote((listener) => new DaemonSession(listener, named || undefined, `${bucket}`));
+  return new Remote((listener) => new AddonSession(listener, named || undefined, `${bucket}`));
 }

@@ -1,4 +1,7 @@
-/** The addon's session: with a daemon of this machine, on a Unix socket. It finds the daemon again when it dies. */
+/**
+ * The addon's session: with a daemon of this machine, on a Unix socket. It resumes at the next daemon by itself, and opens
+ * another session after one was lost.
+ */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
 import { task } from './host.js';
@@ -13,7 +16,7 @@ interface Question {
   refused: (reason: unknown) => void;
 }
 
-export class DaemonSession implements Session {
+export class AddonSession implements Session {
   clientId = '';
   readonly opened: Promise<void>;
   readonly #listener: Listener;
@@ -24,8 +27,8 @@ export class DaemonSession implements Session {
   readonly #free: number[] = [];
   /** What was said before the session was open. */
   #unsaid: (() => void)[] | undefined = [];
-  /** Whether it will look out for answers in a task, when all was asked that is asked in this one. */
-  #attentive = false;
+  /** Whether a task is due that spins for replies, once this one has made all its requests. */
+  #spins = false;
   /** Why there is no session. */
   #failure: Error | undefined;
   #settle!: { resolve: () => void; reject: (reason: unknown) => void };
@@ -48,6 +51,13 @@ export class DaemonSession implements Session {
 
   giveUp(request: Request, timedOut = false): void {
     this.#say(() => this.#native.release(request.slot, timedOut));
+  }
+
+  /** By the clock, if the session has a lease. If it is not, the listener has been told before this returns. */
+  isHeld(request: Request): boolean {
+    const held = this.#native.isHeld(request.slot);
+    if (!held) this.#collect();
+    return held;
   }
 
   query(deadlocks: boolean): Promise<Snapshot> {
@@ -76,14 +86,14 @@ export class DaemonSession implements Session {
     if (this.#failure) queueMicrotask(() => this.#fail());
     if (this.#unsaid !== undefined) return void this.#unsaid.push(say);
     say();
-    if (!this.#attentive) task(this.#lookOut);
-    this.#attentive = true;
+    if (!this.#spins) task(this.#spinForReply);
+    this.#spins = true;
   }
 
   /** Often the daemon has answered by now, or is about to: to be woken for that takes longer. */
-  readonly #lookOut = (): void => {
-    this.#attentive = false;
-    this.#native.lookOut();
+  readonly #spinForReply = (): void => {
+    this.#spins = false;
+    this.#native.spinForReply();
     this.#collect();
   };
 
@@ -116,9 +126,11 @@ export class DaemonSession implements Session {
       return this.#fail();
     }
     this.#settle.resolve();
+    // After a session was lost, it is the next one: all was said to the addon.
+    if (this.#unsaid === undefined) return;
     // Later: the letters that are being read would be overwritten.
     queueMicrotask(() => {
-      const unsaid = this.#unsaid!;
+      const unsaid = this.#unsaid ?? [];
       this.#unsaid = undefined;
       unsaid.forEach((say) => say());
     });
