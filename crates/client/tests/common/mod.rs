@@ -72,6 +72,8 @@ struct Shared {
     /// Says goodbye to everybody, with this code.
     goodbye: Mutex<Option<u32>>,
     token: Mutex<Option<String>>,
+    /// It passes no FIFO any more.
+    no_fifos: AtomicBool,
     /// It neither reads nor writes.
     frozen: AtomicBool,
     sessions: AtomicU64,
@@ -108,6 +110,11 @@ impl TestServer {
     /// How many sessions it has.
     pub(crate) fn sessions(&self) -> u64 {
         self.shared.sessions.load(SeqCst)
+    }
+
+    /// Sessions from now on have leases.
+    pub(crate) fn pass_no_fifos(&self) {
+        self.shared.no_fifos.store(true, SeqCst);
     }
 
     /// How many pings it has heard.
@@ -381,7 +388,9 @@ impl Run {
     fn actions(&mut self) {
         while let Some(action) = self.server.next_action() {
             match action {
-                Action::PassFifo { connection, session } if self.setup.fifo => {
+                Action::PassFifo { connection, session }
+                    if self.setup.fifo && !self.shared.no_fifos.load(SeqCst) =>
+                {
                     let path = self.fifo_path(session);
                     let _ = fs::remove_file(&path);
                     mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
