@@ -64,8 +64,9 @@ fn an_answer_that_was_cut_in_half_is_not_half_of_the_next() {
     session.message(4, connection, welcome(true));
     session.message(4, connection, ToClient::Synced);
     let output = session.take_output();
-    let (_, hello) = frame::first(&output, frame::MAX).unwrap().expect("Hello is whole");
-    let (again, _) = frame::first(&output[hello..], frame::MAX).unwrap().expect("the question follows");
+    let (_, hello) = frame::first(&output, frame::MAX).expect("it is short").expect("Hello is whole");
+    let (again, _) =
+        frame::first(&output[hello..], frame::MAX).expect("it is short").expect("the question follows");
     assert!(matches!(ToServer::decode(again), Ok(ToServer::Query { rid: 1, .. })), "it is asked again");
     session.message(5, connection, part(1, &[b"a", b"b"], true));
     session.message(5, connection, part(1, &[b"c"], false));

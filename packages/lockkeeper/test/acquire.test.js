@@ -398,6 +398,20 @@ test('lock.signal that is asked for only after the theft is aborted', async () =
   assert.equal(await lock.release(), false);
 });
 
+test('lock.held is true until the lock is released or stolen', async () => {
+  const lock = await acquire(unique());
+  assert.equal(lock.held, true);
+  await lock.release();
+  assert.equal(lock.held, false);
+  const stolen = await acquire(unique());
+  const thief = await locks.acquire(stolen.name, { steal: true });
+  await until(() => !stolen.held);
+  assert.deepEqual([thief.held, stolen.signal.aborted], [true, true]);
+  await thief.release();
+  const { get } = Object.getOwnPropertyDescriptor(Lock.prototype, 'held');
+  assert.throws(() => get.call({}), TypeError);
+});
+
 test('lock.signal does not abort when the lock is released', async () => {
   const lock = await acquire(unique());
   const { signal } = lock;
