@@ -99,7 +99,7 @@ fn a_new_daemon_gives_everybody_a_whole_ttl() {
     }
 }
 
-/// S1: a session resumes late in its ttl, and is cut at once. Its client counts from the Hello that was answered.
+/// A session resumes late in its ttl, and is cut at once. Its client counts from the Hello that was answered.
 #[test]
 fn a_session_that_is_resumed_and_cut_has_a_whole_ttl_from_then() {
     for restart in [false, true] {
@@ -124,7 +124,7 @@ fn a_session_that_is_resumed_and_cut_has_a_whole_ttl_from_then() {
     }
 }
 
-/// S2: whoever resumes twice has what whoever resumes once has.
+/// The state does not depend on how often a client resumes.
 #[test]
 fn a_session_that_is_resumed_again_after_a_restart_has_lost_nothing() {
     for stop in [Daemon::kill, Daemon::stop] {
@@ -146,7 +146,7 @@ fn a_session_that_is_resumed_again_after_a_restart_has_lost_nothing() {
     }
 }
 
-/// S3: the daemon is restarted with a shorter ttl. The client counts by the longer one until it has the Welcome.
+/// The daemon is restarted with a shorter ttl. The client counts by the longer one until it has the Welcome.
 #[test]
 fn a_shorter_ttl_counts_once_its_welcome_is_acknowledged() {
     for heard in [false, true] {
@@ -199,7 +199,7 @@ fn a_longer_ttl_counts_from_the_hello_on() {
     assert_eq!(other.queue_of("a"), [(client.id.clone(), true)]);
 }
 
-/// S9: robbed while it was cut off, then the daemon is killed.
+/// The lock is stolen while its holder is cut off, then the daemon is killed.
 #[test]
 fn who_was_robbed_while_cut_off_is_told_after_a_restart() {
     for stop in [Daemon::kill, Daemon::stop] {
