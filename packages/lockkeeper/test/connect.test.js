@@ -47,7 +47,7 @@ for (const reach of reaches) {
     await hold(one, 'a');
     const free = (manager) => manager.request('a', { ifAvailable: true }, (lock) => lock !== null);
     assert.deepEqual([await free(one), await free(other), await free(locks)], [false, true, true]);
-    await assert.rejects(connect(url, { bucket: 'a/b' }), { name: 'NetworkError' });
+    await assert.rejects(connect(url, { bucket: 'a\tb' }), { name: 'NetworkError' });
   });
 
   for (const signal of ['SIGKILL', 'SIGTERM']) {
