@@ -115,7 +115,7 @@ fn a_state_directory_that_cannot_be_used_is_refused_in_words() {
     fs::write(damaged.join("tokens"), "no number").expect("it is ours");
     let refused = user.run(&["serve", "--socket", socket]);
     assert_eq!(refused.status.code(), Some(69));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is damaged"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is of an earlier version"));
 }
 
 #[test]

@@ -55,8 +55,8 @@ pub struct Config {
 /// A way to break the protocol, which the check is to notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mutation {
-    /// A daemon that was killed does not know who had sessions, and waits for nobody.
-    NoGrace,
+    /// A daemon that was killed loses its log: the next one knows no sessions.
+    Forgetful,
     /// Workers go on with locks of which they were told that they are lost.
     Stubborn,
 }
@@ -250,10 +250,12 @@ impl<'a> Driver<'a> {
 
     fn kill_daemon(&mut self) -> io::Result<()> {
         self.take_daemon().kill()?;
-        if self.config.mutation == Some(Mutation::NoGrace) {
-            match fs::remove_file(self.stage.state().join("sessions")) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-                _ => {}
+        if self.config.mutation == Some(Mutation::Forgetful) {
+            for entry in fs::read_dir(self.stage.state())? {
+                let path = entry?.path();
+                if path.is_file() {
+                    fs::remove_file(path)?;
+                }
             }
         }
         Ok(())
@@ -388,12 +390,9 @@ impl<'a> Driver<'a> {
                 Err(error) => self.violate(Rule::Leftover, format!("the {life} daemon: {error}")),
             }
             self.end_daemon()?;
-            // Whoever asked has just ended its session: of that the daemon may not have heard.
-            let own = format!(" {} ", std::process::id());
-            let sessions = fs::read_to_string(self.stage.state().join("sessions"))?;
-            let others = |line: &&str| line.starts_with("open ") && !line.contains(&own);
-            for session in sessions.lines().filter(others) {
-                self.violate(Rule::Leftover, format!("a session is left: {session}"));
+            // A session that ends takes its FIFO along.
+            for fifo in fs::read_dir(self.stage.state().join("fifo"))? {
+                self.violate(Rule::Leftover, format!("a session is left: {}", fifo?.path().display()));
             }
             if life == "last" {
                 self.start_daemon()?;

@@ -26,7 +26,7 @@ The kinds of faults: kill-daemon, end-daemon, kill-in-start, kill-in-end, kill-w
 stop-across, cut, cut-stopped, stop-daemon; with --network, silence.
 
 To see that the check notices:
-  lockkeeper-faults --mutate no-grace         a daemon that has been killed forgets who had sessions
+  lockkeeper-faults --mutate forgetful        a daemon that has been killed forgets who had sessions
   lockkeeper-faults --mutate stubborn         clients that are told that their locks are lost go on"
 )]
 struct Args {

@@ -97,16 +97,10 @@ fn notices(mut config: Config) {
 }
 
 #[test]
-fn the_check_notices_a_daemon_without_grace() {
+fn the_check_notices_a_daemon_that_loses_its_log() {
     let _one = one_at_a_time();
     let kinds = ["kill-daemon", "stop-across"];
-    notices(Config { mutation: Some(Mutation::NoGrace), ..config("no-grace", 20, &kinds) });
-}
-
-#[test]
-fn the_check_notices_a_client_that_goes_on_with_what_it_lost() {
-    let _one = one_at_a_time();
-    notices(Config { mutation: Some(Mutation::Stubborn), ..config("stubborn", 40, &["cut"]) });
+    notices(Config { mutation: Some(Mutation::Forgetful), ..config("forgetful", 20, &kinds) });
 }
 
 #[test]
