@@ -383,7 +383,7 @@ mod restarts {
     fn far(ttl: Duration) -> (Daemon, Locks) {
         let daemon = Daemon::on_network_with(|config| config.ttl = ttl);
         drop(daemon.connect());
-        let locks = Locks::connect(format!("ws://{}", daemon.address())).blocking().unwrap();
+        let locks = Locks::connect(format!("ws://{}", daemon.address())).blocking().expect("it serves");
         (daemon, locks)
     }
 
