@@ -97,7 +97,7 @@ pub(crate) struct Run {
     /// Time between SIGTERM and SIGKILL for a command whose lock was stolen
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     pub(crate) grace: Duration,
-    /// The lease to ask for, on a network: the lock is free so long after this machine is lost
+    /// The lease to ask for, on a network
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) ttl: Option<Duration>,
     /// Say nothing while waiting, nor when the lock is not to be had

@@ -14,7 +14,7 @@ fn said(user: &User, args: &[&str]) -> String {
 #[test]
 fn every_command_teaches_with_examples() {
     let user = User::new();
-    for command in ["run", "query", "inspect", "release", "top", "completions", "man"] {
+    for command in ["run", "query", "inspect", "release", "top", "state", "completions", "man"] {
         let help = said(&user, &[command, "--help"]);
         assert!(help.contains(&format!("  lockkeeper {command} ")), "{help}");
         // Lines that a terminal would break are hard to read.
