@@ -94,7 +94,7 @@ pub(crate) struct Run {
     /// A label that others see [default: user@host: COMMAND]
     #[arg(long, value_name = "TEXT")]
     pub(crate) info: Option<String>,
-    /// Time between SIGTERM and SIGKILL for a command whose lock was stolen
+    /// Time from SIGTERM to SIGKILL when the lock was stolen
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     pub(crate) grace: Duration,
     /// The lease to ask for, on a network
