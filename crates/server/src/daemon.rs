@@ -127,8 +127,12 @@ impl Daemon {
         let damaged = |error: Damaged| Error::Damaged(config.state_dir.clone(), error.to_string());
         let crash = recovered.crash;
         let state = replay(recovered).map_err(damaged)?;
-        let fifos = Fifos::open(&config.state_dir, boot)
-            .map_err(|error| Error::File(config.state_dir.join("fifo"), error))?;
+        let fifos = Fifos::open(&config.state_dir, boot);
+        let fifos = fifos.and_then(|fifos| {
+            fifos.remove_others(|session| state.session(session).is_some())?;
+            Ok(fifos)
+        });
+        let fifos = fifos.map_err(|error| Error::File(config.state_dir.join("fifo"), error))?;
         let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
         let ttl = Ttl {
             default: millis(config.ttl),

@@ -46,6 +46,18 @@ impl Fifos {
         Ok(Self { dir, boot })
     }
 
+    /// Removes what is left of sessions that ended when the daemon was killed before it could.
+    pub(crate) fn remove_others(&self, is_session: impl Fn(SessionId) -> bool) -> io::Result<()> {
+        for entry in fs::read_dir(&self.dir)? {
+            let entry = entry?;
+            let session = entry.file_name().to_str().and_then(|name| u64::from_str_radix(name, 16).ok());
+            if session.is_none_or(|session| !is_session(session)) {
+                fs::remove_file(entry.path())?;
+            }
+        }
+        Ok(())
+    }
+
     fn path(&self, session: SessionId) -> PathBuf {
         self.dir.join(format!("{session:016x}"))
     }

@@ -150,7 +150,7 @@ pub enum Action {
         /// The FIFO.
         fifo: Fifo,
     },
-    /// The session ended: its FIFO can be removed.
+    /// The session ended, and that is committed: its FIFO can be removed.
     RemoveFifo {
         /// The session.
         session: SessionId,
@@ -187,6 +187,8 @@ pub struct Server {
     /// Connections with something to send.
     ready: VecDeque<ConnectionId>,
     actions: VecDeque<Action>,
+    /// Sessions that ended, with the round of their end: until that is committed, they may not have ended.
+    removals: VecDeque<(u64, SessionId)>,
     /// Of the input being handled. Empty between inputs.
     effects: Vec<Effect>,
     /// Milliseconds since the epoch, for display.
@@ -246,6 +248,7 @@ impl Server {
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
             actions: VecDeque::new(),
+            removals: VecDeque::new(),
             effects: Vec::new(),
             wall,
             full: None,
@@ -775,7 +778,11 @@ impl Server {
 
     /// What only the driver can do.
     pub fn next_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        let committed = self.committed;
+        self.actions.pop_front().or_else(|| {
+            let (_, session) = self.removals.pop_front_if(|(round, _)| *round <= committed)?;
+            Some(Action::RemoveFifo { session })
+        })
     }
 
     /// The session of a connection.

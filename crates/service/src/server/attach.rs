@@ -308,7 +308,7 @@ impl Server {
                 self.close_quietly(connection);
             }
         }
-        self.actions.push_back(Action::RemoveFifo { session });
+        self.removals.push_back((self.round, session));
     }
 
     /// Stops: every connection is told so, and no new one is taken. What is recorded is still to be committed.
