@@ -376,10 +376,8 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        if self.config.network > 0 {
-            // Of those that were killed, the daemon knows no earlier.
-            thread::sleep(self.config.ttl + Duration::from_millis(200));
-        }
+        // Sessions on the network, and those that were killed before they had their FIFO, have a lease.
+        thread::sleep(self.config.ttl + Duration::from_millis(200));
         for life in ["last", "next"] {
             match self.query(2 * self.config.ttl) {
                 Ok(entries) if entries.is_empty() => {}
