@@ -22,11 +22,11 @@ pub(crate) fn fuzz(args: &[&str]) -> Result {
         [target, seconds] => (Some(target), Some(seconds)),
         _ => return Err("fuzz takes a target and a number of seconds".into()),
     };
+    if let Some(target) = chosen.filter(|target| !targets.iter().any(|name| name == target)) {
+        return Err(format!("no target {target}; there are {}", targets.join(", ")));
+    }
     build()?;
     if let Some(target) = chosen {
-        if !targets.iter().any(|name| name == target) {
-            return Err(format!("no target {target}; there are {}", targets.join(", ")));
-        }
         return fuzz_one(target, seconds);
     }
     loop {

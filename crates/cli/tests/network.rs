@@ -27,12 +27,14 @@ struct Server {
 
 impl Server {
     fn start(args: &[&str]) -> Self {
-        Self::start_as(User::new(), args)
+        // Others listen at 127.0.0.1, and connections start there. They cannot be given the port of a daemon that is about to be
+        // started again.
+        Self::start_as(User::new(), args, "127.0.0.2:0")
     }
 
-    fn start_as(user: User, args: &[&str]) -> Self {
+    fn start_as(user: User, args: &[&str], address: &str) -> Self {
         let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        let (child, address) = launch(&user, &args, "127.0.0.1:0");
+        let (child, address) = launch(&user, &args, address);
         Self { user, args, child, address }
     }
 
@@ -239,7 +241,7 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
 
     let text = |path: &PathBuf| path.to_str().expect("it is text").to_owned();
     let args = ["--tls-cert", &text(&cert), "--tls-key", &text(&key), "--keys", &text(&keys)];
-    let server = Server::start_as(user, &args);
+    let server = Server::start_as(user, &args, "127.0.0.1:0");
     let port = server.address.rsplit(':').next().expect("it has one");
     let run = |env: &[(&str, &PathBuf)]| {
         let mut command = server.user.command(&["run", "a", "--", "echo", "mine"]);
