@@ -120,7 +120,8 @@ impl<'a> Driver<'a> {
         let facts = Facts { ttl: config.ttl, ..Facts::default() };
         let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
         // Free a moment ago, and of this run in all lives of the daemon.
-        let free = || TcpListener::bind("127.0.0.1:0")?.local_addr();
+        // Not an address that connections of this machine come from: one could have the port while the daemon is down.
+        let free = || TcpListener::bind("127.0.0.2:0")?.local_addr();
         let port = (config.network > 0).then(free).transpose()?;
         let network = |_| Network::to(port.expect("somebody is on the network"));
         let networks = (0..config.network).map(network).collect::<io::Result<_>>()?;
