@@ -658,11 +658,11 @@ impl Server {
     }
 
     fn send_broken(&mut self, session: SessionId, number: u64, rid: u64, cause: Cause) {
-        let by = self.state.notices(session).find_map(|(at, notice)| match notice {
-            crate::Notice::Broken { by, .. } if at == number => Some(by.clone()),
+        let by = match self.state.notice(session, number) {
+            Some(crate::Notice::Broken { by, .. }) if !by.is_empty() => Some(by.clone()),
             _ => None,
-        });
-        let by = by.as_deref().filter(|by| !by.is_empty());
+        };
+        let by = by.as_deref();
         self.send(session, &ToClient::Broken { number, rid, cause, by });
     }
 

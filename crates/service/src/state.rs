@@ -342,6 +342,11 @@ impl State {
         })
     }
 
+    /// What a session was told under a number, unless it has acknowledged it.
+    pub(crate) fn notice(&self, session: SessionId, number: u64) -> Option<&Notice> {
+        self.sessions.get(&session)?.notices.get(&number)
+    }
+
     /// What a session has not acknowledged, by number.
     pub fn notices(&self, session: SessionId) -> impl Iterator<Item = (u64, &Notice)> {
         let session = self.sessions.get(&session);
