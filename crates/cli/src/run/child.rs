@@ -23,12 +23,12 @@ use signal_hook::{
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io,
+    io::{self, Write as _},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::{net::UnixStream, process::CommandExt},
     },
-    process::{Command, ExitCode},
+    process::{self, Command, ExitCode},
     sync::mpsc::{Receiver, Sender},
     thread,
     time::{Duration, Instant},
@@ -54,20 +54,21 @@ pub(super) fn run(
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
-    let child = start(inherited, args, token, sender)?;
+    let child = start(inherited, args, token, sender, None)?;
     child.watch(args, news, None)
 }
 
-/// Starts the command.
+/// Starts the command. The guardian is told of it before it is executed.
 pub(super) fn start(
     inherited: OwnedFd,
     args: &Run,
     token: u64,
     sender: &Sender<News>,
+    guardian: Option<&UnixStream>,
 ) -> Result<Child, Failure> {
     // Before there is a command: none of its signals is missed, and none ends `run` alone.
     listen(sender).map_err(system)?;
-    Child::spawn(inherited, args, token)
+    Child::spawn(inherited, args, token, guardian)
 }
 
 pub(super) fn system(error: io::Error) -> Failure {
@@ -93,6 +94,21 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
+/// Has the new process tell the guardian its number before it becomes the command. If `run` did it, it could be killed
+/// in between, and the guardian would release the lock of a command that runs.
+#[allow(unsafe_code)]
+fn tell_guardian(command: &mut Command, mut guardian: UnixStream, leads: bool) {
+    let tell = move || {
+        let mut line = [0; 32];
+        let mut rest = &mut line[..];
+        writeln!(rest, "command {} {leads}", process::id())?;
+        let free = rest.len();
+        guardian.write_all(&line[..line.len() - free])
+    };
+    // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls getpid and write.
+    unsafe { command.pre_exec(tell) };
+}
+
 pub(super) struct Child {
     pub(super) pid: Pid,
     /// Whether it leads a process group of its own.
@@ -101,7 +117,12 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts the command. It inherits a descriptor and nothing else: as long as that is open, the command is alive.
-    fn spawn(inherited: OwnedFd, args: &Run, token: u64) -> Result<Self, Failure> {
+    fn spawn(
+        inherited: OwnedFd,
+        args: &Run,
+        token: u64,
+        guardian: Option<&UnixStream>,
+    ) -> Result<Self, Failure> {
         let inherit = |descriptor: OwnedFd| -> rustix::io::Result<OwnedFd> {
             let inherited = fcntl_dupfd_cloexec(descriptor.as_fd(), 3)?;
             fcntl_setfd(&inherited, FdFlags::empty())?;
@@ -114,6 +135,9 @@ impl Child {
         command.args(arguments).env("LOCKKEEPER_TOKEN", token.to_string());
         if leads {
             command.process_group(0);
+        }
+        if let Some(guardian) = guardian {
+            tell_guardian(&mut command, guardian.try_clone().map_err(system)?, leads);
         }
         match command.spawn() {
             Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
@@ -128,6 +152,12 @@ impl Child {
                 Err((code, format!("{program}: {error}{hint}")))
             }
         }
+    }
+
+    /// What the guardian is told of the command.
+    pub(super) fn parse(line: &str) -> Option<Self> {
+        let (pid, leads) = line.strip_prefix("command ")?.split_once(' ')?;
+        Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, leads: leads == "true" })
     }
 
     /// Waits for the command, hands signals on to it, and ends it if its lock is lost. `orphaned` is how long it has to

@@ -21,7 +21,7 @@ use crate::{
 };
 use lockkeeper_client::{Callbacks, Endpoint, Options, Outcome, Session, Transfer, Update};
 use lockkeeper_core::Cause;
-use rustix::process::{Pid, Signal};
+use rustix::process::Signal;
 use std::{
     env,
     io::{self, BufRead, BufReader, Write, stdin},
@@ -85,10 +85,7 @@ pub(super) fn run(
             Some(_) => {}
         }
     }
-    let child = start(command_end, args, token, sender)?;
-    let pid = child.pid.as_raw_nonzero();
-    // If it is gone already, its report says so.
-    let _ = writeln!(control, "command {pid} {}", u8::from(child.leads));
+    let child = start(command_end, args, token, sender, Some(&control))?;
     // A guardian that has not ended the command was silent for less than half a ttl, and it is lost at three quarters.
     let ended = child.watch(args, news, Some(ttl / 5))?;
     let _ = writeln!(control, "release");
@@ -218,25 +215,21 @@ impl Guardian {
                 Ok(Input::Lock(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(ExitCode::SUCCESS),
             }
-            // `run` says when the command has ended; without it, the pipe does.
-            if self.alone && (self.over || self.child.is_none()) {
+            // `run` says when the command has ended; without it, the pipe does. `run` has an end of that until it is gone.
+            if self.alone && self.over {
                 return self.release(inputs);
             }
         }
     }
 
     fn on_line(&mut self, line: &str) {
-        let words: Vec<&str> = line.split(' ').collect();
-        match words[..] {
-            ["grace", millis] => self.grace = Duration::from_millis(millis.parse().unwrap_or(0)),
-            ["command", pid, leads] => {
-                let pid = pid.parse().ok().and_then(Pid::from_raw);
-                self.child = pid.map(|pid| Child { pid, leads: leads == "1" });
-                if self.warned {
-                    self.end(Signal::TERM);
-                }
+        if let Some(millis) = line.strip_prefix("grace ") {
+            self.grace = Duration::from_millis(millis.parse().unwrap_or(0));
+        } else if let Some(child) = Child::parse(line) {
+            self.child = Some(child);
+            if self.warned {
+                self.end(Signal::TERM);
             }
-            _ => {}
         }
     }
 
