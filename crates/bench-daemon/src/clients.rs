@@ -187,11 +187,19 @@ impl Raw {
         let (rid, name) = (self.rid, Some(name.as_bytes()));
         self.say(&ToServer::Query { ack: 1, rid, name, deadlocks: false });
         self.send();
-        let message = self.message();
-        let bytes = message.len();
-        match ToClient::decode(message).expect("a message") {
-            ToClient::Snapshot { entries, .. } => (entries.len(), bytes),
-            other => panic!("not a snapshot: {other:?}"),
+        let (mut count, mut bytes) = (0, 0);
+        loop {
+            let message = self.message();
+            bytes += message.len();
+            match ToClient::decode(message).expect("a message") {
+                ToClient::Snapshot { entries, more, .. } => {
+                    count += entries.len();
+                    if !more {
+                        return (count, bytes);
+                    }
+                }
+                other => panic!("not a snapshot: {other:?}"),
+            }
         }
     }
 
@@ -346,11 +354,21 @@ impl Pipeline for Redis {
     }
 }
 
-/// Advisory locks of a session, by prepared statements.
+/// Prepared statements with the number of a resource.
 pub struct Postgres(Wire);
 
 impl Postgres {
-    pub fn connect(socket: &Path) -> Self {
+    /// Advisory locks of a session.
+    pub fn advisory(socket: &Path) -> Self {
+        Self::connect(socket, "SELECT pg_advisory_lock($1)", "SELECT pg_advisory_unlock($1)")
+    }
+
+    /// A row that is committed for each lock.
+    pub fn rows(socket: &Path) -> Self {
+        Self::connect(socket, "INSERT INTO locks VALUES ($1)", "DELETE FROM locks WHERE name = $1")
+    }
+
+    fn connect(socket: &Path, acquire: &str, release: &str) -> Self {
         let mut postgres = Self(Wire::connect(socket));
         let parameters = b"user\0bench\0database\0postgres\0\0";
         let length = u32::try_from(8 + parameters.len()).expect("short");
@@ -358,8 +376,7 @@ impl Postgres {
         postgres.0.output.extend(196_608u32.to_be_bytes());
         postgres.0.output.extend(parameters);
         postgres.round_trip();
-        for (statement, sql) in [("l", "SELECT pg_advisory_lock($1)"), ("u", "SELECT pg_advisory_unlock($1)")]
-        {
+        for (statement, sql) in [("l", acquire), ("u", release)] {
             postgres.message(b'P', &[statement.as_bytes(), b"\0", sql.as_bytes(), b"\0\0\0"]);
             postgres.message(b'S', &[]);
             postgres.round_trip();

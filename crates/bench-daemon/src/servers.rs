@@ -41,14 +41,27 @@ pub struct Server {
 }
 
 impl Server {
-    /// The daemon beside this program, in a directory of this name.
-    pub fn lockkeeper(stage: &Stage, name: &str) -> Self {
+    /// The daemon beside this program, in a directory of this name: what was there before goes on.
+    pub fn lockkeeper(stage: &Stage, name: &str, args: &[&str]) -> Self {
         let dir = stage.0.join(name);
-        fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the daemon");
+        fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).expect("a directory for the daemon");
         let (socket, state) = (dir.join("daemon.sock"), dir.join("state"));
         let mut command = Command::new(beside("lockkeeper"));
-        command.arg("serve").arg("--socket").arg(&socket).arg("--state-dir").arg(state);
+        command.arg("serve").arg("--socket").arg(&socket).arg("--state-dir").arg(state).args(args);
         Self::start(&mut command, socket, "Lockkeeper".into())
+    }
+
+    /// The files of the daemon's log, with their lengths.
+    pub fn log(&self) -> Vec<(String, u64)> {
+        let files = fs::read_dir(self.socket.with_file_name("state")).expect("it has a log").flatten();
+        files
+            .filter_map(|file| Some((file.file_name().into_string().ok()?, file.metadata().ok()?.len())))
+            .collect()
+    }
+
+    /// Kills it, as `kill -9` does.
+    pub fn kill(mut self) {
+        self.child.kill().expect("it runs");
     }
 
     /// This program, as an echo.
@@ -61,11 +74,14 @@ impl Server {
         )
     }
 
-    pub fn redis(stage: &Stage) -> Self {
-        let socket = stage.0.join("redis.sock");
+    /// With `sync`, an answer means that what it says is on disk.
+    pub fn redis(stage: &Stage, sync: bool) -> Self {
+        let dir = stage.0.join(if sync { "redis-sync" } else { "redis" });
+        fs::create_dir(&dir).expect("a directory for Redis");
+        let socket = dir.join("redis.sock");
         let mut command = Command::new("redis-server");
-        command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
-        command.arg("--dir").arg(&stage.0);
+        command.args(["--port", "0", "--save", "", "--appendonly", if sync { "yes" } else { "no" }]);
+        command.args(["--appendfsync", "always", "--unixsocket"]).arg(&socket).arg("--dir").arg(&dir);
         let version = said(Command::new("redis-server").arg("--version"));
         let version = version.split_whitespace().find_map(|word| word.strip_prefix("v=")).unwrap_or("?");
         Self::start(&mut command, socket, format!("Redis {version}"))
@@ -111,6 +127,8 @@ impl Server {
             assert!(Instant::now() < deadline, "PostgreSQL does not serve");
             thread::sleep(Duration::from_millis(50));
         }
+        let table = "CREATE TABLE locks (name bigint PRIMARY KEY)";
+        said(command("psql").arg("-q").arg("-h").arg(&dir).args(["-U", "bench", "-c", table, "postgres"]));
         server
     }
 

@@ -63,6 +63,11 @@ impl Dir {
         &self.path
     }
 
+    /// Another handle, with which names can be made durable.
+    pub(crate) fn handle(&self) -> io::Result<File> {
+        self.handle.try_clone()
+    }
+
     /// Makes names that were added, changed or removed durable.
     pub(crate) fn sync(&self) -> io::Result<()> {
         self.handle.sync_all()

@@ -2,15 +2,15 @@
 
 use crate::{
     Config,
-    dir::{Dir, remove, segment_path, snapshot_path},
+    dir::{Dir, segment_path, snapshot_path},
     error::Full,
     format::FRAME,
     mark::{Mark, MarkFile, Stored},
     recover::sync_segments,
     segment::{STEP, Segment},
-    snapshot::SnapshotWriter,
+    snapshot::{FinishedSnapshot, SnapshotWriter},
 };
-use std::{io, mem};
+use std::{io, mem, path::PathBuf};
 
 /// Bytes that a record takes beside its own. [`Log::reserve`] adds them for one record.
 pub const RECORD_OVERHEAD: usize = 4;
@@ -42,7 +42,6 @@ pub struct Log {
     frame: Vec<u8>,
     /// The position of the last record that was committed.
     committed: u64,
-    snapshot: Option<Begun>,
     /// Whether a write has failed, after which it is not known what is in the files.
     failed: bool,
 }
@@ -61,20 +60,12 @@ pub(crate) struct Chain {
     pub(crate) snapshot: Option<u64>,
 }
 
-/// A snapshot that has begun.
-struct Begun {
-    writer: SnapshotWriter,
-    /// What `Chain::bytes` was at its position.
-    bytes: u64,
-}
-
 impl Log {
     pub(crate) fn new(dir: Dir, config: Config, marks: MarkFile, chain: Chain) -> Self {
         Self {
             rotate_at: config.segment_bytes,
             committed: chain.position,
             frame: vec![0; FRAME],
-            snapshot: None,
             failed: false,
             dir,
             config,
@@ -167,61 +158,32 @@ impl Log {
     }
 
     /// Begins a snapshot of the state at the current position, after committing what was appended.
-    /// One that had begun is abandoned. Appends and commits can go on.
+    /// Appends and commits can go on. One that had begun before has to be dropped first.
     ///
     /// # Errors
     ///
     /// There is no snapshot; the log goes on without. If it was the commit that failed, so does the
     /// next one.
-    pub fn begin_snapshot(&mut self) -> io::Result<()> {
-        self.abandon_snapshot();
+    pub fn begin_snapshot(&mut self) -> io::Result<SnapshotWriter> {
         let position = self.commit()?;
         if self.chain.firsts.last() != Some(&(position + 1)) {
             self.rotate()?;
         }
-        let writer = SnapshotWriter::create(&self.dir, position)?;
-        self.snapshot = Some(Begun { writer, bytes: self.chain.bytes });
-        Ok(())
+        SnapshotWriter::create(&self.dir, position, self.chain.bytes)
     }
 
-    /// Adds a chunk to the snapshot that has begun. Once for each MiB, it waits for the disk.
-    ///
-    /// # Errors
-    ///
-    /// The snapshot is abandoned; the log goes on without.
-    pub fn snapshot_chunk(&mut self, chunk: &[u8]) -> io::Result<()> {
-        let begun = self.snapshot.as_mut().ok_or_else(no_snapshot)?;
-        begun.writer.write(chunk).inspect_err(|_| self.snapshot = None)
-    }
-
-    /// Completes the snapshot and removes what it replaces: earlier ones, and the segments with the
-    /// records up to its position. Until it returns, recovery takes the snapshot before.
-    ///
-    /// # Errors
-    ///
-    /// The snapshot is abandoned, or is complete and nothing was removed. The log goes on.
-    pub fn finish_snapshot(&mut self) -> io::Result<()> {
-        let Begun { writer, bytes } = self.snapshot.take().ok_or_else(no_snapshot)?;
-        let position = writer.position();
-        writer.finish(&self.dir)?;
+    /// Has a snapshot take the place of earlier ones, and of the segments with the records up to its position. Returns
+    /// the files that nobody needs any more, to be removed at leisure: the next start removes what is left of them.
+    pub fn replace(&mut self, finished: FinishedSnapshot) -> Vec<PathBuf> {
+        let FinishedSnapshot { position, bytes } = finished;
         let dir = self.dir.path();
-        // What cannot be removed now is removed by the next snapshot or the next start.
-        self.chain.firsts.retain(|first| *first > position || remove(&segment_path(dir, *first)).is_err());
-        if let Some(earlier) = self.chain.snapshot.replace(position).filter(|earlier| *earlier != position) {
-            let _ = remove(&snapshot_path(dir, earlier));
-        }
+        let replaced = self.chain.firsts.iter().position(|first| *first > position).unwrap_or_default();
+        let mut obsolete: Vec<PathBuf> =
+            self.chain.firsts.drain(..replaced).map(|first| segment_path(dir, first)).collect();
+        let earlier = self.chain.snapshot.replace(position).filter(|earlier| *earlier != position);
+        obsolete.extend(earlier.map(|earlier| snapshot_path(dir, earlier)));
         self.chain.bytes -= bytes;
-        Ok(())
-    }
-
-    /// Drops the snapshot that has begun, if there is one.
-    pub fn abandon_snapshot(&mut self) {
-        self.snapshot = None;
-    }
-
-    /// Whether a snapshot has begun and is neither finished nor abandoned.
-    pub fn is_taking_snapshot(&self) -> bool {
-        self.snapshot.is_some()
+        obsolete
     }
 
     /// How many bytes a recovery would read after the newest complete snapshot.
@@ -270,13 +232,8 @@ impl Log {
     ///
     /// The log is as after a kill.
     pub fn close(mut self) -> io::Result<()> {
-        self.abandon_snapshot();
         self.commit()?;
         sync_segments(&self.dir, &self.chain.firsts)?;
         self.marks.store(Stored { closed: true, ..self.marks.stored() })
     }
-}
-
-fn no_snapshot() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidInput, "no snapshot has begun")
 }

@@ -20,30 +20,44 @@ const CLOSING: u64 = u64::MAX;
 /// How much is written before it is synced, so that no sync takes long.
 const SLICE: u64 = 1 << 20;
 
-/// A snapshot that is being written. Until [`finish`](Self::finish) it is not there.
-pub(crate) struct SnapshotWriter {
+/// A snapshot that is being written, by any thread: waiting for the disk need not hold up commits. Until
+/// [`finish`](Self::finish) it is not there, and one that is dropped leaves nothing. There is one at a time.
+pub struct SnapshotWriter {
     position: u64,
+    /// What the log had at its position, since the snapshot before.
+    replaces: u64,
     file: BufWriter<File>,
-    /// Its name until it is complete.
+    dir: File,
+    /// Its name, and its name until it is complete.
+    path: PathBuf,
     new: PathBuf,
     chunks: u64,
     unsynced: u64,
     buffer: Vec<u8>,
 }
 
+/// A snapshot that is complete. [`Log::replace`](crate::Log::replace) has it take the place of what was before it.
+#[derive(Debug)]
+pub struct FinishedSnapshot {
+    pub(crate) position: u64,
+    pub(crate) bytes: u64,
+}
+
 impl SnapshotWriter {
-    pub(crate) fn create(dir: &Dir, position: u64) -> io::Result<Self> {
-        let new = unfinished(&snapshot_path(dir.path(), position));
+    pub(crate) fn create(dir: &Dir, position: u64, replaces: u64) -> io::Result<Self> {
+        let path = snapshot_path(dir.path(), position);
+        let (new, dir) = (unfinished(&path), dir.handle()?);
         let mut file = BufWriter::with_capacity(64 << 10, create(&new)?);
         file.write_all(&header(SNAPSHOT, position, 0))?;
-        Ok(Self { position, file, new, chunks: 0, unsynced: 0, buffer: Vec::new() })
+        Ok(Self { position, replaces, file, dir, path, new, chunks: 0, unsynced: 0, buffer: Vec::new() })
     }
 
-    pub(crate) fn position(&self) -> u64 {
-        self.position
-    }
-
-    pub(crate) fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
+    /// Adds a chunk. Once for each MiB, it waits for the disk.
+    ///
+    /// # Errors
+    ///
+    /// The snapshot has to be dropped; the log goes on without.
+    pub fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         self.chunks += 1;
         self.write_frame(self.chunks, chunk)?;
         if self.unsynced >= SLICE {
@@ -53,12 +67,17 @@ impl SnapshotWriter {
     }
 
     /// Makes the snapshot durable, then visible.
-    pub(crate) fn finish(mut self, dir: &Dir) -> io::Result<()> {
+    ///
+    /// # Errors
+    ///
+    /// There is no snapshot, or it is not known to be durable. The log goes on without.
+    pub fn finish(mut self) -> io::Result<FinishedSnapshot> {
         self.write_frame(CLOSING, &self.chunks.to_le_bytes())?;
         self.file.flush()?;
         self.file.get_ref().sync_all()?;
-        fs::rename(&self.new, snapshot_path(dir.path(), self.position))?;
-        dir.sync()
+        fs::rename(&self.new, &self.path)?;
+        self.dir.sync_all()?;
+        Ok(FinishedSnapshot { position: self.position, bytes: self.replaces })
     }
 
     fn write_frame(&mut self, number: u64, content: &[u8]) -> io::Result<()> {

@@ -10,6 +10,7 @@ use crate::{
     clock,
     fifo::{self, Fifos, Life},
     metrics,
+    snapshot::{self, Progress, Snapshot},
     spin::Spin,
 };
 use lockkeeper_log::{Log, Mark, Priority};
@@ -77,7 +78,7 @@ pub(crate) struct Daemon {
     /// How many grants there were when the mark was last looked at.
     granted_at_mark: u64,
     snapshot_at: u64,
-    snapshot_bytes: u64,
+    snapshot: Option<Snapshot>,
     /// The machine crashed, and until then nothing is granted. Set until the log knows that this is done.
     unsettled: Option<Micros>,
     /// The deadline that is waited for.
@@ -175,7 +176,7 @@ impl Daemon {
             sync: config.sync,
             granted_at_mark: 0,
             snapshot_at: SNAPSHOT_AT,
-            snapshot_bytes: 0,
+            snapshot: None,
             unsettled: blind_until,
             first_deadline: None,
             stopping: false,
@@ -504,38 +505,45 @@ impl Daemon {
     /// Replaces a long log by a snapshot, a slice at a time. Nothing is uncommitted here.
     fn go_on_with_snapshot(&mut self) {
         let Some(log) = self.log.as_mut().filter(|_| self.failure.is_none()) else { return };
-        if !log.is_taking_snapshot() {
-            if log.bytes_since_snapshot() < self.snapshot_at {
-                return;
-            }
-            self.snapshot_bytes = 0;
-            match log.begin_snapshot() {
-                Ok(()) => self.server.state_mut().begin_snapshot(),
+        let snapshot = match &mut self.snapshot {
+            Some(snapshot) => snapshot,
+            None if log.bytes_since_snapshot() < self.snapshot_at => return,
+            none => match log.begin_snapshot().and_then(Snapshot::begin) {
+                Ok(snapshot) => {
+                    self.server.state_mut().begin_snapshot();
+                    none.insert(snapshot)
+                }
                 Err(error) => {
                     tracing::warn!(%error, "a snapshot cannot be begun");
                     self.snapshot_at = log.bytes_since_snapshot() * 2;
                     return;
                 }
+            },
+        };
+        match snapshot.progress() {
+            Ok(Progress::Finished(finished)) => {
+                tracing::debug!(bytes = snapshot.bytes, "snapshot taken");
+                self.snapshot_at = SNAPSHOT_AT.max(2 * snapshot.bytes);
+                snapshot::remove(log.replace(finished));
+                self.snapshot = None;
+                return;
             }
-        }
-        let mut chunk = Vec::new();
-        let whole = self.server.state_mut().snapshot_slice(SLICE, &mut chunk);
-        self.snapshot_bytes += chunk.len() as u64;
-        let written =
-            log.snapshot_chunk(&chunk).and_then(|()| if whole { log.finish_snapshot() } else { Ok(()) });
-        match written {
-            Ok(()) if whole => {
-                self.snapshot_at = SNAPSHOT_AT.max(2 * self.snapshot_bytes);
-                tracing::debug!(bytes = self.snapshot_bytes, "snapshot taken");
+            Ok(Progress::NextSlice) => {
+                let mut slice = Vec::new();
+                let last = self.server.state_mut().snapshot_slice(SLICE, &mut slice);
+                snapshot.slice(slice, last);
             }
-            // The next slice does not wait for the next input.
-            Ok(()) => self.signals.lazy.notify_one(),
+            Ok(Progress::Busy) => {}
             Err(error) => {
                 tracing::warn!(%error, "the snapshot is abandoned");
                 self.server.state_mut().abandon_snapshot();
                 self.snapshot_at = log.bytes_since_snapshot() * 2;
+                self.snapshot = None;
+                return;
             }
         }
+        // It goes on without an input, too.
+        self.signals.lazy.notify_one();
     }
 
     /// Ends sessions whose lease has expired at that time, by which every connection was read.
@@ -569,6 +577,7 @@ impl Daemon {
         if !self.server.state().sessions().any(network) {
             log.set_mark(Mark { max_ttl_ms: 0, ..log.mark() }).map_err(failed)?;
         }
+        drop(self.snapshot.take());
         log.close().map_err(failed)
     }
 

@@ -20,6 +20,7 @@ mod http;
 mod listen;
 mod metrics;
 mod network;
+mod snapshot;
 mod socket;
 mod spin;
 

@@ -1,6 +1,6 @@
 //! What the tests of this crate share.
 
-use lockkeeper_log::{Config, Log, OpenError, Priority, Recovered, open};
+use lockkeeper_log::{Config, Log, OpenError, Priority, Recovered, SnapshotWriter, open};
 use std::{
     env, fs,
     ops::Deref,
@@ -65,9 +65,14 @@ pub(crate) fn commit(log: &mut Log, records: &[&[u8]]) {
 
 /// A complete snapshot with these chunks.
 pub(crate) fn snapshot(log: &mut Log, chunks: &[&[u8]]) {
-    log.begin_snapshot().unwrap();
-    chunks.iter().for_each(|chunk| log.snapshot_chunk(chunk).unwrap());
-    log.finish_snapshot().unwrap();
+    let mut writer = log.begin_snapshot().unwrap();
+    chunks.iter().for_each(|chunk| writer.write(chunk).unwrap());
+    finish(log, writer);
+}
+
+/// Completes a snapshot and removes what it replaces.
+pub(crate) fn finish(log: &mut Log, writer: SnapshotWriter) {
+    log.replace(writer.finish().unwrap()).iter().for_each(|file| fs::remove_file(file).unwrap());
 }
 
 /// The records, whose positions are checked to follow the snapshot's without a gap.

@@ -94,7 +94,7 @@ fn a_full_disk_refuses_requests_and_never_a_release() {
         // A mark can be set, and a snapshot cannot be taken.
         let mark = Mark { max_ttl_ms: 1, token_ceiling: 2 };
         log.set_mark(mark).unwrap();
-        assert_eq!(log.begin_snapshot().unwrap_err().kind(), ErrorKind::StorageFull);
+        assert_eq!(log.begin_snapshot().err().unwrap().kind(), ErrorKind::StorageFull);
         assert_eq!(names(dir), ["filler".into(), segment(1), "mark".into()]);
 
         // Half of the reserve, then a kill, then the other half.
@@ -208,10 +208,10 @@ fn a_snapshot_for_which_there_is_no_space_leaves_none_of_it_taken() {
     on("tmpfs", "size=4m", "a_snapshot_for_which_there_is_no_space_leaves_none_of_it_taken", |dir| {
         let (mut log, _) = reopen(dir);
         commit(&mut log, &[b"1"]);
-        log.begin_snapshot().unwrap();
-        let error = (0..100).find_map(|_| log.snapshot_chunk(&vec![1; 100_000]).err()).unwrap();
+        let mut writer = log.begin_snapshot().unwrap();
+        let error = (0..100).find_map(|_| writer.write(&vec![1; 100_000]).err()).unwrap();
         assert_eq!(error.kind(), ErrorKind::StorageFull);
-        assert!(!log.is_taking_snapshot());
+        drop(writer);
         assert_eq!(names(dir), [segment(1), segment(2), "mark".into()]);
         commit(&mut log, &[b"2"]);
         drop(log);

@@ -1,7 +1,7 @@
 //! A real process that writes, and is killed at any moment.
 
 use crate::common::*;
-use lockkeeper_log::{Config, Log, Priority, Recovered, open};
+use lockkeeper_log::{Config, Log, Priority, Recovered, SnapshotWriter, open};
 use std::{
     env,
     io::{BufRead, BufReader, Write},
@@ -52,7 +52,7 @@ fn writer() {
     let (mut log, mut recovered) = open_for_kill(Path::new(&dir), seed % 2 == 1);
     verify(&log, &mut recovered);
     // The position of the snapshot, and how much of it is written.
-    let mut slice: Option<(u64, u64)> = None;
+    let mut slice: Option<(SnapshotWriter, u64, u64)> = None;
     let mut out = std::io::stdout().lock();
     loop {
         for _ in 0..random.u32(1..9) {
@@ -64,16 +64,18 @@ fn writer() {
         writeln!(out, "committed {committed}").unwrap();
         slice = match slice {
             None if random.u32(..20) == 0 => {
-                log.begin_snapshot().unwrap();
-                Some((log.position(), 0))
+                let writer = log.begin_snapshot().unwrap();
+                Some((writer, log.position(), 0))
             }
             None => None,
-            Some((position, done)) => {
+            Some((mut writer, position, done)) => {
                 let next = (done + random.u64(1..500)).min(position);
-                (done + 1..=next).for_each(|one| log.snapshot_chunk(&one.to_le_bytes()).unwrap());
-                match next == position {
-                    true => log.finish_snapshot().map(|()| None).unwrap(),
-                    false => Some((position, next)),
+                (done + 1..=next).for_each(|one| writer.write(&one.to_le_bytes()).unwrap());
+                if next == position {
+                    finish(&mut log, writer);
+                    None
+                } else {
+                    Some((writer, position, next))
                 }
             }
         };

@@ -2,7 +2,7 @@
 
 use crate::common::*;
 use fastrand::Rng;
-use lockkeeper_log::{Config, Crash, Log, Mark, Priority, Recovered, open};
+use lockkeeper_log::{Config, Crash, Log, Mark, Priority, Recovered, SnapshotWriter, open};
 use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
@@ -16,8 +16,8 @@ struct Model {
     records: Vec<Vec<u8>>,
     /// How many of them are committed.
     committed: usize,
-    /// The position of the snapshot that has begun, and how much of it is written.
-    begun: Option<(usize, usize)>,
+    /// The snapshot that has begun, its position, and how much of it is written.
+    begun: Option<(SnapshotWriter, usize, usize)>,
     /// The position of the last one that was finished.
     snapshot: Option<usize>,
     mark: Mark,
@@ -87,31 +87,31 @@ impl Model {
     }
 
     fn step(&mut self, log: &mut Log, random: &mut Rng) {
-        match (random.u32(..12), self.begun) {
-            (0..4, _) => self.append(log, random),
-            (4..7, _) => {
+        match random.u32(..12) {
+            0..4 => self.append(log, random),
+            4..7 => {
                 assert_eq!(log.commit().unwrap(), self.records.len() as u64);
                 self.committed = self.records.len();
             }
-            (7, _) => {
-                log.begin_snapshot().unwrap();
+            7 => {
+                self.begun = None;
+                let writer = log.begin_snapshot().unwrap();
                 self.committed = self.records.len();
-                self.begun = Some((self.committed, 0));
+                self.begun = Some((writer, self.committed, 0));
             }
-            (8..10, Some((position, done))) => {
+            8..10 => {
+                let Some((mut writer, position, done)) = self.begun.take() else { return };
                 let next = (done + random.usize(..8)).min(position);
-                self.records[done..next].iter().for_each(|chunk| log.snapshot_chunk(chunk).unwrap());
-                self.begun = Some((position, next));
+                self.records[done..next].iter().for_each(|chunk| writer.write(chunk).unwrap());
                 if next == position {
-                    log.finish_snapshot().unwrap();
-                    (self.begun, self.snapshot) = (None, Some(position));
+                    finish(log, writer);
+                    self.snapshot = Some(position);
+                } else {
+                    self.begun = Some((writer, position, next));
                 }
             }
-            (10, Some(_)) => {
-                log.abandon_snapshot();
-                self.begun = None;
-            }
-            (11, _) if random.bool() => {
+            10 => self.begun = None,
+            11 if random.bool() => {
                 let mark = Mark { max_ttl_ms: random.u64(..100), token_ceiling: random.u64(..100) };
                 log.set_mark(mark).unwrap();
                 let Mark { max_ttl_ms, token_ceiling } = self.mark;
@@ -123,11 +123,10 @@ impl Model {
                     false => mark,
                 };
             }
-            (11, _) => {
+            _ => {
                 log.settle_crash().unwrap();
                 (self.committed, self.unsettled) = (self.records.len(), false);
             }
-            _ => {}
         }
     }
 

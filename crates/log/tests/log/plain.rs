@@ -4,7 +4,6 @@ use crate::common::*;
 use lockkeeper_log::{Config, Mark, OpenError, Priority, open};
 use std::{
     fs,
-    io::ErrorKind,
     os::unix::fs::{PermissionsExt, chown},
     path::Path,
     process::Command,
@@ -81,18 +80,16 @@ fn a_snapshot_is_of_one_position_however_many_appends_there_are_while_it_is_writ
     let (mut log, _) = reopen(&dir);
     commit(&mut log, &[b"1", b"2"]);
     log.append(b"3");
-    log.begin_snapshot().unwrap();
+    let mut writer = log.begin_snapshot().unwrap();
     assert_eq!(log.committed(), 3);
     for slice in [b"a", b"b", b"c"] {
-        log.snapshot_chunk(slice).unwrap();
+        writer.write(slice).unwrap();
         commit(&mut log, &[slice]);
     }
-    assert!(log.is_taking_snapshot());
     // Until it is finished, it is not there.
     let unfinished = files(&dir);
     log.append(b"with the finish");
-    log.finish_snapshot().unwrap();
-    assert!(!log.is_taking_snapshot());
+    finish(&mut log, writer);
     assert_eq!(log.bytes_since_snapshot(), 3 * 21);
     assert_eq!(log.commit().unwrap(), 7);
     drop(log);
@@ -137,19 +134,13 @@ fn a_snapshot_takes_the_place_of_the_one_before() {
 fn an_abandoned_snapshot_leaves_nothing() {
     let dir = Temp::new();
     let (mut log, _) = reopen(&dir);
-    assert_eq!(log.snapshot_chunk(b"a").unwrap_err().kind(), ErrorKind::InvalidInput);
-    assert_eq!(log.finish_snapshot().unwrap_err().kind(), ErrorKind::InvalidInput);
     commit(&mut log, &[b"1"]);
-    log.begin_snapshot().unwrap();
-    log.snapshot_chunk(&vec![1; 3 << 20]).unwrap();
-    log.abandon_snapshot();
+    let mut writer = log.begin_snapshot().unwrap();
+    writer.write(&vec![1; 3 << 20]).unwrap();
+    drop(writer);
     assert_eq!(names(&dir), [segment(1), segment(2), "mark".into()]);
-    // One that begins anew replaces one that has begun.
-    log.begin_snapshot().unwrap();
     commit(&mut log, &[b"2"]);
-    log.begin_snapshot().unwrap();
-    log.snapshot_chunk(b"at 2").unwrap();
-    log.finish_snapshot().unwrap();
+    snapshot(&mut log, &[b"at 2"]);
     drop(log);
     let (_log, mut recovered) = reopen(&dir);
     assert_eq!(recovered.snapshot.as_ref().unwrap().position(), 2);

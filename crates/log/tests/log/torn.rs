@@ -148,11 +148,11 @@ fn a_snapshot_that_is_cut_at_any_byte_while_it_is_written_is_not_there() {
     commit(&mut log, &[b"1"]);
     snapshot(&mut log, &[b"at 1"]);
     commit(&mut log, &[b"2"]);
-    log.begin_snapshot().unwrap();
+    let mut writer = log.begin_snapshot().unwrap();
     let before = files(&dir);
-    log.snapshot_chunk(b"at").unwrap();
-    log.snapshot_chunk(b"2").unwrap();
-    log.finish_snapshot().unwrap();
+    writer.write(b"at").unwrap();
+    writer.write(b"2").unwrap();
+    finish(&mut log, writer);
     drop(log);
     let complete = fs::read(dir.join(snapshot_name(2))).unwrap();
     let unfinished = format!("{}.new", snapshot_name(2));
