@@ -110,8 +110,8 @@ impl Home {
         bash.env("NO_COLOR", "1").env("TERM", "xterm");
         let path = env::var("PATH").unwrap_or_default();
         bash.env("PATH", format!("{}:{path}", root().join("target/debug").display()));
-        bash.env("HOME", &self.0).env("XDG_RUNTIME_DIR", self.0.join("run")).current_dir(self.0.join("work"));
-        for name in ["LOCKKEEPER_URL", "XDG_STATE_HOME", "XDG_CONFIG_HOME"] {
+        bash.env("HOME", &self.0).env("LOCKKEEPER_DIR", self.0.join("run")).current_dir(self.0.join("work"));
+        for name in ["LOCKKEEPER_URL", "LOCKKEEPER_BUCKET", "XDG_CONFIG_HOME"] {
             bash.env_remove(name);
         }
         bash
@@ -142,7 +142,7 @@ fn patience(typed: &str) -> (String, String) {
     match port.and_then(|address| address.split_once(':')) {
         Some((host, port)) => (String::new(), until(&format!("(: < /dev/tcp/{host}/{port}) 2> /dev/null"))),
         None if typed.contains("lockkeeper serve") => {
-            (String::new(), until("[ -S \"$XDG_RUNTIME_DIR/lockkeeper/daemon.sock\" ]"))
+            (String::new(), until("[ -S \"$LOCKKEEPER_DIR/daemon.sock\" ]"))
         }
         None => {
             let count = "$(lockkeeper query --json | grep -o clientId | wc -l)";

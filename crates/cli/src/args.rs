@@ -1,21 +1,16 @@
 //! The command line.
 
-use crate::{
-    Failure, exit,
-    settings::{Settings, Span},
-};
+use crate::settings::{Settings, Span};
 use clap::{Parser, Subcommand};
-use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
 use lockkeeper_core::Name;
 use std::{
-    env,
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
     path::PathBuf,
     time::Duration,
 };
 
-/// Named locks for every process of this machine, served in order.
+/// Named locks for the processes of a user, of a machine, or of many machines, served in order.
 #[derive(Parser)]
 #[command(
     name = "lockkeeper",
@@ -30,12 +25,17 @@ Examples:
   lockkeeper inspect backup                            all there is to know about one lock
   lockkeeper release backup                            take it from whoever holds it
 
-The daemon is started when it is needed. In the environment, LOCKKEEPER_URL says where else it is
-(unix:/path/to/daemon.sock, ws://host:port, wss://host:port), and LOCKKEEPER_BUCKET which of its buckets is
-meant (default). For one on the network, LOCKKEEPER_TOKEN_FILE has the token, and LOCKKEEPER_CA the
+Commands reach this user's own daemon, which is started when it is needed: all processes of a user on a
+machine meet there, whatever their environment. --machine reaches the machine's daemon, where its users
+meet. In the environment, LOCKKEEPER_URL says where else it is (user, machine, unix:/path/to/daemon.sock,
+ws://host:port, wss://host:port), and LOCKKEEPER_BUCKET which of its buckets is meant (default).
+LOCKKEEPER_DIR names another folder for the user's own daemon. For one on the network, LOCKKEEPER_TOKEN_FILE has the token, and LOCKKEEPER_CA the
 certificates (PEM) of who vouches for it, if that is none that the system trusts."
 )]
 pub(crate) struct Args {
+    /// Reach the machine's daemon, which serves several users, instead of this user's own
+    #[arg(long, global = true)]
+    pub(crate) machine: bool,
     #[command(subcommand)]
     pub(crate) command: Option<Command>,
 }
@@ -50,6 +50,12 @@ pub(crate) enum Command {
     Inspect(Inspect),
     Top(Top),
     Release(Release),
+    Status(Status),
+    /// Stop the daemon. Locks stay held; whoever holds or wants one starts it again
+    Stop,
+    /// Restart the daemon: after an upgrade, with the program that is installed now. Locks stay held
+    Restart,
+    Logs(Logs),
     Serve(Serve),
     State(State),
     Token(Token),
@@ -217,6 +223,35 @@ pub(crate) struct Release {
     pub(crate) name: OsString,
 }
 
+/// Show where the daemon is, and whether it runs. Starts none.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  lockkeeper status                                    the daemon, its locks, its files
+  lockkeeper status --socket                           the path of its socket, for other programs
+
+Exit status: 0 if it runs, 69 if not.")]
+pub(crate) struct Status {
+    /// Print the path of the socket and nothing else
+    #[arg(long)]
+    pub(crate) socket: bool,
+}
+
+/// Show the log of a daemon that was started on demand.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  lockkeeper logs                                      the last lines
+  lockkeeper logs -f                                   and those that follow")]
+pub(crate) struct Logs {
+    /// Go on with what is added
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// How many lines
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 100)]
+    pub(crate) lines: u32,
+}
+
 /// Print a script that completes commands and options in a shell.
 #[derive(Parser)]
 #[command(after_help = "\
@@ -295,58 +330,6 @@ pub(crate) struct Token {
     /// It shows others' labels, tokens and processes
     #[arg(long)]
     pub(crate) inspect: bool,
-}
-
-/// A session with the daemon, which this program can be.
-pub(crate) fn session() -> Result<Session, Failure> {
-    session_with(None)
-}
-
-/// The same, with a lease of that length if it has one.
-pub(crate) fn session_with(ttl: Option<Duration>) -> Result<Session, Failure> {
-    let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
-    let program = env::current_exe().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
-    let mut options = Options::new(bucket()).program(Some(program));
-    options.ttl = ttl;
-    Session::open(&endpoint, options, Callbacks).map_err(failed)
-}
-
-/// The bucket whose locks are meant.
-pub(crate) fn bucket() -> String {
-    env::var("LOCKKEEPER_BUCKET").ok().filter(|bucket| !bucket.is_empty()).unwrap_or_else(|| "default".into())
-}
-
-/// Whether it is this user's own daemon, which is started when it is needed.
-pub(crate) fn is_own(endpoint: &Endpoint) -> bool {
-    endpoint.socket() == Endpoint::default().socket()
-}
-
-/// What to say of a daemon that cannot be reached, or refuses.
-pub(crate) fn failed(error: Error) -> Failure {
-    match &error {
-        Error::Refused { code, .. } => refused(*code, explained(&error)),
-        _ => (exit::UNAVAILABLE, explained(&error)),
-    }
-}
-
-pub(crate) fn refused(why: u32, message: String) -> Failure {
-    let exit = match why {
-        code::NOT_SUPPORTED => exit::USAGE,
-        code::FORBIDDEN | code::UNAUTHORIZED => exit::NO_PERMISSION,
-        _ => exit::UNAVAILABLE,
-    };
-    (exit, message)
-}
-
-/// The error, and what to do next.
-pub(crate) fn explained(error: &Error) -> String {
-    match error {
-        Error::Unreachable(endpoint, _) if !is_own(endpoint) => format!(
-            "{error}. LOCKKEEPER_URL says that it is there: start it with `lockkeeper serve`, or unset the variable to \
-             use this user's own"
-        ),
-        _ => error.to_string(),
-    }
 }
 
 /// A name of any bytes that the shell can pass.

@@ -1,10 +1,13 @@
 //! The `lockkeeper` command.
 
 mod args;
+mod daemon;
+mod log_file;
 mod query;
 mod release;
 mod run;
 mod serve;
+mod session;
 mod settings;
 mod show;
 mod state;
@@ -15,7 +18,11 @@ mod top;
 
 use args::{Args, Command};
 use clap::{CommandFactory, Parser};
-use std::{io, path::Path, process::ExitCode};
+use std::{
+    io::{self, Write},
+    path::Path,
+    process::ExitCode,
+};
 
 /// Exit codes, as `sysexits.h` has them where it does.
 mod exit {
@@ -49,8 +56,15 @@ fn main() -> ExitCode {
             return if error.use_stderr() { exit::USAGE.into() } else { ExitCode::SUCCESS };
         }
     };
+    if args.machine {
+        session::use_machine();
+    }
     let done = match args.command {
-        None => status::status(),
+        None => status::alone(),
+        Some(Command::Status(args)) => status::status(&args),
+        Some(Command::Stop) => daemon::stop(),
+        Some(Command::Restart) => daemon::restart(),
+        Some(Command::Logs(args)) => daemon::logs(&args),
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Guard) => run::guard::guard(),
         Some(Command::Query(args)) => query::query(args),
@@ -68,7 +82,8 @@ fn main() -> ExitCode {
     };
     done.unwrap_or_else(|(code, message)| {
         if !message.is_empty() {
-            eprintln!("lockkeeper: {message}");
+            // Whoever started a daemon may be gone.
+            let _ = writeln!(io::stderr(), "lockkeeper: {message}");
         }
         code.into()
     })

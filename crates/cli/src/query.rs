@@ -3,6 +3,7 @@
 use crate::{
     Done, args,
     args::Query,
+    session,
     show::{self, Object},
     table::{Paint, Table, painted_if},
 };
@@ -16,15 +17,15 @@ use std::{
 };
 
 pub(crate) fn query(args: Query) -> Done {
-    let session = args::session()?;
+    let session = session::open()?;
     let name = args.name.as_deref().map(args::name);
-    let entries = session.query(name.as_ref()).map_err(args::failed)?.entries;
+    let entries = session::ask(&session, |session, then| session.query_then(name.as_ref(), then))?.entries;
     print(&args, || query_json(&entries), || query_table(&entries, name.as_ref()))
 }
 
 pub(crate) fn inspect(args: Query) -> Done {
-    let session = args::session()?;
-    let mut snapshot = session.inspect(None).map_err(args::failed)?;
+    let session = session::open()?;
+    let mut snapshot = session::ask(&session, |session, then| session.inspect_then(None, then))?;
     let name = args.name.as_deref().map(args::name);
     if let Some(name) = &name {
         only(&mut snapshot, name);

@@ -1,7 +1,7 @@
 //! `lockkeeper release`: breaks every lock of a name, whoever holds it.
 
-use crate::{Done, Failure, args, args::Release, show};
-use lockkeeper_client::Entry;
+use crate::{Done, Failure, args, args::Release, session, show};
+use lockkeeper_client::{Entry, Session};
 use lockkeeper_core::Name;
 use std::{
     io::{IsTerminal, stderr, stdin},
@@ -9,10 +9,11 @@ use std::{
 };
 
 pub(crate) fn release(args: Release) -> Done {
-    let session = args::session()?;
+    let session = session::open()?;
     let name = args::name(&args.name);
     let holders = || -> Result<Vec<Entry>, Failure> {
-        let mut entries = session.query(Some(&name)).map_err(args::failed)?.entries;
+        let question = |session: &Session, then| session.query_then(Some(&name), then);
+        let mut entries = session::ask(&session, question)?.entries;
         entries.retain(|entry| entry.token.is_some());
         Ok(entries)
     };
@@ -25,7 +26,7 @@ pub(crate) fn release(args: Release) -> Done {
         held = holders()?;
     }
     if !held.is_empty() {
-        session.force_release(&name).map_err(args::failed)?;
+        session::ask(&session, |session, then| session.force_release_then(&name, then))?;
     }
     match held.len() {
         0 => println!("Nobody holds {}: there is nothing to break.", show::name(&name)),

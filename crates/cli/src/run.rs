@@ -4,7 +4,7 @@ mod child;
 pub(crate) mod guard;
 mod wait;
 
-use crate::{Done, Failure, args, args::Run, exit, show};
+use crate::{Done, Failure, args, args::Run, exit, session, session::Patience, show};
 use lockkeeper_client::{Error, Flags, Key, Outcome, Request, Session, Snapshot, Update};
 use lockkeeper_core::{Cause, Mode, Name};
 use rustix::{process::geteuid, system::uname};
@@ -37,9 +37,11 @@ const LABEL: usize = 200;
 const RELEASE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Run) -> Done {
-    let session = args::session_with(args.ttl)?;
+    let limit = Limit::new(&args);
+    let opened = session::open_with(args.ttl, limit.patience(&args));
+    let session = opened.map_err(|failure| limit.reached(&args, failure))?;
     let (sender, news) = mpsc::channel();
-    let (key, token) = acquire(&session, &args, &sender, &news)?;
+    let (key, token) = acquire(&session, &args, &limit, &sender, &news)?;
     let fifo = session.fifo().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
     let ended = match fifo {
         // The command inherits it, so that the lock lasts as long as the command, also if this process is killed.
@@ -62,18 +64,63 @@ pub(crate) fn run(args: Run) -> Done {
     Ok(ended.code)
 }
 
+/// Until when the lock is waited for, from the start of the command, whatever the daemon does.
+enum Limit {
+    None,
+    /// `--timeout`.
+    Until(Instant),
+    /// `--if-available` does not wait for the lock, but a daemon takes a moment to answer.
+    Answer(Instant),
+}
+
+impl Limit {
+    fn new(args: &Run) -> Self {
+        let now = Instant::now();
+        match args.timeout {
+            _ if args.if_available => Self::Answer(now + session::ANSWER),
+            // Without any time to wait, only what is free is taken.
+            Some(Duration::ZERO) => Self::Answer(now + session::ANSWER),
+            Some(timeout) => now.checked_add(timeout).map_or(Self::None, Self::Until),
+            None => Self::None,
+        }
+    }
+
+    fn until(&self) -> Option<Instant> {
+        match self {
+            Self::None => None,
+            Self::Until(until) | Self::Answer(until) => Some(*until),
+        }
+    }
+
+    fn patience(&self, args: &Run) -> Patience {
+        match self {
+            Self::Answer(_) => Patience::Answer,
+            _ => Patience::Until { until: self.until(), quiet: args.quiet },
+        }
+    }
+
+    /// What a failure to open a session comes to: after its time, a lock that is not to be had.
+    fn reached(&self, args: &Run, (code, message): Failure) -> Failure {
+        match self {
+            Self::Until(until) if code == exit::UNAVAILABLE && Instant::now() >= *until => {
+                (exit::NO_LOCK, if args.quiet { String::new() } else { message })
+            }
+            _ => (code, message),
+        }
+    }
+}
+
 /// Waits for the lock. Returns the request and its token.
 fn acquire(
     session: &Session,
     args: &Run,
+    limit: &Limit,
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<(Key, u64), Failure> {
     let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
     let names: Vec<Name> = args.names.iter().map(|name| args::name(name)).collect();
-    // Without any time to wait, only what is free is taken.
-    let if_available = args.if_available || args.timeout == Some(Duration::ZERO);
-    let timeout = args.timeout.filter(|timeout| !timeout.is_zero());
+    let if_available = matches!(limit, Limit::Answer(_));
     let events = sender.clone();
     let request = Request {
         scope: names.iter().map(|name| (name.clone(), mode)).collect(),
@@ -82,19 +129,27 @@ fn acquire(
         info: Some(args.info.clone().unwrap_or_else(|| label(args))),
     };
     let key = session.request(request, Box::new(move |update| _ = events.send(News::Lock(update))));
-    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let deadline = limit.until();
+    let mut answered = false;
     let mut wait = Wait::new(names, mode, args.quiet, session, sender);
     loop {
         match next(news, [deadline, wait.wakes_at()].into_iter().flatten().min()) {
             Some(News::Lock(Update::Granted { token })) => return Ok((key, token)),
-            Some(News::Lock(Update::Queued { .. })) => wait.begin(),
+            Some(News::Lock(Update::Queued { .. })) => {
+                answered = true;
+                wait.begin();
+            }
             Some(News::Lock(Update::Over(outcome))) => return Err(failed(outcome, &wait)),
             Some(News::Queue(answer)) => wait.show(answer),
             Some(News::Signal(_) | News::Guardian(_)) => {}
             None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                 // The session ends with this process, and the request with the session; this is for the counts.
                 session.time_out(key);
-                return Err(wait.gave_up("it was not free in time"));
+                return Err(match limit {
+                    Limit::Answer(_) => (exit::UNAVAILABLE, session::silent(session.endpoint())),
+                    _ if answered => wait.gave_up("it was not free in time"),
+                    _ => limit.reached(args, (exit::UNAVAILABLE, session::silent(session.endpoint()))),
+                });
             }
             None => wait.look(),
         }
@@ -105,7 +160,7 @@ fn acquire(
 fn failed(outcome: Outcome, wait: &Wait<'_>) -> Failure {
     match outcome {
         Outcome::Unavailable => wait.gave_up("it is not free"),
-        Outcome::Refused { code, message } => args::refused(code, message),
+        Outcome::Refused { code, message } => session::refused(code, message),
         Outcome::Broken { cause: Cause::Stolen, by } => {
             let by = by.map(|by| format!(" by {}", show::label(&by))).unwrap_or_default();
             (exit::LOST, format!("the lock was stolen{by} before the command was started"))

@@ -3,7 +3,9 @@
 use crate::{
     Done,
     args::Serve,
+    daemon::log_file,
     exit,
+    log_file::LogFile,
     settings::{LogFormat, Settings, Span},
 };
 use listenfd::ListenFd;
@@ -12,7 +14,9 @@ use lockkeeper_core::Limits;
 use lockkeeper_server::{Config, Error, Listen};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::{
-    env, io,
+    env,
+    fs::File,
+    io,
     os::{
         linux::net::SocketAddrExt,
         unix::{
@@ -22,7 +26,7 @@ use std::{
     },
     path::{Path, PathBuf},
     process::ExitCode,
-    sync::Arc,
+    sync::{Arc, Mutex},
     time::Duration,
 };
 use tokio::{
@@ -54,10 +58,14 @@ pub(crate) fn serve(args: Serve) -> Done {
         let _ = rustix::process::setsid();
     }
     let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
-    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
-    match settings.log_format {
-        Some(LogFormat::Json) => log.json().init(),
-        _ => log.init(),
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    let file = args.background.then(|| LogFile::open(log_file(&config.socket)));
+    let stderr = file.as_ref().and_then(LogFile::file);
+    match (settings.log_format, file) {
+        (Some(LogFormat::Json), Some(file)) => log.with_writer(Mutex::new(file)).json().init(),
+        (_, Some(file)) => log.with_writer(Mutex::new(file)).with_ansi(false).init(),
+        (Some(LogFormat::Json), None) => log.with_writer(io::stderr).json().init(),
+        _ => log.with_writer(io::stderr).init(),
     }
     // Each connection takes a file descriptor: as many as the system lets it have.
     let files = getrlimit(Resource::Nofile);
@@ -72,6 +80,9 @@ pub(crate) fn serve(args: Serve) -> Done {
         let reload = config.listen.as_ref().map(|listen| Arc::clone(&listen.reload));
         let stop = async {
             notify("READY=1");
+            if args.background {
+                release_stderr(stderr);
+            }
             loop {
                 tokio::select! {
                     _ = term.recv() => break,
@@ -103,6 +114,16 @@ pub(crate) fn serve(args: Serve) -> Done {
     served.map(|()| ExitCode::SUCCESS)
 }
 
+/// Until a daemon that was started on demand serves, its standard error is a pipe to who started it: what comes through
+/// is why it cannot start, and its end says that it serves. After that, what is written there, as by a panic, goes to the log.
+fn release_stderr(log: Option<File>) {
+    let log = log.map_or_else(|| File::options().write(true).open("/dev/null"), Ok);
+    let released = log.and_then(|log| Ok(rustix::stdio::dup2_stderr(log)?));
+    if let Err(error) = released {
+        tracing::warn!(%error, "standard error stays open");
+    }
+}
+
 /// What was not said is what it is then.
 fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(Settings, Config), String> {
     if settings.listen.is_none() {
@@ -122,7 +143,7 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     };
     let state_dir = match settings.state_dir.take() {
         Some(dir) => dir,
-        None => state_dir_of(&socket)?,
+        None => state_dir_of(&socket),
     };
     // Remembered for whoever serves next, from wherever that is started.
     let state_dir = std::path::absolute(state_dir).map_err(|error| error.to_string())?;
@@ -183,23 +204,11 @@ fn notify(state: &str) {
 /// The state directory of the daemon that `LOCKKEEPER_URL` names, or of this user's.
 pub(crate) fn default_state_dir() -> Result<PathBuf, String> {
     match Endpoint::from_env()?.socket().or(Endpoint::default().socket()) {
-        Some(socket) => state_dir_of(socket),
+        Some(socket) => Ok(state_dir_of(socket)),
         None => Err("--state-dir is needed".into()),
     }
 }
 
-fn state_dir_of(socket: &Path) -> Result<PathBuf, String> {
-    let remembered = lockkeeper_server::remembered_state_dir(socket);
-    remembered.or_else(|| state_dir(socket)).ok_or_else(|| "no HOME: --state-dir is needed".into())
-}
-
-/// A directory for each socket: two daemons share nothing.
-fn state_dir(socket: &Path) -> Option<PathBuf> {
-    let dir = |name| env::var_os(name).filter(|dir| !dir.is_empty()).map(PathBuf::from);
-    let state = dir("XDG_STATE_HOME").or_else(|| Some(dir("HOME")?.join(".local/state")));
-    let own = match Some(socket) == Endpoint::default().socket() {
-        true => "default".into(),
-        false => socket.to_string_lossy().replace('%', "%%").replace('/', "%"),
-    };
-    state.map(|state| state.join("lockkeeper").join(own))
+fn state_dir_of(socket: &Path) -> PathBuf {
+    lockkeeper_server::remembered_state_dir(socket).unwrap_or_else(|| lockkeeper_paths::state(socket))
 }

@@ -17,7 +17,7 @@ pub(crate) struct Settings {
     /// Where to listen [default: this user's own]
     #[arg(long, value_name = "PATH", env = "LOCKKEEPER_SOCKET", hide_env = true)]
     pub(crate) socket: Option<PathBuf>,
-    /// Where to keep what must outlive the daemon [default: in lockkeeper in $XDG_STATE_HOME or ~/.local/state]
+    /// Where to keep what must outlive the daemon [default: in the user's own folder]
     #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true)]
     pub(crate) state_dir: Option<PathBuf>,
     /// Listen for WebSockets too, with /healthz and /metrics (127.0.0.1:7420)

@@ -1,7 +1,7 @@
-//! `lockkeeper` alone: where the daemon is, whether it runs, and what to try.
+//! `lockkeeper` alone, and `lockkeeper status`: where the daemon is, whether it runs, and what to try.
 
-use crate::{Done, args, exit, show};
-use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session};
+use crate::{Done, args::Status, exit, session, show};
+use lockkeeper_client::{Endpoint, Error, Session};
 use std::{fs, os::unix::fs::MetadataExt, process::ExitCode};
 
 const TRY: &str = "
@@ -11,19 +11,48 @@ Try:
   lockkeeper --help                     see what else there is
 ";
 
-/// Starts no daemon: it is to tell what is there.
-pub(crate) fn status() -> Done {
-    let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
+/// `lockkeeper` alone.
+pub(crate) fn alone() -> Done {
     println!("lockkeeper {}: named locks, served in order", env!("CARGO_PKG_VERSION"));
-    match Session::open(&endpoint, Options::new(args::bucket()), Callbacks) {
-        Ok(session) => running(&endpoint, &session),
-        Err(Error::Unreachable(_, error)) if args::is_own(&endpoint) => {
-            println!("No daemon at {endpoint}: {error}. It is started when it is needed.");
-        }
-        Err(error) => println!("{}.", args::explained(&error)),
-    }
+    tell(&session::endpoint()?);
     print!("{TRY}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// `lockkeeper status`.
+pub(crate) fn status(args: &Status) -> Done {
+    let endpoint = session::endpoint()?;
+    if args.socket {
+        let none = || (exit::USAGE, format!("{endpoint} is on the network: it has no socket here"));
+        println!("{}", endpoint.socket().ok_or_else(none)?.display());
+        return Ok(ExitCode::SUCCESS);
+    }
+    let runs = tell(&endpoint);
+    if let Some(socket) = endpoint.socket().filter(|_| endpoint.is_own()) {
+        let state = lockkeeper_server::remembered_state_dir(socket);
+        println!("state  {}", state.unwrap_or_else(|| lockkeeper_paths::state(socket)).display());
+        println!("log    {}", crate::daemon::log_file(socket).display());
+    }
+    Ok(if runs { ExitCode::SUCCESS } else { exit::UNAVAILABLE.into() })
+}
+
+/// Tells what is there, and whether it runs. Starts no daemon.
+fn tell(endpoint: &Endpoint) -> bool {
+    match session::open_running(endpoint) {
+        Ok(session) => {
+            running(endpoint, &session);
+            return true;
+        }
+        Err(Error::Unreachable(_, error)) if endpoint.is_own() && absent(&error) => {
+            println!("No daemon at {endpoint}: {error}. It is started when it is needed.");
+        }
+        Err(error) => println!("{}.", session::explained(&error)),
+    }
+    false
+}
+
+fn absent(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }
 
 fn running(endpoint: &Endpoint, session: &Session) {
@@ -31,13 +60,13 @@ fn running(endpoint: &Endpoint, session: &Session) {
     if let Some(pid) = session.server_pid() {
         print!(" ({})", daemon(pid));
     }
-    match session.query(None) {
+    match session::ask(session, |session, then| session.query_then(None, then)) {
         Ok(snapshot) => {
             let entries = snapshot.entries;
             let held = entries.iter().filter(|entry| entry.token.is_some()).count();
             println!(": {held} held, {} waiting.", entries.len() - held);
         }
-        Err(error) => println!(". {error}."),
+        Err((_, why)) => println!(". {why}."),
     }
 }
 
@@ -54,7 +83,10 @@ fn daemon(pid: u32) -> String {
         }
         (Some(_), Some(_)) => {
             let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            about.push_str(&format!(", another program: {}", program.display()));
+            about.push_str(&format!(
+                ", another program: {}; `lockkeeper restart` starts this one",
+                program.display()
+            ));
         }
         _ => {}
     }

@@ -6,7 +6,7 @@
 mod draw;
 mod model;
 
-use crate::{Done, Failure, args, exit, show};
+use crate::{Done, Failure, exit, session, show};
 use lockkeeper_client::{Error, Session, Snapshot};
 use lockkeeper_core::Name;
 use model::{Act, Model};
@@ -39,7 +39,7 @@ pub(crate) fn top() -> Done {
         let why = "top needs a terminal. Elsewhere, `lockkeeper inspect` shows the same, once";
         return Err((exit::USAGE, why.into()));
     }
-    let session = args::session()?;
+    let session = session::open()?;
     let failed = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let (sender, news) = mpsc::channel();
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(failed)?;

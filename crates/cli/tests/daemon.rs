@@ -151,3 +151,103 @@ fn a_daemon_at_a_socket_whose_clients_may_come_back_uses_the_state_they_know() {
     assert_eq!(third.status.code(), Some(69));
     assert_eq!(holder.let_go(), 0);
 }
+
+#[test]
+fn a_daemon_that_cannot_start_says_why_to_who_wanted_it() {
+    let user = User::new();
+    let state = user.state_dir();
+    fs::create_dir_all(&state).expect("it is new");
+    fs::write(state.join("tokens"), "").expect("it is ours");
+    for command in [&["run", "a", "--", "true"][..], &["query"], &["release", "a"]] {
+        let refused = user.run(command);
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(69), "{why}");
+        assert!(
+            why.contains("the daemon cannot start: ") && why.contains("is of an earlier version"),
+            "{why}"
+        );
+    }
+    let nowhere = user.command(&["run", "a", "--", "true"]).env("LOCKKEEPER_DIR", "/proc/nowhere").output();
+    let nowhere = nowhere.expect("it starts");
+    let why = String::from_utf8_lossy(&nowhere.stderr);
+    assert!(why.contains("the daemon cannot start: /proc/nowhere: "), "{why}");
+}
+
+#[test]
+fn a_daemon_that_is_stopped_hangs_nobody_without_a_word() {
+    let user = User::new();
+    assert!(user.run(&["run", "a", "--", "true"]).status.success());
+    let daemon = user.daemon();
+    kill_process(daemon, Signal::STOP).expect("it runs");
+    let words = format!("does not answer: its process {} is stopped", daemon.as_raw_nonzero());
+    for (command, code) in [
+        (&["run", "--timeout", "100ms", "a", "--", "true"][..], 75),
+        (&["run", "--if-available", "a", "--", "true"], 69),
+        (&["query"], 69),
+        (&["status"], 69),
+        (&["run", "a", "--", "true"], 69),
+    ] {
+        let done = user.run(command);
+        let said = [done.stdout, done.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(done.status.code(), Some(code), "{command:?}: {said}");
+        assert!(said.contains(&words), "{command:?}: {said}");
+    }
+    assert!(String::from_utf8_lossy(&user.run(&[]).stdout).contains(&words));
+    // One that is stopped can be replaced.
+    assert!(user.run(&["restart"]).status.success());
+    assert_ne!(user.daemon(), daemon);
+}
+
+#[test]
+fn a_daemon_is_stopped_restarted_and_its_log_read_and_locks_stay_held() {
+    let user = User::new();
+    let nothing = user.run(&["stop"]);
+    assert!(String::from_utf8_lossy(&nothing.stdout).starts_with("No daemon runs at unix:"));
+    assert_eq!(user.run(&["status"]).status.code(), Some(69));
+    assert_eq!(user.run(&["logs"]).status.code(), Some(69));
+    let mut holder = user.hold(&["a"]);
+    let before = user.daemon();
+    let status = user.run(&["status"]);
+    let (status, code) = (String::from_utf8_lossy(&status.stdout).into_owned(), status.status.code());
+    assert!(code == Some(0) && status.contains("1 held, 0 waiting"), "{status}");
+    assert!(status.contains(&format!("state  {}\n", user.state_dir().display())), "{status}");
+    let restarted = user.run(&["restart"]);
+    assert!(restarted.status.success(), "{}", String::from_utf8_lossy(&restarted.stderr));
+    assert_ne!(user.daemon(), before);
+    user.wait_for("a", 1, 0);
+    let log = user.run(&["logs", "-n", "1000"]);
+    assert_eq!(String::from_utf8_lossy(&log.stdout).matches("serving").count(), 2);
+    assert_eq!(holder.let_go(), 0);
+    assert!(user.run(&["stop"]).status.success());
+    assert!(!running(before));
+}
+
+/// What a package manager does: the file is replaced while a process runs from it.
+#[test]
+fn an_upgrade_under_a_holder_loses_nothing_and_status_says_what_to_restart() {
+    let user = User::new();
+    let old = user.file("lockkeeper-old", "");
+    fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), &old).expect("there is room");
+    let with = |program: &str, args: &[&str]| {
+        let template = user.command(args);
+        let mut command = std::process::Command::new(program);
+        command.args(args).env_clear();
+        command.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command
+    };
+    let mut holder = common::Holder::start(&mut with(&old, &["run", "a"]));
+    assert_eq!(holder.line(), "held");
+    let status = |program: &str| {
+        String::from_utf8(with(program, &["status"]).output().expect("it starts").stdout).expect("it is text")
+    };
+    assert!(status(env!("CARGO_BIN_EXE_lockkeeper")).contains("`lockkeeper restart` starts this one"));
+    let new = format!("{old}.new");
+    fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), &new).expect("there is room");
+    fs::rename(&new, &old).expect("it is ours");
+    assert!(status(&old).contains("`lockkeeper restart` starts this one"), "the file is another one");
+    // The holder, whose own file is gone, starts the new program.
+    user.end_daemon(Signal::KILL);
+    user.wait_for("a", 1, 0);
+    assert_eq!(holder.let_go(), 0);
+}

@@ -2,23 +2,20 @@
 
 use crate::{
     connection::{Connection, Transport},
+    launch::connect_or_launch,
     poller::Poller,
 };
 use std::{
     env, fmt, fs, io,
-    os::unix::{fs::DirBuilderExt, net::UnixStream},
+    os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::{Command, Stdio},
     sync::Arc,
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-/// How long a server may take to start.
-const START: Duration = Duration::from_secs(10);
-
-/// Where a server listens: on this machine, or, with the feature `network`, on others. Of several URLs, separated by
-/// commas, the next one is tried when one fails.
+/// Where a server listens: on this machine, or, with the feature `network`, on others. `user` is this user's own server,
+/// which is started when it is needed; `machine` is the machine's. Of several URLs, separated by commas, the next one is
+/// tried when one fails.
 ///
 /// ```
 /// # use lockkeeper_client::Endpoint;
@@ -37,12 +34,22 @@ pub struct Endpoint {
 enum Place {
     Local {
         socket: PathBuf,
-        /// Whether it is this user's own, at which a server is started if none is there.
-        own: bool,
+        whose: Whose,
     },
     /// One address at least.
     #[cfg(feature = "network")]
     Network(Vec<Address>),
+}
+
+/// Whose server it is, on this machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    /// This user's. It is started if none is there.
+    Own,
+    /// The machine's, for several users.
+    Machine,
+    /// Of a path that somebody gave, who has somebody to start what listens there.
+    Given,
 }
 
 /// Where a server is on the network.
@@ -74,11 +81,8 @@ impl fmt::Debug for Token {
 impl Default for Endpoint {
     /// This user's own socket.
     fn default() -> Self {
-        let dir = match env::var_os("XDG_RUNTIME_DIR") {
-            Some(dir) if !dir.is_empty() => PathBuf::from(dir).join("lockkeeper"),
-            _ => env::temp_dir().join(format!("lockkeeper-{}", rustix::process::geteuid().as_raw())),
-        };
-        Self { place: Place::Local { socket: dir.join("daemon.sock"), own: true }, token: None }
+        let socket = lockkeeper_paths::socket(&lockkeeper_paths::own());
+        Self { place: Place::Local { socket, whose: Whose::Own }, token: None }
     }
 }
 
@@ -113,6 +117,22 @@ impl Endpoint {
         self
     }
 
+    /// The socket of the machine's server, which serves several users.
+    pub fn machine() -> Self {
+        let socket = lockkeeper_paths::MACHINE_SOCKET.into();
+        Self { place: Place::Local { socket, whose: Whose::Machine }, token: None }
+    }
+
+    /// Whether it is this user's own server, which is started when it is needed.
+    pub fn is_own(&self) -> bool {
+        matches!(self.place, Place::Local { whose: Whose::Own, .. })
+    }
+
+    /// Whether it is the machine's server.
+    pub fn is_machine(&self) -> bool {
+        matches!(self.place, Place::Local { whose: Whose::Machine, .. })
+    }
+
     /// The socket, if it is on this machine.
     pub fn socket(&self) -> Option<&Path> {
         match &self.place {
@@ -120,6 +140,22 @@ impl Endpoint {
             #[cfg(feature = "network")]
             Place::Network(_) => None,
         }
+    }
+
+    /// The process that listens at the socket, if there is one and that is known. Does not wait for it: it may be
+    /// stopped.
+    pub fn server_pid(&self) -> Option<u32> {
+        #[cfg(any(target_os = "linux", target_os = "android"))]
+        {
+            use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
+            connect(&stream, &SocketAddrUnix::new(self.socket()?).ok()?).ok()?;
+            let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
+            u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
+        }
+        #[cfg(not(any(target_os = "linux", target_os = "android")))]
+        None
     }
 
     /// The credentials as they are now. Nobody asks for them on this machine.
@@ -157,8 +193,8 @@ impl Endpoint {
         poller: &Arc<Poller>,
     ) -> io::Result<(usize, Connection)> {
         match &self.place {
-            Place::Local { socket, own } => {
-                let stream = connect(socket, program.filter(|_| *own))?;
+            Place::Local { socket, whose } => {
+                let stream = connect(socket, *whose, program)?;
                 Ok((0, Connection::new(Transport::Local(stream), poller)?))
             }
             #[cfg(feature = "network")]
@@ -178,9 +214,18 @@ impl Endpoint {
     }
 }
 
-/// Connects, to nobody but this user's server, or root's.
-fn connect(socket: &Path, program: Option<&Path>) -> io::Result<UnixStream> {
-    let stream = connect_or_launch(socket, program)?;
+/// Connects, to nobody but this user's server, or root's. The machine's server may be another user's: only root can
+/// put a socket where it listens.
+fn connect(socket: &Path, whose: Whose, program: Option<&Path>) -> io::Result<UnixStream> {
+    let stream = match whose {
+        Whose::Own => connect_or_launch(socket, program)?,
+        Whose::Machine => return UnixStream::connect(socket),
+        Whose::Given if socket.as_os_str().len() > lockkeeper_paths::SOCKET_LIMIT => {
+            let why = format!("the path of a socket has at most {} bytes", lockkeeper_paths::SOCKET_LIMIT);
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+        Whose::Given => UnixStream::connect(socket)?,
+    };
     let server = server_user(&stream, socket)?;
     if server != rustix::process::geteuid().as_raw() && server != 0 {
         let why = format!("it is served by another user ({server})");
@@ -205,66 +250,19 @@ fn server_user(_stream: &UnixStream, socket: &Path) -> io::Result<u32> {
     if directory != own && directory != 0 { Ok(directory) } else { owner(socket) }
 }
 
-fn connect_or_launch(socket: &Path, program: Option<&Path>) -> io::Result<UnixStream> {
-    let first = match UnixStream::connect(socket) {
-        Err(error) if absent(&error) => error,
-        done => return done,
-    };
-    let Some(program) = program else { return Err(first) };
-    launch(socket, program)?;
-    let deadline = Instant::now() + START;
-    let mut pause = Duration::from_millis(1);
-    loop {
-        thread::sleep(pause);
-        match UnixStream::connect(socket) {
-            Err(error) if absent(&error) && Instant::now() < deadline => {
-                pause = (pause * 2).min(Duration::from_millis(50));
-            }
-            Err(error) if absent(&error) => {
-                let why = format!(
-                    "the daemon did not start within {} s: run `{} serve` to see why ({error})",
-                    START.as_secs(),
-                    program.display()
-                );
-                return Err(io::Error::new(error.kind(), why));
-            }
-            done => return done,
-        }
-    }
-}
-
-/// Starts a daemon that outlives this program. If several are started at once, one stays.
-fn launch(socket: &Path, program: &Path) -> io::Result<()> {
-    if let Some(dir) = socket.parent().filter(|dir| !dir.exists()) {
-        fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-    }
-    let mut daemon = Command::new(program);
-    daemon.arg("serve").arg("--background").arg("--socket").arg(socket);
-    daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-    let started = daemon.spawn().map_err(|error| {
-        let why = format!("the daemon cannot be started: {}: {error}", program.display());
-        io::Error::new(error.kind(), why)
-    });
-    // It leaves at once if another was quicker, and is to leave no zombie then.
-    let mut child = started?;
-    thread::Builder::new().name("lockkeeper-launch".into()).spawn(move || child.wait())?;
-    Ok(())
-}
-
-/// Whether nobody listens there.
-fn absent(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
-}
-
 impl std::str::FromStr for Endpoint {
     type Err = String;
 
     fn from_str(url: &str) -> Result<Self, String> {
-        let known = "a URL is unix:/path/to/daemon.sock, ws://host:port or wss://host:port";
+        let known = "a URL is user, machine, unix:/path/to/daemon.sock, ws://host:port or wss://host:port";
         #[cfg(feature = "network")]
         let address = |url: &str| Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"));
         let place = match url.split_once(':') {
-            Some(("unix", path)) if path.starts_with('/') => Place::Local { socket: path.into(), own: false },
+            None if url == "user" => return Ok(Self::default()),
+            None if url == "machine" => return Ok(Self::machine()),
+            Some(("unix", path)) if path.starts_with('/') => {
+                Place::Local { socket: path.into(), whose: Whose::Given }
+            }
             Some(("unix", _)) => return Err(format!("{url:?} has no absolute path: {known}")),
             #[cfg(feature = "network")]
             Some(("ws" | "wss", _)) => Place::Network(url.split(',').map(address).collect::<Result<_, _>>()?),

@@ -21,6 +21,7 @@ mod driver;
 mod endpoint;
 mod error;
 mod host;
+mod launch;
 mod owner;
 mod poller;
 mod reader;

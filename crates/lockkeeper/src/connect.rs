@@ -212,11 +212,11 @@ impl Place {
         let client::Error::Unreachable(_, why) = error else { return error.to_string() };
         let absent = matches!(why.kind(), ConnectionRefused | NotFound);
         match self.endpoint.socket().filter(|_| absent) {
-            Some(own) if Endpoint::default().socket() == Some(own) && self.program.is_none() => format!(
+            Some(_) if self.endpoint.is_own() && self.program.is_none() => format!(
                 "{error}. To have one started, install the program `{PROGRAM}` (`cargo install lockkeeper-cli`): it is not \
                  on the PATH"
             ),
-            Some(other) if Endpoint::default().socket() != Some(other) => {
+            Some(other) if !self.endpoint.is_own() => {
                 format!("{error}. Start one: `{PROGRAM} serve --socket {}`", other.display())
             }
             _ => error.to_string(),

@@ -456,7 +456,7 @@ mod processes {
     #[test]
     fn without_the_program_the_error_says_what_to_install() {
         let dir = Dir::new("no-program");
-        let settings = [("PATH", OsString::new()), ("XDG_RUNTIME_DIR", dir.0.clone().into())];
+        let settings = [("PATH", OsString::new()), ("LOCKKEEPER_DIR", dir.0.clone().into())];
         let words = Process::start("connects", settings).says();
         assert!(words.contains("cargo install lockkeeper-cli"), "{words}");
     }
@@ -475,13 +475,13 @@ mod processes {
         );
         fs::write(&program, script).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
-        let settings = || [("PATH", path.clone().into()), ("XDG_RUNTIME_DIR", dir.0.clone().into())];
+        let settings = || [("PATH", path.clone().into()), ("LOCKKEEPER_DIR", dir.0.clone().into())];
         let mut first = Process::start("holds_a_until_it_is_killed", settings());
         assert_eq!(first.says(), "held");
         assert_eq!(Process::start("connects", settings()).says(), "taken", "it found the same daemon");
         drop(first);
         // The daemon leaves once nobody needs it.
-        let socket = dir.0.join("lockkeeper/daemon.sock");
+        let socket = dir.0.join("daemon.sock");
         while UnixStream::connect(&socket).is_ok() {
             thread::sleep(Duration::from_millis(10));
         }

@@ -14,12 +14,8 @@ use super::{
     child::{Child, Ended, start, system},
     next,
 };
-use crate::{
-    Done, Failure,
-    args::{self, Run},
-    exit,
-};
-use lockkeeper_client::{Callbacks, Endpoint, Options, Outcome, Session, Transfer, Update};
+use crate::{Done, Failure, args::Run, exit, session};
+use lockkeeper_client::{Callbacks, Options, Outcome, Session, Transfer, Update};
 use lockkeeper_core::Cause;
 use rustix::process::Signal;
 use std::{
@@ -140,11 +136,12 @@ pub(crate) fn guard() -> Done {
     let wrong = || (exit::USAGE, "guard is for `lockkeeper run` to start".to_string());
     let transfer = lines.next().and_then(Result::ok).ok_or_else(wrong)?;
     let transfer = Transfer::from_line(&transfer).map_err(|_| wrong())?;
-    let endpoint = Endpoint::from_env().map_err(|why| (exit::USAGE, why))?;
+    let endpoint = session::endpoint()?;
     let updates = sender.clone();
     let listener = Box::new(move |update| _ = updates.send(Input::Lock(update)));
-    let options = Options::new(args::bucket());
-    let session = Session::adopt(&endpoint, options, Callbacks, &transfer, listener).map_err(args::failed)?;
+    let options = Options::new(session::bucket());
+    let session =
+        Session::adopt(&endpoint, options, Callbacks, &transfer, listener).map_err(session::failed)?;
     let said = sender.clone();
     thread::spawn(move || {
         for line in lines.map_while(Result::ok) {

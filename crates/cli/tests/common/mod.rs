@@ -35,7 +35,7 @@ impl User {
     }
 
     pub(crate) fn state_dir(&self) -> PathBuf {
-        self.home.join("state/lockkeeper/default")
+        self.home.join("lockkeeper/state")
     }
 
     /// Writes a file, and returns its path.
@@ -48,7 +48,7 @@ impl User {
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_lockkeeper"));
         command.args(args).env_clear().env("PATH", "/usr/bin:/bin");
-        command.env("XDG_RUNTIME_DIR", &self.home).env("XDG_STATE_HOME", self.home.join("state"));
+        command.env("LOCKKEEPER_DIR", self.home.join("lockkeeper"));
         command
     }
 

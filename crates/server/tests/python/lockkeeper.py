@@ -9,6 +9,7 @@ import getpass
 import os
 import socket
 import struct
+import subprocess
 import sys
 import time
 
@@ -91,8 +92,8 @@ def default_path():
     """This user's own socket."""
     if (url := os.environ.get("LOCKKEEPER_URL", "")).startswith("unix:"):
         return url.removeprefix("unix:")
-    runtime, temp = os.environ.get("XDG_RUNTIME_DIR"), os.environ.get("TMPDIR") or "/tmp"
-    return f"{runtime}/lockkeeper/daemon.sock" if runtime else f"{temp}/lockkeeper-{os.geteuid()}/daemon.sock"
+    # The rule has several cases, and stands in one place: the program.
+    return subprocess.run(["lockkeeper", "status", "--socket"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 class Gone(Exception):

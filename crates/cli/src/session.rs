@@ -1,0 +1,187 @@
+//! A session with the daemon, opened and asked in bounded time: a daemon that is stopped hangs nobody without a word.
+
+use crate::{Failure, exit};
+use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
+use std::{
+    env,
+    ffi::OsStr,
+    fs, io,
+    os::unix::ffi::OsStrExt,
+    path::PathBuf,
+    sync::{
+        atomic::{AtomicBool, Ordering::Relaxed},
+        mpsc::{self, RecvTimeoutError},
+    },
+    time::{Duration, Instant},
+};
+
+/// How long a daemon may take to answer before it counts as one that does not.
+pub(crate) const ANSWER: Duration = Duration::from_secs(10);
+
+/// After how long whoever waits for a daemon is told so.
+const UNSAID: Duration = Duration::from_secs(1);
+
+/// What the session says of a server that takes too long.
+const NO_ANSWER: &str = "it does not answer";
+
+/// `--machine` was given.
+static MACHINE: AtomicBool = AtomicBool::new(false);
+
+/// Has every session be one with the machine's daemon.
+pub(crate) fn use_machine() {
+    MACHINE.store(true, Relaxed);
+}
+
+/// Where the daemon is: what `--machine` or `LOCKKEEPER_URL` say, or this user's own.
+pub(crate) fn endpoint() -> Result<Endpoint, Failure> {
+    match MACHINE.load(Relaxed) {
+        true => Ok(Endpoint::machine()),
+        false => Endpoint::from_env().map_err(|why| (exit::USAGE, why)),
+    }
+}
+
+/// The bucket whose locks are meant.
+pub(crate) fn bucket() -> String {
+    env::var("LOCKKEEPER_BUCKET").ok().filter(|bucket| !bucket.is_empty()).unwrap_or_else(|| "default".into())
+}
+
+/// How long a session is waited for.
+#[derive(Clone, Copy)]
+pub(crate) enum Patience {
+    /// As long as an answer takes: a daemon that was stopped by a signal gives none.
+    Answer,
+    /// Until then; or, without, until the attempt fails. After a second, a line says what is waited for, unless `quiet`.
+    Until { until: Option<Instant>, quiet: bool },
+}
+
+/// A session for a question, with the daemon, which this program can be.
+pub(crate) fn open() -> Result<Session, Failure> {
+    open_with(None, Patience::Answer)
+}
+
+/// A session with a lease of that length, if it has one.
+pub(crate) fn open_with(ttl: Option<Duration>, patience: Patience) -> Result<Session, Failure> {
+    let mut options = Options::new(bucket()).program(Some(program()?));
+    options.ttl = ttl;
+    start(&endpoint()?, options, patience).map_err(failed)
+}
+
+/// A session for a question, without starting a daemon.
+pub(crate) fn open_running(endpoint: &Endpoint) -> Result<Session, Error> {
+    start(endpoint, Options::new(bucket()), Patience::Answer)
+}
+
+fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Session, Error> {
+    let (sender, opened) = mpsc::channel();
+    let session = Session::start(endpoint, options, Callbacks, move |result| _ = sender.send(result))?;
+    let mut look_at = Some(Instant::now() + UNSAID);
+    let until = match patience {
+        Patience::Answer => Some(Instant::now() + ANSWER),
+        Patience::Until { until, .. } => until,
+    };
+    loop {
+        let result = match [until, look_at].into_iter().flatten().min() {
+            Some(wake) => opened.recv_timeout(wake.saturating_duration_since(Instant::now())),
+            None => opened.recv().map_err(|_| RecvTimeoutError::Disconnected),
+        };
+        let early = match result {
+            Ok(Err(Error::Unreachable(_, error))) if error.to_string() == NO_ANSWER => true,
+            Ok(result) => return result.map(|()| session),
+            Err(_) => matches!(patience, Patience::Answer) && endpoint.server_pid().is_some_and(stopped),
+        };
+        if early || until.is_some_and(|until| Instant::now() >= until) {
+            let error = io::Error::new(io::ErrorKind::TimedOut, silent(endpoint));
+            return Err(Error::Unreachable(endpoint.clone(), error));
+        }
+        if look_at.take().is_some() && matches!(patience, Patience::Until { quiet: false, .. }) {
+            eprintln!("lockkeeper: {}", silent(endpoint));
+        }
+    }
+}
+
+/// The answer to a question, unless there is none in time.
+pub(crate) fn ask<T: Send + 'static>(
+    session: &Session,
+    question: impl FnOnce(&Session, Box<dyn FnOnce(Result<T, Error>) + Send>),
+) -> Result<T, Failure> {
+    let (sender, answer) = mpsc::channel();
+    question(session, Box::new(move |answer| _ = sender.send(answer)));
+    match answer.recv_timeout(ANSWER) {
+        Ok(answer) => answer.map_err(failed),
+        Err(_) => Err((exit::UNAVAILABLE, silent(session.endpoint()))),
+    }
+}
+
+/// What to say of a daemon that does not answer.
+pub(crate) fn silent(endpoint: &Endpoint) -> String {
+    let Some(pid) = endpoint.server_pid() else { return format!("the daemon at {endpoint} does not answer") };
+    match stopped(pid) {
+        true => format!(
+            "the daemon at {endpoint} does not answer: its process {pid} is stopped. `kill -CONT {pid}` continues it"
+        ),
+        false => format!("the daemon at {endpoint} (pid {pid}) does not answer"),
+    }
+}
+
+/// Whether a process was stopped by a signal.
+pub(crate) fn stopped(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+}
+
+/// This program, to start as the daemon. If it was upgraded while this process runs, the new one.
+pub(crate) fn program() -> Result<PathBuf, Failure> {
+    let program = env::current_exe().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
+    match program.as_os_str().as_bytes().strip_suffix(b" (deleted)") {
+        Some(path) if !program.exists() => Ok(OsStr::from_bytes(path).into()),
+        _ => Ok(program),
+    }
+}
+
+/// What to say of a daemon that cannot be reached, or refuses.
+pub(crate) fn failed(error: Error) -> Failure {
+    match &error {
+        Error::Refused { code, .. } => refused(*code, explained(&error)),
+        _ => (exit::UNAVAILABLE, explained(&error)),
+    }
+}
+
+pub(crate) fn refused(why: u32, message: String) -> Failure {
+    let exit = match why {
+        code::NOT_SUPPORTED => exit::USAGE,
+        code::FORBIDDEN | code::UNAUTHORIZED => exit::NO_PERMISSION,
+        _ => exit::UNAVAILABLE,
+    };
+    (exit, message)
+}
+
+/// The error, and what to do next.
+pub(crate) fn explained(error: &Error) -> String {
+    match error {
+        Error::Unreachable(_, why) if why.kind() == io::ErrorKind::TimedOut => why.to_string(),
+        Error::Unreachable(endpoint, _) if endpoint.is_own() => error.to_string(),
+        Error::Unreachable(endpoint, _) if endpoint.is_machine() => format!(
+            "{error}. The machine's daemon is for several users: `systemctl enable --now lockkeeper-machine.socket` \
+             starts it, as root"
+        ),
+        Error::Unreachable(..) => format!(
+            "{error}. LOCKKEEPER_URL says that it is there: start it with `lockkeeper serve`, or unset the variable to \
+             use this user's own"
+        ),
+        Error::Refused { code: code::VERSION, .. } => {
+            format!("{error}. `lockkeeper restart` starts the one that is installed now")
+        }
+        _ => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::stopped;
+
+    #[test]
+    fn a_process_that_runs_is_not_stopped() {
+        assert!(!stopped(std::process::id()));
+        assert!(!stopped(u32::MAX), "one that is not there is not");
+    }
+}
