@@ -110,8 +110,7 @@ mod connecting {
             listen.keys = Some(file("keys.json", &keys));
         });
         drop(daemon.connect());
-        let permit =
-            Permit { buckets: vec!["default".into()], steal: false, force_release: false, inspect: false };
+        let permit = Permit { buckets: vec!["default".into()], ..Permit::default() };
         let token = sign(&keys, permit, Duration::from_secs(60)).unwrap();
         let url = format!("wss://localhost:{}", daemon.address().port());
         let connects = |ca: &PathBuf, token: &str| {

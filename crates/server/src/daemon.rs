@@ -150,6 +150,7 @@ impl Daemon {
             limits: config.limits,
             sessions: config.limits.clients as usize,
             buckets: BUCKETS,
+            bytes: config.bytes,
             backlog: BACKLOG,
             hash: hash_secret,
         };

@@ -9,8 +9,8 @@ use crate::{
 };
 use lockkeeper_core::Limits;
 use lockkeeper_service::{
-    Access, Action, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights, Server,
-    ServerConfig, SessionId, Ttl,
+    Access, Action, Bytes, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights,
+    Server, ServerConfig, SessionId, Ttl,
 };
 use lockkeeper_wire::v2::{Secret, ToServer};
 use std::collections::BTreeMap;
@@ -107,6 +107,7 @@ impl World {
                 1000
             },
             buckets: 10,
+            bytes: Bytes::default(),
             backlog: 1 << 20,
             hash,
         }
