@@ -1,7 +1,9 @@
 //! The `lockkeeper` command.
 
+mod acquire;
 mod args;
 mod daemon;
+mod lock;
 mod log_file;
 mod query;
 mod release;
@@ -15,6 +17,7 @@ mod status;
 mod table;
 mod token;
 mod top;
+mod usage;
 
 use args::{Args, Command};
 use clap::{CommandFactory, Parser};
@@ -51,10 +54,7 @@ type Failure = (u8, String);
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { exit::USAGE.into() } else { ExitCode::SUCCESS };
-        }
+        Err(error) => return usage::explain(&error),
     };
     if args.machine {
         session::use_machine();
@@ -66,6 +66,9 @@ fn main() -> ExitCode {
         Some(Command::Restart) => daemon::restart(),
         Some(Command::Logs(args)) => daemon::logs(&args),
         Some(Command::Run(args)) => run::run(args),
+        Some(Command::Lock(args)) => lock::lock(args),
+        Some(Command::Unlock(args)) => lock::unlock(args),
+        Some(Command::Keep) => lock::keep(),
         Some(Command::Guard) => run::guard::guard(),
         Some(Command::Query(args)) => query::query(args),
         Some(Command::Inspect(args)) => query::inspect(args.query),

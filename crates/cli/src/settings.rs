@@ -123,19 +123,30 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "a duration is a number with ms, s, m, h or d".to_string();
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let seconds = match unit {
-            "ms" => 0.001,
-            "s" | "" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            "d" => 86_400.0,
-            _ => return Err(wrong()),
-        };
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        Duration::try_from_secs_f64(number * seconds).map(Self).map_err(|error| error.to_string())
+        let wrong = || "a duration is a number with ms, s, m, h or d, or several of them (1h30m)".to_string();
+        let (mut rest, mut total, mut last) = (text, Duration::ZERO, f64::INFINITY);
+        loop {
+            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+            let (number, after) = rest.split_at(digits);
+            let unit = &after[..after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len())];
+            let seconds = match unit {
+                "ms" => 0.001,
+                "s" => 1.0,
+                // A number alone is in seconds; one after other units is a slip.
+                "" if rest.len() == text.len() => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                "d" => 86_400.0,
+                _ => return Err(wrong()),
+            };
+            let number: f64 = number.parse().map_err(|_| wrong())?;
+            let part = Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())?;
+            total = total.checked_add(part).filter(|_| seconds < last).ok_or_else(wrong)?;
+            (rest, last) = (&after[unit.len()..], seconds);
+            if rest.is_empty() {
+                return Ok(Self(total));
+            }
+        }
     }
 }
 
@@ -167,7 +178,23 @@ mod tests {
         assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(span("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(span("2"), Ok(Duration::from_secs(2)));
-        for wrong in ["", "s", "5 s", "1w", "-1s", "1e99h", "99999999999999999999h"] {
+        assert_eq!(span("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(span("1d2h3m4s5ms"), Ok(Duration::from_millis(93_784_005)));
+        for wrong in [
+            "",
+            "s",
+            "1h30",
+            "30m1h",
+            "1h1h",
+            "h1m",
+            "1..5s",
+            "ü",
+            "5 s",
+            "1w",
+            "-1s",
+            "1e99h",
+            "99999999999999999999h",
+        ] {
             assert!(span(wrong).is_err(), "{wrong}");
         }
         for text in ["500ms", "90s", "1500ms"] {

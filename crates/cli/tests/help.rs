@@ -14,7 +14,19 @@ fn said(user: &User, args: &[&str]) -> String {
 #[test]
 fn every_command_teaches_with_examples() {
     let user = User::new();
-    for command in ["run", "query", "inspect", "release", "top", "state", "completions", "man"] {
+    for command in [
+        "run",
+        "query",
+        "inspect",
+        "release",
+        "top",
+        "state",
+        "status",
+        "logs",
+        "unlock",
+        "completions",
+        "man",
+    ] {
         let help = said(&user, &[command, "--help"]);
         assert!(help.contains(&format!("  lockkeeper {command} ")), "{help}");
         // Lines that a terminal would break are hard to read.
@@ -22,7 +34,7 @@ fn every_command_teaches_with_examples() {
         assert!(said(&user, &["--help"]).contains(&format!("\n  {command} ")));
     }
     let help = said(&user, &["run", "--help"]);
-    for taught in ["lockkeeper run backup -- ./backup.sh", "75", "76", "128+N", "LOCKKEEPER_TOKEN"] {
+    for taught in ["lockkeeper run backup -- ./backup.sh", "75", "76", "128+N", "LOCKKEEPER_FENCE"] {
         assert!(help.contains(taught), "{taught}");
     }
     assert!(said(&user, &["--version"]).starts_with("lockkeeper "));

@@ -124,7 +124,7 @@ fn a_command_that_does_not_heed_sigterm_is_killed_after_the_grace() {
 fn tokens_grow_and_the_command_sees_its_own() {
     let user = User::new();
     let token = || -> u64 {
-        let done = user.run(&["run", "a", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
+        let done = user.run(&["run", "a", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE"]);
         text(&done.stdout).trim().parse().expect("it is a number")
     };
     let first = token();
