@@ -12,10 +12,13 @@ use listenfd::ListenFd;
 use lockkeeper_client::Endpoint;
 use lockkeeper_core::Limits;
 use lockkeeper_server::{Config, Error, Listen};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::{
+    fs::Mode,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
 use std::{
     env,
-    fs::File,
+    fs::{self, File},
     io,
     os::{
         linux::net::SocketAddrExt,
@@ -42,6 +45,9 @@ const IDLE: Duration = Duration::from_secs(300);
 const TTL: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn serve(args: Serve) -> Done {
+    if args.background {
+        close_inherited();
+    }
     let wrong = |why: String| (exit::USAGE, why);
     let settings = args.settings.or_from(args.config.as_deref()).map_err(wrong)?;
     let given = Given::take().map_err(|error| wrong(error.to_string()))?;
@@ -54,8 +60,7 @@ pub(crate) fn serve(args: Serve) -> Done {
         return Ok(ExitCode::SUCCESS);
     }
     if args.background {
-        // Out of the terminal's reach: it outlives the command that started it. It fails for a leader of its own.
-        let _ = rustix::process::setsid();
+        become_daemon();
     }
     let filter = EnvFilter::try_from_env("LOCKKEEPER_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt().with_env_filter(filter);
@@ -68,8 +73,7 @@ pub(crate) fn serve(args: Serve) -> Done {
         _ => log.with_writer(io::stderr).init(),
     }
     // Each connection takes a file descriptor: as many as the system lets it have.
-    let files = getrlimit(Resource::Nofile);
-    let _ = setrlimit(Resource::Nofile, Rlimit { current: files.maximum, ..files });
+    raise(Resource::Nofile);
 
     let failed = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(failed)?;
@@ -122,6 +126,38 @@ fn release_stderr(log: Option<File>) {
     if let Err(error) = released {
         tracing::warn!(%error, "standard error stays open");
     }
+}
+
+/// Has as much of a resource as the system allows.
+fn raise(resource: Resource) {
+    let limit = getrlimit(resource);
+    let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
+}
+
+/// Closes descriptors that whoever started this process has passed on without meaning to. One of a script's `flock` would
+/// keep that lock, and one of a pipe would keep its reader waiting, as long as the daemon lives.
+#[allow(unsafe_code)]
+fn close_inherited() {
+    let Ok(open) = fs::read_dir("/dev/fd") else { return };
+    let open: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
+    // That of the directory is closed by now.
+    let is_open = |descriptor: &i32| fs::symlink_metadata(format!("/dev/fd/{descriptor}")).is_ok();
+    for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2 && is_open(descriptor)) {
+        // SAFETY: the process has opened nothing yet that is still open, so whatever is open is nobody's.
+        unsafe { rustix::io::close(descriptor) };
+    }
+}
+
+/// Becomes a process that serves others beside the one that has started it, and outlives it.
+fn become_daemon() {
+    // Out of the terminal's reach. It fails for a leader of its own.
+    let _ = rustix::process::setsid();
+    rustix::process::umask(Mode::from_bits_truncate(0o077));
+    // As far as an ordinary process may undo what was done to it.
+    let _ = rustix::process::setpriority_process(None, 0);
+    [Resource::Fsize, Resource::Data, Resource::As, Resource::Cpu, Resource::Nproc]
+        .into_iter()
+        .for_each(raise);
 }
 
 /// What was not said is what it is then.

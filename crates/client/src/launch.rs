@@ -8,6 +8,7 @@ use rustix::{
     io::Errno,
 };
 use std::{
+    env,
     io::{self, PipeReader, Read},
     os::unix::net::UnixStream,
     path::Path,
@@ -77,6 +78,9 @@ fn launch(socket: &Path, program: &Path) -> io::Result<Starting> {
     let mut daemon = Command::new(program);
     daemon.arg("serve").arg("--background").arg("--socket").arg(socket);
     daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
+    // It serves others, too: what was set for this process is not meant for it. It could be told to open a port, or to
+    // report to the service manager that it is this process's service.
+    daemon.env_clear().envs(env::vars_os().filter(|(name, _)| name == "LOCKKEEPER_LOG"));
     let started = daemon.spawn().map_err(|error| {
         let why = format!("the daemon cannot be started: {}: {error}", program.display());
         io::Error::new(error.kind(), why)

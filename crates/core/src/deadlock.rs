@@ -140,9 +140,28 @@ impl<T> Manager<T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn deadlocks(&self) -> Vec<Deadlock> {
-        let mut nested: Vec<_> = self.nesting.nested().collect();
+        self.deadlocks_within(&mut { usize::MAX })
+    }
+
+    /// The same, by a search that takes at most so many steps. The number is lowered by those taken: if none are left,
+    /// it may not have come to its end.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+    /// let nested_in = manager.requests().next().map(|outer| outer.id());
+    /// manager.request(tab, &scope, Options { nested_in, ..Options::default() }, (), &mut effects)?;
+    /// let mut steps = 1;
+    /// assert!(manager.deadlocks_within(&mut steps).is_empty());
+    /// assert_eq!(steps, 0);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn deadlocks_within(&self, steps: &mut usize) -> Vec<Deadlock> {
+        let mut nested: Vec<_> = self.nesting.nested().take(*steps).collect();
         nested.sort_unstable_by_key(|&slot| self.queues.request(slot).arrival);
-        let mut search = Search::new(self);
+        let mut search = Search::new(self, *steps);
         let mut found = Vec::new();
         for root in nested {
             let _: ControlFlow<()> = search.from(root, |cycle| {
@@ -150,6 +169,7 @@ impl<T> Manager<T> {
                 ControlFlow::Continue(Told::Yes)
             });
         }
+        *steps = search.steps;
         found
     }
 
@@ -170,14 +190,37 @@ impl<T> Manager<T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn deadlock(&self, id: RequestId) -> Option<Deadlock> {
+        self.deadlock_within(id, &mut { usize::MAX })
+    }
+
+    /// The same, by a search that takes at most so many steps. The number is lowered by those taken: if none are left,
+    /// it may not have come to its end.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
+    /// let outer = manager.query().held[0].request;
+    /// let nested = Options { nested_in: Some(outer), ..Options::default() };
+    /// manager.request(tab, &scope, nested, (), &mut effects)?;
+    /// let mut steps = 1;
+    /// assert_eq!(manager.deadlock_within(outer, &mut steps), None);
+    /// assert_eq!(steps, 0);
+    /// assert!(manager.deadlock_within(outer, &mut 100).is_some());
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn deadlock_within(&self, id: RequestId, steps: &mut usize) -> Option<Deadlock> {
         self.live(id)?;
         if self.nesting.is_empty() {
             return None;
         }
-        let found = Search::new(self).from(id.slot, |cycle| match cycle[0].from == id.slot {
+        let mut search = Search::new(self, *steps);
+        let found = search.from(id.slot, |cycle| match cycle[0].from == id.slot {
             true => ControlFlow::Break(self.report(cycle)),
             false => ControlFlow::Continue(Told::No),
         });
+        *steps = search.steps;
         found.break_value()
     }
 
@@ -234,6 +277,8 @@ struct Search<'a, T> {
     met: BTreeMap<u32, usize>,
     /// For blocked shared entries passed so far: the nearest exclusive entry before.
     exclusive_before: BTreeMap<u32, u32>,
+    /// Edges that may still be looked at.
+    steps: usize,
 }
 
 /// Whether a cycle was reported.
@@ -245,8 +290,8 @@ enum Told {
 const DONE: usize = usize::MAX;
 
 impl<'a, T> Search<'a, T> {
-    fn new(manager: &'a Manager<T>) -> Self {
-        Self { manager, met: BTreeMap::new(), exclusive_before: BTreeMap::new() }
+    fn new(manager: &'a Manager<T>, steps: usize) -> Self {
+        Self { manager, met: BTreeMap::new(), exclusive_before: BTreeMap::new(), steps }
     }
 
     /// Searches all that `root` reaches and was not met before; passes every cycle it closes to `closed`, but for
@@ -256,7 +301,7 @@ impl<'a, T> Search<'a, T> {
         root: u32,
         mut closed: impl FnMut(&[Edge]) -> ControlFlow<B, Told>,
     ) -> ControlFlow<B> {
-        if self.met.contains_key(&root) {
+        if self.met.contains_key(&root) || self.steps == 0 {
             return ControlFlow::Continue(());
         }
         // `path[i]` leads to `path[i + 1].from`; `ahead[i]` are the edges of `path[i].from` not yet tried.
@@ -274,6 +319,10 @@ impl<'a, T> Search<'a, T> {
                 continue;
             };
             here.queue = queue;
+            self.steps = self.steps.saturating_sub(1);
+            if self.steps == 0 {
+                break;
+            }
             match self.met.get(&to) {
                 Some(&DONE) => {}
                 Some(&at) if told.last() > Some(&at) => {}
@@ -297,7 +346,8 @@ impl<'a, T> Search<'a, T> {
     fn waits_for(&mut self, request: u32) -> Vec<(u32, u32)> {
         let manager = self.manager;
         let record = manager.queues.request(request);
-        let mut edges: Vec<_> = manager.nesting.inner(record.nesting).map(|inner| (inner, NIL)).collect();
+        let inner = manager.nesting.inner(record.nesting).take(self.steps);
+        let mut edges: Vec<_> = inner.map(|inner| (inner, NIL)).collect();
         let mut entry = request;
         while let Some(place) = manager.queues.entries.get(entry) {
             if place.blocked {
@@ -315,9 +365,10 @@ impl<'a, T> Search<'a, T> {
         let mut passed = Vec::from([entry]);
         let mut before = place.prev;
         while let Some(earlier) = entries.get(before) {
-            if earlier.mode == Mode::Exclusive {
+            if earlier.mode == Mode::Exclusive || self.steps == 0 {
                 break;
             }
+            self.steps -= 1;
             if place.mode == Mode::Exclusive {
                 edges.push((earlier.request, place.queue));
             } else if let Some(&known) = self.exclusive_before.get(&before) {

@@ -29,8 +29,11 @@ const KEPT: usize = 4 << 10;
 /// While so many bytes wait for a client, it is not read.
 const HIGH_WATER: usize = 256 << 10;
 
-/// Turns after which a connection that still has work lets others have theirs.
-const TURNS: usize = 16;
+/// How much is done for a connection before others have their turn, in units of a short message: some 100 µs.
+const TURN: u64 = 256;
+
+/// Bytes whose reading counts as much as a short message.
+const UNIT: u64 = 512;
 
 /// How long a client may take to read the last message.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -52,10 +55,12 @@ struct Connection<S> {
     handshake: Option<PendingHandshake>,
     /// What was read and is not a whole message yet.
     input: Vec<u8>,
-    /// There may be a whole message in it all the same: the client had too much to read.
+    /// There may be a whole message in it all the same: its turn was over, or the client had too much to read.
     more: bool,
     /// How to find messages in it, if not by their lengths.
     frames: Option<Frames>,
+    /// The server's work at which it is the others' turn.
+    turn_ends: u64,
 }
 
 /// Serves a connection of which `input` has been read already.
@@ -73,7 +78,8 @@ pub(crate) async fn run<S: Transport>(
     };
     let id = daemon.borrow_mut().connect(origin, framing);
     let more = !input.is_empty();
-    let mut connection = Connection { stream, id, origin, subject, daemon, handshake, input, more, frames };
+    let mut connection =
+        Connection { stream, id, origin, subject, daemon, handshake, input, more, frames, turn_ends: 0 };
     let closed = poll_fn(|context| connection.poll(context)).await;
     connection.daemon.borrow_mut().disconnect(id);
     if closed.is_ok() {
@@ -84,17 +90,27 @@ pub(crate) async fn run<S: Transport>(
 impl<S: Transport> Connection<S> {
     /// Ready when it is over: gracefully, or because of an error.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        for _ in 0..TURNS {
+        self.turn_ends = self.daemon.borrow_mut().server().work() + TURN;
+        loop {
             let written = self.write(context)?;
-            let (closing, done) = {
+            let (closing, crowded, ended) = {
                 let mut daemon = self.daemon.borrow_mut();
-                (daemon.server().is_closing(self.id), daemon.server().is_done(self.id))
+                let server = daemon.server();
+                if server.is_done(self.id) {
+                    return Poll::Ready(Ok(()));
+                }
+                let crowded = server.backlog(self.id) > HIGH_WATER;
+                if server.has_more(self.id) && !crowded {
+                    daemon.go_on(self.id);
+                }
+                let server = daemon.server();
+                (server.is_closing(self.id), crowded, server.work() >= self.turn_ends)
             };
-            if done {
-                return Poll::Ready(Ok(()));
+            if ended {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
             }
-            let busy = closing || self.daemon.borrow_mut().server().backlog(self.id) > HIGH_WATER;
-            let read = match busy {
+            let read = match closing || crowded {
                 true => Poll::Pending,
                 false if std::mem::take(&mut self.more) => {
                     self.handle_input();
@@ -109,14 +125,16 @@ impl<S: Transport> Connection<S> {
                 Poll::Pending => {
                     let mut daemon = self.daemon.borrow_mut();
                     daemon.sleeps(self.id, context.waker());
+                    if daemon.server().has_more(self.id) && !crowded {
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
                     if written.is_pending() || daemon.server().output(self.id).is_empty() {
                         return Poll::Pending;
                     }
                 }
             }
         }
-        context.waker().wake_by_ref();
-        Poll::Pending
     }
 
     /// Reads once and handles what is whole. False at the end of the stream.
@@ -129,12 +147,15 @@ impl<S: Transport> Connection<S> {
             return Poll::Ready(Ok(false));
         }
         self.input.extend_from_slice(read.filled());
+        // What is not a message yet is work, too.
+        self.turn_ends = self.turn_ends.saturating_sub(read.filled().len() as u64 / UNIT);
         self.daemon.borrow().spin.on_message();
         self.handle_input();
         Poll::Ready(Ok(true))
     }
 
-    /// Handles every whole message, until too much waits for the client: a short question can have a long answer.
+    /// Handles every whole message, until its turn is over or too much waits for the client: a short question can have a
+    /// long answer.
     fn handle_input(&mut self) {
         let (mut input, mut frames) = (std::mem::take(&mut self.input), self.frames.take());
         let mut done = 0;
@@ -144,7 +165,8 @@ impl<S: Transport> Connection<S> {
                 if daemon.server().is_closing(self.id) {
                     break;
                 }
-                if daemon.server().backlog(self.id) > HIGH_WATER {
+                let server = daemon.server();
+                if server.backlog(self.id) > HIGH_WATER || server.work() >= self.turn_ends {
                     self.more = true;
                     break;
                 }

@@ -277,6 +277,12 @@ impl Daemon {
         self.changed();
     }
 
+    /// Goes on with a long answer.
+    pub(crate) fn go_on(&mut self, id: ConnectionId) {
+        self.server.go_on(id);
+        self.changed();
+    }
+
     /// Closes a connection for what it sent.
     pub(crate) fn reject(&mut self, id: ConnectionId, code: u32, why: &str) {
         tracing::warn!(code, why, "closing a connection");

@@ -27,6 +27,8 @@ mod server;
 mod session;
 mod snapshot;
 mod state;
+mod view;
+mod walk;
 
 pub use codec::Damaged;
 pub use outbox::Framing;

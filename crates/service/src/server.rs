@@ -199,6 +199,8 @@ pub struct Server {
     blind_until: Option<Micros>,
     stopping: bool,
     counts: Counts,
+    /// What was done so far, in units of a short message.
+    work: u64,
 }
 
 struct Connection {
@@ -212,6 +214,8 @@ struct Connection {
     listed: bool,
     /// The FIFO that its client was sent.
     fifo: Option<Fifo>,
+    /// Questions that are not answered yet.
+    queries: VecDeque<answers::Query>,
 }
 
 /// What the server knows of a session beyond the state, since it leads.
@@ -255,6 +259,7 @@ impl Server {
             blind_until,
             stopping: false,
             counts: Counts::of(&state),
+            work: 0,
             state,
         };
         server.adopt_sessions(now);
@@ -274,6 +279,12 @@ impl Server {
     /// What has happened, counted.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// How much was done so far, in units of a short message. A driver lets every connection have its turn before one
+    /// that has had much done for it.
+    pub fn work(&self) -> u64 {
+        self.work
     }
 
     /// How many connections there are.
@@ -296,8 +307,16 @@ impl Server {
         let id = self.next_connection;
         self.next_connection += 1;
         let outbox = Outbox::new(framing);
-        let connection =
-            Connection { origin, fresh, session: None, outbox, closing: false, listed: false, fifo: None };
+        let connection = Connection {
+            origin,
+            fresh,
+            session: None,
+            outbox,
+            closing: false,
+            listed: false,
+            fifo: None,
+            queries: VecDeque::new(),
+        };
         self.connections.insert(id, connection);
         id
     }
@@ -316,6 +335,7 @@ impl Server {
             return Ok(());
         };
         self.heard(session, now);
+        self.work += 1;
         let ack = match message {
             ToServer::Hello { .. } => {
                 self.close(id, code::OUT_OF_ORDER, "Hello was sent already");
@@ -350,7 +370,7 @@ impl Server {
                             let (code, why) = forbidden("inspect");
                             return self.refuse(session, rid, code, &why);
                         }
-                        inspects => self.answer_query(session, rid, name, deadlocks, inspects),
+                        inspects => self.query(id, session, rid, name, deadlocks, inspects),
                     }
                 }
                 Ok(())
@@ -631,6 +651,7 @@ impl Server {
         record.encode(&mut self.batch);
         let mut effects = std::mem::take(&mut self.effects);
         self.state.apply(record, &mut effects)?;
+        self.work += effects.len() as u64;
         effects.iter().for_each(|effect| self.counts.add(effect));
         Ok(effects)
     }

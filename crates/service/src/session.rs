@@ -316,7 +316,9 @@ impl<T> Session<T> {
                 parts.deadlocks.extend(deadlocks.into_iter().map(Deadlock::from));
                 parts.last_token = last_token;
                 if !more {
-                    let snapshot = std::mem::take(parts);
+                    let mut snapshot = std::mem::take(parts);
+                    // The parts of a long answer come in any order.
+                    snapshot.entries.sort_by_key(|entry| (entry.token.is_none(), entry.arrival));
                     self.finish_rid(rid, Outcome::Answer(Answer::Snapshot(snapshot)));
                 }
             }

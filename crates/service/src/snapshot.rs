@@ -1,8 +1,8 @@
 //! The state at one position, written out in slices while records go on being applied.
 //!
-//! A snapshot has a cursor over sessions and their requests, in the order of their numbers. Whatever lived at the
-//! snapshot's position and is about to change before the cursor reaches it is written out first, as it was. So the
-//! snapshot is that of one position, and taking it never pauses the server for longer than a slice.
+//! A snapshot [walks](crate::walk) over sessions and their requests. Whatever lived at its position and is about to
+//! change before the walk reaches it is written out first, as it was. So the snapshot is that of one position, and
+//! taking it never pauses the server for longer than a slice.
 //!
 //! Items are self-contained, and their order does not matter. The last one is an end marker.
 
@@ -10,23 +10,14 @@ use crate::{
     codec::{Damaged, Reader, put_bytes, put_option, put_uint},
     record::{put_fifo, put_origin, put_scope, read_fifo, read_origin, read_scope},
     state::{Notice, Session, SessionId, State, Ticket},
+    walk::{Place, Walk},
 };
-use lockkeeper_core::{Cause, Name, RestoredRequest, Token};
+use lockkeeper_core::{Cause, Live, Name, RestoredRequest, Token};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A session, or one of its requests.
-type Item = (SessionId, Option<u64>);
 
 /// A snapshot that is being taken.
 pub(crate) struct Progress {
-    /// The item that is written next.
-    cursor: Item,
-    /// Sessions with a serial from this one on came later.
-    sessions: u64,
-    /// By the serial of the bucket: requests with an arrival from this one on came later.
-    arrivals: BTreeMap<u64, u64>,
-    /// Items at or after the cursor that are written already.
-    early: BTreeSet<Item>,
+    pub(crate) walk: Walk,
     /// What is written and not taken yet.
     out: Vec<u8>,
 }
@@ -48,17 +39,14 @@ impl State {
             put_uint(&mut out, number);
         }
         out.extend_from_slice(&self.hash.to_le_bytes());
-        let mut arrivals = BTreeMap::new();
         for &place in self.by_name.values() {
             let bucket = self.bucket(place);
             out.push(BUCKET);
             put_bytes(&mut out, bucket.name.as_bytes());
             put_uint(&mut out, bucket.manager.next_arrival());
             put_uint(&mut out, bucket.manager.last_token());
-            arrivals.insert(bucket.serial, bucket.manager.next_arrival());
         }
-        let (cursor, sessions, early) = ((0, None), self.next_session, BTreeSet::new());
-        self.snapshot = Some(Box::new(Progress { cursor, sessions, arrivals, early, out }));
+        self.snapshot = Some(Box::new(Progress { walk: Walk::new(self, None), out }));
     }
 
     /// Appends the next slice of the snapshot, of about that many bytes. Returns whether it was the last.
@@ -69,39 +57,14 @@ impl State {
     pub fn snapshot_slice(&mut self, bytes: usize, chunk: &mut Vec<u8>) -> bool {
         let mut progress = self.snapshot.take().expect("a snapshot was begun");
         chunk.append(&mut progress.out);
-        let (mut id, mut at) = progress.cursor;
         let end = chunk.len() + bytes;
-        let mut whole = true;
-        'sessions: for (&session_id, session) in self.sessions.range(id..) {
-            if session_id != id {
-                (id, at) = (session_id, None);
+        let whole = self.advance(&mut progress.walk, |id, session, request| {
+            match request {
+                None => put_session(chunk, id, session, &self.bucket(session.bucket).name),
+                Some((rid, live)) => put_request(chunk, id, rid, live, None),
             }
-            if session.serial >= progress.sessions {
-                continue;
-            }
-            if at.is_none() {
-                if !progress.early.remove(&(id, None)) {
-                    put_session(chunk, id, session, &self.bucket(session.bucket).name);
-                }
-                at = Some(0);
-            }
-            for (&rid, _) in session.requests.range(at.unwrap_or(0)..) {
-                if chunk.len() >= end {
-                    progress.cursor = (id, Some(rid));
-                    whole = false;
-                    break 'sessions;
-                }
-                if !progress.early.remove(&(id, Some(rid))) {
-                    self.put_request(&progress, chunk, id, rid, None);
-                }
-            }
-            at = Some(u64::MAX);
-            if chunk.len() >= end {
-                progress.cursor = (id, at);
-                whole = false;
-                break;
-            }
-        }
+            chunk.len() < end
+        });
         if whole {
             chunk.push(END);
         } else {
@@ -134,85 +97,11 @@ impl State {
     pub(crate) fn save_session(&mut self, id: SessionId) {
         let Some(mut progress) = self.snapshot.take() else { return };
         if let Some(session) = self.sessions.get(&id)
-            && progress.claim((id, None), session.serial)
+            && progress.walk.claim(session, (id, None))
         {
             put_session(&mut progress.out, id, session, &self.bucket(session.bucket).name);
         }
         self.snapshot = Some(progress);
-    }
-
-    /// Writes out a request that is about to end.
-    pub(crate) fn save_request(&mut self, id: SessionId, rid: u64) {
-        self.save_request_as(id, rid, None);
-    }
-
-    /// Writes out a request that was granted just now, as it was before.
-    pub(crate) fn save_as_waiting(&mut self, id: SessionId, rid: u64, since: u64) {
-        self.save_request_as(id, rid, Some(since));
-    }
-
-    fn save_request_as(&mut self, id: SessionId, rid: u64, waiting_since: Option<u64>) {
-        let Some(mut progress) = self.snapshot.take() else { return };
-        if let Some(session) = self.sessions.get(&id)
-            && session.requests.contains_key(&rid)
-            && progress.claim((id, Some(rid)), session.serial)
-        {
-            let mut out = std::mem::take(&mut progress.out);
-            self.put_request(&progress, &mut out, id, rid, waiting_since);
-            progress.out = out;
-        }
-        self.snapshot = Some(progress);
-    }
-
-    /// Writes out a session that is about to end, with all it has.
-    pub(crate) fn save_whole_session(&mut self, id: SessionId) {
-        if self.snapshot.is_none() {
-            return;
-        }
-        self.save_session(id);
-        let requests: Vec<u64> =
-            self.sessions.get(&id).into_iter().flat_map(|session| session.requests.keys().copied()).collect();
-        requests.into_iter().for_each(|rid| self.save_request(id, rid));
-    }
-
-    /// Writes out the requests that are about to be broken.
-    pub(crate) fn save_holders<'a>(&mut self, id: SessionId, names: impl Iterator<Item = &'a [u8]>) {
-        let Some(manager) = self.manager(id) else { return };
-        let tickets = manager.holders(names).into_iter().filter_map(|request| manager.get(request));
-        let tickets: Vec<_> = tickets.map(|live| (live.data().session, live.data().rid)).collect();
-        tickets.into_iter().for_each(|(session, rid)| self.save_request(session, rid));
-    }
-
-    /// Appends a request, unless it came after the snapshot began.
-    fn put_request(
-        &self,
-        progress: &Progress,
-        out: &mut Vec<u8>,
-        id: SessionId,
-        rid: u64,
-        waiting_since: Option<u64>,
-    ) {
-        let Some(session) = self.sessions.get(&id) else { return };
-        let bucket = self.bucket(session.bucket);
-        let live = session.requests.get(&rid).and_then(|&request| bucket.manager.get(request));
-        let Some(live) = live else { return };
-        let arrival = live.id().arrival();
-        if progress.arrivals.get(&bucket.serial).is_none_or(|&later| arrival >= later) {
-            return;
-        }
-        let Ticket { since, ref info, .. } = *live.data();
-        out.push(REQUEST);
-        put_uint(out, id);
-        put_uint(out, rid);
-        put_uint(out, arrival);
-        let scope: Vec<_> = live.scope().map(|(name, mode)| (name.as_bytes(), mode)).collect();
-        put_scope(out, scope.into_iter());
-        let token = live.token().filter(|_| waiting_since.is_none());
-        put_option(out, token, |out, token| put_uint(out, token.get()));
-        out.push(u8::from(live.stole()));
-        put_option(out, live.nested_in(), |out, outer| put_uint(out, outer.arrival()));
-        put_uint(out, waiting_since.unwrap_or(since));
-        put_option(out, info.as_deref(), |out, info| put_bytes(out, info.as_bytes()));
     }
 
     /// The state that a snapshot has. The chunks are those of [`snapshot_slice`](Self::snapshot_slice), in order.
@@ -238,10 +127,35 @@ impl State {
 }
 
 impl Progress {
-    /// Whether an item is in the snapshot, and not written yet. From now on it counts as written.
-    fn claim(&mut self, item: Item, serial: u64) -> bool {
-        item >= self.cursor && serial < self.sessions && self.early.insert(item)
+    /// Writes out a request as it was, unless it is written already.
+    pub(crate) fn save(&mut self, place: &Place<'_>, waiting_since: Option<u64>) {
+        if self.walk.claim_request(place) {
+            put_request(&mut self.out, place.session_id, place.rid, place.live, waiting_since);
+        }
     }
+}
+
+/// Appends a request; one that waits since then, whatever it does now.
+fn put_request(
+    out: &mut Vec<u8>,
+    id: SessionId,
+    rid: u64,
+    live: Live<'_, Ticket>,
+    waiting_since: Option<u64>,
+) {
+    let Ticket { since, ref info, .. } = *live.data();
+    out.push(REQUEST);
+    put_uint(out, id);
+    put_uint(out, rid);
+    put_uint(out, live.id().arrival());
+    let scope: Vec<_> = live.scope().map(|(name, mode)| (name.as_bytes(), mode)).collect();
+    put_scope(out, scope.into_iter());
+    let token = live.token().filter(|_| waiting_since.is_none());
+    put_option(out, token, |out, token| put_uint(out, token.get()));
+    out.push(u8::from(live.stole()));
+    put_option(out, live.nested_in(), |out, outer| put_uint(out, outer.arrival()));
+    put_uint(out, waiting_since.unwrap_or(since));
+    put_option(out, info.as_deref(), |out, info| put_bytes(out, info.as_bytes()));
 }
 
 fn put_session(out: &mut Vec<u8>, id: SessionId, session: &Session, bucket: &str) {

@@ -13,6 +13,7 @@ use crate::{
     record::{EndReason, Fifo, Origin, Record, SecretHash},
     sabotage::{Rule, holds},
     snapshot::Progress,
+    view::View,
 };
 use lockkeeper_core::{
     Cause, ClientId, Effect as CoreEffect, Limits, Manager, Mode, Options, Outcome, RequestId,
@@ -46,6 +47,8 @@ pub struct State {
     free_buckets: Vec<usize>,
     /// A snapshot that is being taken.
     pub(crate) snapshot: Option<Box<Progress>>,
+    /// Answers to long queries, by connection.
+    pub(crate) views: BTreeMap<u64, View>,
     /// Seeds the hash of names. Has no effect on the state.
     pub(crate) hash_seed: u64,
     /// Of the record being applied. Empty between records.
@@ -247,6 +250,7 @@ impl State {
             next_bucket: 0,
             free_buckets: Vec::new(),
             snapshot: None,
+            views: BTreeMap::new(),
             hash_seed,
             effects: Vec::new(),
         }
@@ -561,7 +565,7 @@ impl State {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Damaged> {
         self.change(id)?;
-        if steal && self.snapshot.is_some() {
+        if steal && self.is_walked() {
             self.save_holders(id, scope.iter().map(|(name, _)| *name));
         }
         let outer = nested_in.and_then(|(session, rid)| self.outer(session, rid));
@@ -632,7 +636,7 @@ impl State {
         effects: &mut Vec<Effect>,
     ) -> Result<(), Damaged> {
         self.change(id)?;
-        if self.snapshot.is_some() {
+        if self.is_walked() {
             self.save_holders(id, [name].into_iter());
         }
         let session = self.known(id)?;
@@ -728,7 +732,7 @@ impl State {
                     let Some(ticket) = bucket.manager.data_mut(request) else { continue };
                     let (session, rid, waiting_since) = (ticket.session, ticket.rid, ticket.since);
                     ticket.since = time;
-                    if self.snapshot.is_some() {
+                    if self.is_walked() {
                         self.save_as_waiting(session, rid, waiting_since);
                     }
                     let waited = time.saturating_sub(waiting_since);

@@ -223,8 +223,12 @@ export class SessionMachine<T> {
         if (parts === undefined) return;
         for (const entry of entries) parts.entries.push(entry);
         parts.deadlocks.push(...deadlocks);
-        if (!more) this.#finishRid(rid, { how: 'snapshot', snapshot: parts });
-        return;
+        if (more) return;
+        // The parts of a long answer come in any order.
+        parts.entries.sort(
+          (a, b) => +(a[4] === null) - +(b[4] === null) || +(a[3] > b[3]) - +(a[3] < b[3]),
+        );
+        return this.#finishRid(rid, { how: 'snapshot', snapshot: parts });
       }
       case Receive.PONG:
         return this.#onPong(message[1]);

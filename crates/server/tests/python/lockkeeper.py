@@ -156,7 +156,8 @@ class Session:
         while more:
             _, _, part, _, _, more, *_ = self.answer(key)
             entries += part
-        return entries
+        # The parts of a long answer come in any order.
+        return sorted(entries, key=lambda entry: (entry[4] is None, entry[3]))
 
     def answer(self, key):
         """The next message about a request or question: its kind, the key, and the rest of it."""

@@ -1,13 +1,37 @@
 //! Answers that only look: queries, and deadlocks.
 
-use super::{Server, client_id};
-use crate::state::{SessionId, State, Ticket};
-use lockkeeper_core::{Deadlock, Live, Mode, Options, RequestError, WaitsFor};
-use lockkeeper_wire::v2::{self, Entry, ToClient, code};
+use super::{ConnectionId, Server, client_id};
+use crate::{
+    state::{SessionId, State, Ticket},
+    view::{Row, view_rows},
+};
+use lockkeeper_core::{Deadlock, Mode, Options, Outcome, WaitsFor};
+use lockkeeper_wire::v2::{self, ToClient, code};
 
-/// How many entries stand in one message of an answer, and how many bytes they have, about.
-const ENTRIES: usize = 1000;
+/// How many entries are looked at in one go, and how many bytes they have in one message, about. An answer with more
+/// comes in parts, and others have their turns in between.
+const ENTRIES: usize = 128;
 const PART: usize = 256 << 10;
+
+/// How many long answers may be on their way at a time, and how many more questions a client may have.
+const VIEWS: usize = 16;
+const QUERIES: usize = 64;
+
+/// A client with so much to read does not read its long answer: another may have its place.
+const UNREAD: usize = 64 << 10;
+
+/// How far a search for a deadlock goes.
+const SEARCH: usize = 2000;
+
+/// A question that is answered in parts, or waits for the one before.
+pub(super) struct Query {
+    rid: u64,
+    name: Option<Box<[u8]>>,
+    deadlocks: bool,
+    inspects: bool,
+    /// Its answer is on its way.
+    begun: bool,
+}
 
 impl Server {
     /// The cycle that a request would close if it waited. Leaves everything as it was.
@@ -20,18 +44,15 @@ impl Server {
         let (manager, client, outer) = self.state.probe(session, nested_in)?;
         // Without nesting there is no cycle: it need not be tried.
         let outer = outer?;
-        let options = Options { nested_in: Some(outer), refuse_deadlock: true, ..Options::default() };
+        let options = Options { nested_in: Some(outer), ..Options::default() };
         let ticket = Ticket { session, rid: 0, since: 0, info: None };
-        let mut effects = Vec::new();
-        match manager.request(client, scope, options, ticket, &mut effects) {
-            Err(RequestError::Deadlock(deadlock)) => Some(deadlock),
-            outcome => {
-                if let Ok(lockkeeper_core::Outcome::Queued { request }) = outcome {
-                    manager.withdraw(request);
-                }
-                None
-            }
-        }
+        let outcome = manager.request(client, scope, options, ticket, &mut Vec::new());
+        let Ok(Outcome::Queued { request }) = outcome else { return None };
+        let mut steps = SEARCH;
+        let found = manager.deadlock_within(request, &mut steps);
+        manager.withdraw(request);
+        self.work += (SEARCH - steps) as u64;
+        found
     }
 
     pub(super) fn answer_deadlock(&mut self, session: SessionId, rid: u64, deadlock: &Deadlock) {
@@ -41,54 +62,171 @@ impl Server {
         self.send(session, &ToClient::Deadlocked { rid, deadlock });
     }
 
-    pub(super) fn answer_query(
+    /// Takes a question: it is answered at once if that is little work.
+    pub(super) fn query(
         &mut self,
+        id: ConnectionId,
         session: SessionId,
         rid: u64,
         name: Option<&[u8]>,
         deadlocks: bool,
         inspects: bool,
     ) {
-        let Some(manager) = self.state.manager(session) else { return };
-        let mut rows: Vec<Row> = Vec::new();
-        // The newest batch may be old.
-        let time = self.wall.max(self.state.time());
-        let mut add = |live: Live<'_, Ticket>| {
-            for (entry, mode) in live.scope() {
-                if name.is_none_or(|name| name == entry.as_bytes()) {
-                    rows.push(Row::new(&self.state, time, live, entry.as_bytes().into(), mode));
-                }
-            }
-        };
-        match name {
-            Some(name) => manager.queue(name).for_each(|(live, _)| add(live)),
-            None => manager.requests().for_each(&mut add),
-        }
-        rows.sort_by_key(|row| (row.token.is_none(), row.arrival));
-        let deadlocks: Vec<_> = match deadlocks {
-            true => manager
-                .deadlocks()
-                .iter()
-                .map(|deadlock| describe(&self.state, session, deadlock, inspects))
-                .collect(),
-            false => Vec::new(),
-        };
-        let last_token = if inspects { manager.last_token() } else { 0 };
-        // What does not fit would cost the client its connection.
-        if rows.iter().map(Row::size).sum::<usize>() > self.config.backlog / 2 {
-            let message = "limit reached: the answer is too long; ask for one name";
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        if connection.queries.len() > QUERIES {
+            let message = "limit reached: too many questions at a time";
             self.counts.refused += 1;
             return self.send(session, &ToClient::Refused { rid, code: code::LIMIT, message });
         }
+        connection.queries.push_back(Query {
+            rid,
+            name: name.map(Into::into),
+            deadlocks,
+            inspects,
+            begun: false,
+        });
+        if connection.queries.len() == 1 {
+            self.begin_answer(id, session);
+        }
+    }
+
+    /// Goes on with the answers of a connection, for a little while. While it [has more](Self::has_more), call it again
+    /// once the others have had their turns, and the client has read what there is for it.
+    pub fn go_on(&mut self, id: ConnectionId) {
+        let Some(connection) = self.connections.get(&id) else { return };
+        let (Some(session), Some(query)) = (connection.session, connection.queries.front()) else { return };
+        let Query { rid, inspects, begun, .. } = *query;
+        if !begun {
+            return self.begin_answer(id, session);
+        }
+        let Some((rows, work)) = self.state.next_rows(id, ENTRIES) else {
+            // It had to make room for another's.
+            return self.refuse_query(id, session, rid, "the answer was not read in time");
+        };
+        self.work += work as u64;
+        let more = self.state.has_view(id);
+        if !more || !rows.is_empty() {
+            self.send_rows(session, rid, &rows, Vec::new(), inspects, more);
+        }
+        if !more {
+            self.finish_query(id);
+        }
+    }
+
+    /// Whether a connection has an answer to go on with.
+    pub fn has_more(&self, id: ConnectionId) -> bool {
+        self.connections.get(&id).is_some_and(|connection| !connection.queries.is_empty())
+    }
+
+    /// Begins to answer the first question of a connection. If that is little work, it is over then.
+    fn begin_answer(&mut self, id: ConnectionId, session: SessionId) {
+        let query = self.connections.get_mut(&id).and_then(|connection| connection.queries.front_mut());
+        let Some(query) = query else { return };
+        query.begun = true;
+        let Query { rid, ref name, deadlocks, inspects, .. } = *query;
+        let name = name.clone();
+        let Some(manager) = self.state.manager(session) else { return };
+        let entries = match &name {
+            Some(name) => manager.queue(name).take(ENTRIES + 1).count(),
+            None => manager.len(),
+        };
+        let deadlocks = if deadlocks { self.search_deadlocks(session, inspects) } else { Vec::new() };
+        // The newest batch may be old.
+        let time = self.wall.max(self.state.time());
+        if entries > ENTRIES {
+            if !self.make_place() {
+                return self.refuse_query(
+                    id,
+                    session,
+                    rid,
+                    "too many long answers at a time; ask for one name",
+                );
+            }
+            self.state.begin_view(id, session, name, time);
+            if !deadlocks.is_empty() {
+                self.send_rows(session, rid, &[], deadlocks, inspects, true);
+            }
+            return;
+        }
+        let Some(manager) = self.state.manager(session) else { return };
+        let mut rows = Vec::new();
+        let mut add = |live: lockkeeper_core::Live<'_, Ticket>| {
+            if let Some(owner) = self.state.sessions.get(&live.data().session) {
+                view_rows(&mut rows, name.as_deref(), time, owner, live, None);
+            }
+        };
+        match &name {
+            Some(name) => manager.queue(name).for_each(|(live, _)| add(live)),
+            None => manager.requests().for_each(add),
+        }
+        rows.sort_by_key(Row::order);
+        self.work += rows.len() as u64;
+        self.send_rows(session, rid, &rows, deadlocks, inspects, false);
+        self.finish_query(id);
+    }
+
+    fn refuse_query(&mut self, id: ConnectionId, session: SessionId, rid: u64, why: &str) {
+        self.counts.refused += 1;
+        let message = &format!("limit reached: {why}");
+        self.send(session, &ToClient::Refused { rid, code: code::LIMIT, message });
+        self.finish_query(id);
+    }
+
+    fn finish_query(&mut self, id: ConnectionId) {
+        if let Some(connection) = self.connections.get_mut(&id) {
+            connection.queries.pop_front();
+        }
+    }
+
+    /// Whether there may be one more long answer: one whose client does not read gives way.
+    fn make_place(&mut self) -> bool {
+        if self.state.views.len() < VIEWS {
+            return true;
+        }
+        let unread = |id: &&ConnectionId| {
+            self.connections.get(id).is_none_or(|connection| connection.outbox.len() > UNREAD)
+        };
+        let stalled = self.state.views.keys().find(unread).copied();
+        stalled.is_some_and(|id| self.state.views.remove(&id).is_some())
+    }
+
+    fn search_deadlocks(&mut self, session: SessionId, inspects: bool) -> Vec<Words> {
+        let Some(manager) = self.state.manager(session) else { return Vec::new() };
+        let mut steps = SEARCH;
+        let found = manager.deadlocks_within(&mut steps);
+        let mut words: Vec<_> =
+            found.iter().map(|deadlock| describe(&self.state, session, deadlock, inspects)).collect();
+        if steps == 0 {
+            let not_all =
+                "there may be more deadlocks: so many requests are nested that the search was cut short";
+            words.push(Words { words: not_all.into(), steps: Vec::new() });
+        }
+        self.work += (SEARCH - steps) as u64;
+        words
+    }
+
+    fn send_rows(
+        &mut self,
+        session: SessionId,
+        rid: u64,
+        rows: &[Row],
+        deadlocks: Vec<Words>,
+        inspects: bool,
+        more: bool,
+    ) {
+        let last_token = match self.state.manager(session) {
+            Some(manager) if inspects => manager.last_token(),
+            _ => 0,
+        };
         let mut cycles = deadlocks.iter().map(Words::to_wire).collect();
-        let mut rest = &rows[..];
+        let mut rest = rows;
         loop {
             let (part, others) = rest.split_at(part_len(rest));
             rest = others;
             let entries = part.iter().map(|row| row.to_wire(session, inspects)).collect();
-            let (deadlocks, more) = (std::mem::take(&mut cycles), !rest.is_empty());
+            let (deadlocks, more) = (std::mem::take(&mut cycles), more || !rest.is_empty());
             self.send(session, &ToClient::Snapshot { rid, entries, deadlocks, last_token, more });
-            if !more {
+            if rest.is_empty() {
                 return;
             }
         }
@@ -102,64 +240,7 @@ fn part_len(rows: &[Row]) -> usize {
         bytes += row.size();
         bytes <= PART
     };
-    rows.iter().take(ENTRIES).take_while(fits).count().max(1).min(rows.len())
-}
-
-/// One name of one request.
-struct Row {
-    name: Box<[u8]>,
-    mode: Mode,
-    session: SessionId,
-    client_id: String,
-    arrival: u64,
-    token: Option<u64>,
-    info: Option<Box<str>>,
-    since: u64,
-    nested_in: Option<u64>,
-    stole: bool,
-    owner: Box<str>,
-}
-
-impl Row {
-    fn new(state: &State, time: u64, live: Live<'_, Ticket>, name: Box<[u8]>, mode: Mode) -> Self {
-        let ticket = live.data();
-        Self {
-            name,
-            mode,
-            session: ticket.session,
-            client_id: client_id(ticket.session),
-            arrival: live.id().arrival(),
-            token: live.token().map(|token| token.get()),
-            info: ticket.info.clone(),
-            since: time.saturating_sub(ticket.since),
-            nested_in: live.nested_in().map(|outer| outer.arrival()),
-            stole: live.stole(),
-            owner: state.session(ticket.session).map(|view| view.owner.into()).unwrap_or_default(),
-        }
-    }
-
-    /// How many bytes it has in a message, at most.
-    fn size(&self) -> usize {
-        let info = self.info.as_ref().map_or(0, |info| info.len());
-        128 + self.name.len() + info + self.owner.len()
-    }
-
-    /// Without the right to inspect, a client sees of others what the specification's snapshot has.
-    fn to_wire(&self, viewer: SessionId, inspects: bool) -> Entry<'_> {
-        let all = inspects || self.session == viewer;
-        Entry {
-            name: &self.name,
-            mode: self.mode,
-            client_id: &self.client_id,
-            arrival: self.arrival,
-            token: self.token.map(|token| if all { token } else { 0 }),
-            info: self.info.as_deref().filter(|_| all),
-            since: if all { self.since } else { 0 },
-            nested_in: self.nested_in.filter(|_| all),
-            stole: self.stole && all,
-            owner: Some(&*self.owner).filter(|owner| all && !owner.is_empty()),
-        }
-    }
+    rows.iter().take_while(fits).count().max(1).min(rows.len())
 }
 
 /// A request's arrival, its client id, and the name it waits for.

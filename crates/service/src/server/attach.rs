@@ -280,10 +280,10 @@ impl Server {
 
     /// The connection of a session has ended. The session goes on.
     pub(super) fn detach(&mut self, id: ConnectionId) {
-        let Some(session) = self.connections.get_mut(&id).and_then(|connection| connection.session.take())
-        else {
-            return;
-        };
+        self.state.views.remove(&id);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.queries.clear();
+        let Some(session) = connection.session.take() else { return };
         let Some(attached) = self.attached.get_mut(&session) else { return };
         if attached.connection != Some(id) {
             return;

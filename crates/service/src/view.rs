@@ -1,0 +1,139 @@
+//! The answer to a long query: what a bucket had at one moment, in parts, while records go on being applied.
+
+use crate::{
+    server::client_id,
+    state::{Session, SessionId, State, Ticket},
+    walk::{Place, Walk},
+};
+use lockkeeper_core::{Live, Mode};
+use lockkeeper_wire::v2::Entry;
+
+/// One name of one request.
+pub(crate) struct Row {
+    name: Box<[u8]>,
+    mode: Mode,
+    session: SessionId,
+    client_id: String,
+    arrival: u64,
+    token: Option<u64>,
+    info: Option<Box<str>>,
+    since: u64,
+    nested_in: Option<u64>,
+    stole: bool,
+    owner: Box<str>,
+}
+
+/// An answer that is on its way.
+pub(crate) struct View {
+    walk: Walk,
+    /// The only name that is asked for.
+    name: Option<Box<[u8]>>,
+    /// When it was asked, for display.
+    time: u64,
+    /// Requests that have changed since, as they were.
+    saved: Vec<Row>,
+}
+
+impl State {
+    /// Begins an answer for the connection of that number.
+    pub(crate) fn begin_view(&mut self, key: u64, session: SessionId, name: Option<Box<[u8]>>, time: u64) {
+        let Some(session) = self.sessions.get(&session) else { return };
+        let walk = Walk::new(self, Some(self.bucket(session.bucket).serial));
+        self.views.insert(key, View { walk, name, time, saved: Vec::new() });
+    }
+
+    /// The next rows of an answer, and how much work they were: about as much as is wanted, or the end of the answer.
+    /// None if there is no such answer.
+    pub(crate) fn next_rows(&mut self, key: u64, work: usize) -> Option<(Vec<Row>, usize)> {
+        let mut view = self.views.remove(&key)?;
+        let mut rows = std::mem::take(&mut view.saved);
+        let mut done = rows.len();
+        let whole = self.advance(&mut view.walk, |_, session, request| {
+            done += 1;
+            if let Some((_, live)) = request {
+                done += view_rows(&mut rows, view.name.as_deref(), view.time, session, live, None);
+            }
+            done < work
+        });
+        if !whole {
+            self.views.insert(key, view);
+        }
+        Some((rows, done))
+    }
+
+    /// Whether the connection of that number has an answer on its way.
+    pub(crate) fn has_view(&self, key: u64) -> bool {
+        self.views.contains_key(&key)
+    }
+}
+
+impl View {
+    pub(crate) fn save(&mut self, place: &Place<'_>, waiting_since: Option<u64>) {
+        if self.walk.claim_request(place) {
+            let Self { saved, name, time, .. } = self;
+            view_rows(saved, name.as_deref(), *time, place.session, place.live, waiting_since);
+        }
+    }
+}
+
+/// Adds the rows of a request, which waits since then, whatever it does now. Returns how many names it has.
+pub(crate) fn view_rows(
+    rows: &mut Vec<Row>,
+    name: Option<&[u8]>,
+    time: u64,
+    session: &Session,
+    live: Live<'_, Ticket>,
+    waiting_since: Option<u64>,
+) -> usize {
+    let mut names = 0;
+    for (entry, mode) in live.scope() {
+        names += 1;
+        if name.is_none_or(|name| name == entry.as_bytes()) {
+            let ticket = live.data();
+            rows.push(Row {
+                name: entry.as_bytes().into(),
+                mode,
+                session: ticket.session,
+                client_id: client_id(ticket.session),
+                arrival: live.id().arrival(),
+                token: live.token().filter(|_| waiting_since.is_none()).map(|token| token.get()),
+                info: ticket.info.clone(),
+                since: time.saturating_sub(waiting_since.unwrap_or(ticket.since)),
+                nested_in: live.nested_in().map(|outer| outer.arrival()),
+                stole: live.stole(),
+                owner: session.owner.clone(),
+            });
+        }
+    }
+    names
+}
+
+impl Row {
+    /// Held first, each in the order of arrival.
+    pub(crate) fn order(&self) -> (bool, u64) {
+        (self.token.is_none(), self.arrival)
+    }
+
+    /// How many bytes it has in a message, at most.
+    pub(crate) fn size(&self) -> usize {
+        let info = self.info.as_ref().map_or(0, |info| info.len());
+        128 + self.name.len() + info + self.owner.len()
+    }
+
+    /// Without the right to inspect, a client sees of others what the specification's snapshot has.
+    pub(crate) fn to_wire(&self, viewer: SessionId, inspects: bool) -> Entry<'_> {
+        let all = inspects || self.session == viewer;
+        Entry {
+            name: &self.name,
+            mode: self.mode,
+            client_id: &self.client_id,
+            arrival: self.arrival,
+            token: self.token.map(|token| if all { token } else { 0 }),
+            info: self.info.as_deref().filter(|_| all),
+            since: if all { self.since } else { 0 },
+            nested_in: self.nested_in.filter(|_| all),
+            stole: self.stole && all,
+            owner: Some(&*self.owner).filter(|owner| all && !owner.is_empty()),
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! No message is much work: what is long comes in parts, each of which is of the moment at which it was asked for.
+
+use lockkeeper_core::{Limits, Mode};
+use lockkeeper_service::{
+    Access, ConnectionId, Framing, Fresh, Hello, Origin, Rights, Server, ServerConfig, State, Ttl,
+};
+use lockkeeper_wire::{
+    frame,
+    v2::{EndFlags, Flags, NestedIn, ToClient, ToServer, VERSION, code},
+};
+
+const SOUND: &str = "the state is sound";
+
+/// The most that one input may do, in units of a short message.
+const LITTLE: u64 = 3000;
+
+struct World {
+    server: Server,
+    random: u64,
+    rids: Vec<u64>,
+}
+
+/// What a client is told of an entry: name, arrival, token.
+type Seen = (Vec<u8>, u64, Option<u64>);
+
+impl World {
+    fn new(clients: usize) -> Self {
+        let config = ServerConfig {
+            ttl: Ttl::fixed(60_000),
+            limits: Limits::default(),
+            sessions: 100,
+            buckets: 100,
+            backlog: 64 << 20,
+            hash: |_| [0; 32],
+        };
+        let server = Server::new(State::new(1), config, 0, 0, None);
+        let mut world = Self { server, random: 1, rids: vec![0; clients] };
+        for client in 0..clients as u64 {
+            let fresh = Fresh { session: client + 1, secret: [1; 16] };
+            let id = world.server.connect(Origin::Network, Framing::Lengths, fresh);
+            assert_eq!(id, client);
+            let hello = Hello {
+                version: VERSION,
+                features: 0,
+                hello: 1,
+                // The last one is in a bucket of its own.
+                bucket: if client + 1 == clients as u64 { "other" } else { "default" },
+                resume: None,
+                ack: 0,
+                ttl: None,
+                owner: Some("owner"),
+            };
+            let access = Access { rights: Rights::ALL, subject: String::new() };
+            world.server.hello(0, id, hello, access).expect(SOUND);
+            world.hear(id);
+        }
+        world
+    }
+
+    fn pick(&mut self, below: u64) -> u64 {
+        self.random = self.random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.random >> 33) % below
+    }
+
+    /// Has a message handled, and returns how much work that was.
+    fn say(&mut self, id: ConnectionId, message: ToServer<'_>) -> u64 {
+        let before = self.server.work();
+        self.server.message(0, id, message).expect(SOUND);
+        self.server.work() - before
+    }
+
+    fn rid(&mut self, id: ConnectionId) -> u64 {
+        let rid = &mut self.rids[usize::try_from(id).expect("few clients")];
+        *rid += 1;
+        *rid
+    }
+
+    fn request(
+        &mut self,
+        id: ConnectionId,
+        names: &[String],
+        flags: Flags,
+        nested_in: Option<NestedIn<'_>>,
+    ) -> u64 {
+        let rid = self.rid(id);
+        let scope = names.iter().map(|name| (name.as_bytes(), Mode::Exclusive)).collect();
+        self.say(id, ToServer::Request { ack: 1, rid, scope, flags, nested_in, info: None })
+    }
+
+    /// Asks for everything, or for one name. Returns the question, and how much work it was.
+    fn query(&mut self, id: ConnectionId, name: Option<&str>, deadlocks: bool) -> (u64, u64) {
+        let rid = self.rid(id);
+        let name = name.map(str::as_bytes);
+        (rid, self.say(id, ToServer::Query { ack: 1, rid, name, deadlocks }))
+    }
+
+    /// All that was sent to a client since it was asked last.
+    fn hear(&mut self, id: ConnectionId) -> Vec<Vec<u8>> {
+        while let Some(round) = self.server.take_round() {
+            self.server.round_done(round.number);
+        }
+        let output = self.server.output(id).to_vec();
+        self.server.sent(id, output.len());
+        let (mut messages, mut rest) = (Vec::new(), &output[..]);
+        while let Ok(Some((message, length))) = frame::first(rest, frame::MAX_TO_CLIENT) {
+            messages.push(message.to_vec());
+            rest = &rest[length..];
+        }
+        messages
+    }
+
+    /// What was heard of an answer, and whether that was all of it.
+    fn answer(&mut self, id: ConnectionId, asked: u64, seen: &mut Vec<Seen>) -> bool {
+        let mut over = false;
+        for message in self.hear(id) {
+            if let ToClient::Snapshot { rid, entries, more, .. } =
+                ToClient::decode(&message).expect("a message")
+                && rid == asked
+            {
+                assert!(!over, "something comes after the last part");
+                seen.extend(
+                    entries.into_iter().map(|entry| (entry.name.to_vec(), entry.arrival, entry.token)),
+                );
+                over = !more;
+            }
+        }
+        over
+    }
+
+    /// The whole answer, while nothing else happens.
+    fn whole_answer(&mut self, id: ConnectionId, name: Option<&str>) -> Vec<Seen> {
+        let (asked, _) = self.query(id, name, false);
+        let mut seen = Vec::new();
+        while !self.answer(id, asked, &mut seen) {
+            self.server.go_on(id);
+        }
+        seen.sort();
+        seen
+    }
+
+    /// Something happens.
+    fn step(&mut self, clients: u64) {
+        let id = self.pick(clients);
+        match self.pick(8) {
+            0..4 => {
+                let names: Vec<_> = (0..1 + self.pick(3)).map(|_| format!("n{}", self.pick(40))).collect();
+                let steal = names.len() == 1 && self.pick(4) == 0;
+                self.request(id, &names, Flags { steal, ..Flags::default() }, None);
+            }
+            4..7 => {
+                let last = self.rids[usize::try_from(id).expect("few clients")];
+                let rid = 1 + self.pick(last.max(1));
+                self.say(id, ToServer::Release { ack: 1, rid, flags: EndFlags::default() });
+            }
+            _ => {
+                let (rid, name) = (self.rid(id), format!("n{}", self.pick(40)));
+                self.say(id, ToServer::ForceRelease { ack: 1, rid, name: name.as_bytes() });
+            }
+        }
+    }
+}
+
+#[test]
+fn a_long_answer_is_of_the_moment_at_which_it_was_asked_for() {
+    for seed in 0..200 {
+        let mut world = World::new(6);
+        world.random = seed;
+        for _ in 0..600 {
+            world.step(5);
+        }
+        let name = (seed % 3 == 0).then_some("n1");
+        // Another one asks at the same time: that is what there was.
+        let expected = world.whole_answer(4, name);
+        let (asked, _) = world.query(0, name, false);
+        let mut seen = Vec::new();
+        let mut leaves = seed % 2 == 0;
+        while !world.answer(0, asked, &mut seen) {
+            for _ in 0..world.pick(30) {
+                world.step(5);
+            }
+            // A session ends with all it has.
+            if std::mem::take(&mut leaves) {
+                world.say(3, ToServer::Bye { ack: 1 });
+            }
+            world.server.go_on(0);
+        }
+        seen.sort();
+        assert_eq!(seen, expected, "seed {seed}");
+        assert!(!world.server.has_more(0));
+    }
+}
+
+#[test]
+fn a_question_about_much_is_little_work_at_a_time() {
+    let mut world = World::new(3);
+    for number in 0..20_000 {
+        world.request(0, &[format!("n{number}")], Flags::default(), None);
+        world.request(1, &["hot".into()], Flags::default(), None);
+    }
+    for name in [None, Some("hot")] {
+        let (asked, mut work) = world.query(0, name, true);
+        let mut seen = Vec::new();
+        while !world.answer(0, asked, &mut seen) {
+            assert!(work <= LITTLE, "{work}");
+            let before = world.server.work();
+            world.server.go_on(0);
+            work = world.server.work() - before;
+        }
+        assert_eq!(seen.len(), if name.is_none() { 40_000 } else { 20_000 });
+    }
+}
+
+#[test]
+fn a_client_has_only_so_many_questions_at_a_time() {
+    let mut world = World::new(2);
+    for number in 0..1000 {
+        world.request(0, &[format!("n{number}")], Flags::default(), None);
+    }
+    world.hear(0);
+    let work: u64 = (0..1000).map(|_| world.query(0, None, false).1).sum();
+    assert!(work <= 1000 + LITTLE, "{work}");
+    let refused = |message: &Vec<u8>| {
+        matches!(ToClient::decode(message), Ok(ToClient::Refused { code: code::LIMIT, .. }))
+    };
+    assert_eq!(world.hear(0).iter().filter(|message| refused(message)).count(), 1000 - 65);
+    // The others are answered one after the other.
+    let mut answers = 0;
+    while world.server.has_more(0) {
+        world.server.go_on(0);
+        answers += world
+            .hear(0)
+            .iter()
+            .filter(|message| matches!(ToClient::decode(message), Ok(ToClient::Snapshot { more: false, .. })))
+            .count();
+    }
+    assert_eq!(answers, 65);
+}
+
+#[test]
+fn long_answers_that_nobody_reads_give_way() {
+    let mut world = World::new(22);
+    for number in 0..5000 {
+        let long = format!("{number}{}", "x".repeat(500));
+        world.request(0, &[long], Flags::default(), None);
+    }
+    world.hear(0);
+    for id in 1..17 {
+        world.query(id, None, false);
+    }
+    // All read: there is no place for one more.
+    let (asked, _) = world.query(17, None, false);
+    let refused = |world: &mut World, id, asked| {
+        world.hear(id).iter().any(
+            |message| matches!(ToClient::decode(message), Ok(ToClient::Refused { rid, .. }) if rid == asked),
+        )
+    };
+    assert!(refused(&mut world, 17, asked));
+    // One does not: it gives way, and is told so.
+    (0..3).for_each(|_| world.server.go_on(5));
+    let (asked, _) = world.query(17, None, false);
+    assert!(!refused(&mut world, 17, asked));
+    let unread = world.rids[5];
+    world.server.go_on(5);
+    assert!(refused(&mut world, 5, unread));
+    let mut seen = Vec::new();
+    while !world.answer(17, asked, &mut seen) {
+        world.server.go_on(17);
+    }
+    assert_eq!(seen.len(), 5000);
+}
+
+#[test]
+fn a_search_for_a_deadlock_has_a_bound() {
+    let mut world = World::new(3);
+    // A long chain: each waits for the one before, and holds what the next one waits for.
+    world.request(0, &["n0".into()], Flags::default(), None);
+    for number in 1..20_000u64 {
+        world.request(0, &[format!("n{number}")], Flags::default(), None);
+        let outer = world.rids[0];
+        world.request(0, &[format!("n{}", number - 1)], Flags::default(), Some((None, outer)));
+    }
+    let outer = world.rids[0] - 1;
+    let flags = Flags { refuse_deadlock: true, ..Flags::default() };
+    world.hear(0);
+    let work = world.request(0, &["n19998".into()], flags, Some((None, outer)));
+    assert!(work <= LITTLE, "{work}");
+    // It waits, although the search did not come to its end.
+    assert!(matches!(ToClient::decode(&world.hear(0)[0]), Ok(ToClient::Queued { .. })));
+    let (_, work) = world.query(0, Some("n1"), true);
+    assert!(work <= LITTLE, "{work}");
+    let messages = world.hear(0);
+    let Ok(ToClient::Snapshot { deadlocks, .. }) = ToClient::decode(&messages[0]) else { panic!() };
+    assert!(deadlocks[0].words.contains("cut short"), "{}", deadlocks[0].words);
+}
