@@ -20,7 +20,7 @@ const EARLIER: [&str; 6] = ["key", "tokens", "sessions", "sessions.new", "networ
 pub(crate) struct Dir {
     path: PathBuf,
     handle: File,
-    _lock: Lock,
+    lock: Lock,
 }
 
 /// A file that is locked, until it is dropped or the process ends.
@@ -56,11 +56,20 @@ impl Dir {
             error => OpenError::Io { path: lock_path, error: error.into() },
         })?;
         let handle = File::open(path).map_err(OpenError::io(path))?;
-        Ok(Self { path: path.clone(), handle, _lock: Lock(lock) })
+        Ok(Self { path: path.clone(), handle, lock: Lock(lock) })
     }
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether the directory still has the lock of this process, and so is the one that it was.
+    pub(crate) fn is_in_place(&self) -> bool {
+        let id = |file: fs::Metadata| (file.dev(), file.ino());
+        match (fs::symlink_metadata(self.path.join("lock")), self.lock.0.metadata()) {
+            (Ok(there), Ok(held)) => id(there) == id(held),
+            _ => false,
+        }
     }
 
     /// Another handle, with which names can be made durable.

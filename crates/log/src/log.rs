@@ -191,6 +191,11 @@ impl Log {
         self.chain.bytes
     }
 
+    /// Whether its directory is where it was. If that was removed, another process can begin a log of its own there.
+    pub fn is_in_place(&self) -> bool {
+        self.dir.is_in_place()
+    }
+
     /// The mark as it was last set.
     pub fn mark(&self) -> Mark {
         self.marks.stored().mark

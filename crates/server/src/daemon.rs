@@ -215,6 +215,11 @@ impl Daemon {
         if self.server.state().session_count() == 0 { self.busy.elapsed() } else { Duration::ZERO }
     }
 
+    /// Whether the log is where it was.
+    pub(crate) fn has_state(&self) -> bool {
+        self.log.as_ref().is_none_or(Log::is_in_place)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.server.state().session_count() == 0
     }

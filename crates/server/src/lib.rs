@@ -183,7 +183,12 @@ impl std::error::Error for Error {}
 ///
 /// If it cannot start, or cannot go on: [`Error`].
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
-    let listener = listen::bind(&config)?;
+    // Both locks, before anything of an earlier daemon is removed.
+    let place = listen::lock(&config)?;
+    let mut daemon = Daemon::start(&config).map_err(|error| match error {
+        Error::Log(lockkeeper_log::OpenError::InUse(dir)) => Error::Running(dir),
+        error => error,
+    })?;
     let (network, keys) = match &config.listen {
         Some(listen) => {
             let (network, keys) = Network::bind(listen).await?;
@@ -191,10 +196,9 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         }
         None => (None, None),
     };
-    let mut daemon = Daemon::start(&config)?;
     daemon.keys = keys;
     let daemon = Rc::new(RefCell::new(daemon));
-    listener.remember(&config.state_dir).map_err(|error| Error::File(config.socket.clone(), error))?;
+    let listener = place.bind(&config)?;
     tracing::info!(socket = %config.socket.display(), state = %config.state_dir.display(), "serving");
     if let Some(network) = &network {
         tracing::info!(address = %network.address(), "listening");
@@ -213,6 +217,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         () = stop => tracing::info!("asked to stop"),
         () = idle(&daemon, config.idle) => tracing::info!("no session: exiting"),
         () = listener.accept(&daemon) => {}
+        () = listener.keep(&daemon) => {}
         () = &mut web => {}
         _ = &mut working => {}
     }

@@ -6,6 +6,7 @@ use std::{
     cell::RefCell,
     ffi::OsString,
     fs::{self, DirBuilder, File, Permissions},
+    future::pending,
     io::{self, Read, Seek, Write},
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
@@ -15,22 +16,44 @@ use std::{
     rc::Rc,
     time::Duration,
 };
-use tokio::net::{UnixListener, UnixStream};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    sync::Notify,
+};
 
-pub(crate) struct Listener {
-    socket: UnixListener,
-    /// Held as long as it listens: whoever has it may remove a socket that nobody listens on. A socket that somebody else
-    /// has opened, that one looks after.
-    lock: Option<File>,
+/// The right to listen on a socket: whoever has it may remove one that nobody listens on.
+pub(crate) struct Place {
+    path: PathBuf,
+    state_dir: PathBuf,
+    /// Locked as long as this lives. There is none for a socket that somebody else has opened, and looks after.
+    lock: RefCell<Option<File>>,
 }
 
-pub(crate) fn bind(config: &Config) -> Result<Listener, Error> {
-    let (path, state_dir) = (&config.socket, &config.state_dir);
+pub(crate) struct Listener {
+    place: Place,
+    socket: RefCell<Rc<UnixListener>>,
+    /// Told when there is another socket.
+    remade: Notify,
+}
+
+/// How often it is looked whether the socket is still there.
+const LOOK: Duration = Duration::from_secs(2);
+
+/// How often in a row somebody else may have the lock.
+const DENIED: u32 = 3;
+
+/// Takes the place of the socket, before anything is changed there.
+pub(crate) fn lock(config: &Config) -> Result<Place, Error> {
+    let (path, state_dir) = (config.socket.clone(), config.state_dir.clone());
+    let lock = match &config.given {
+        Some(_) => None,
+        None => Some(take_lock(&path, &state_dir)?),
+    };
+    Ok(Place { path, state_dir, lock: RefCell::new(lock) })
+}
+
+fn take_lock(path: &Path, state_dir: &Path) -> Result<File, Error> {
     let failed = |error| Error::File(path.into(), error);
-    if let Some(given) = &config.given {
-        let socket = given.set_nonblocking(true).and_then(|()| UnixListener::from_std(given.try_clone()?));
-        return Ok(Listener { socket: socket.map_err(failed)?, lock: None });
-    }
     let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty()).unwrap_or(Path::new("."));
     if !dir.exists() {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
@@ -47,14 +70,35 @@ pub(crate) fn bind(config: &Config) -> Result<Listener, Error> {
     let lock = lock.map_err(|error| Error::File(lock_path.clone(), error))?;
     lock_exclusive(&lock, &lock_path)?;
     check_state(&lock_path, &lock, state_dir)?;
+    Ok(lock)
+}
+
+impl Place {
+    /// Listens.
+    pub(crate) fn bind(self, config: &Config) -> Result<Listener, Error> {
+        let failed = |error| Error::File(self.path.clone(), error);
+        let socket = match &config.given {
+            Some(given) => {
+                given.set_nonblocking(true).and_then(|()| UnixListener::from_std(given.try_clone()?))
+            }
+            None => open(&self.path),
+        };
+        let socket = RefCell::new(Rc::new(socket.map_err(failed)?));
+        let listener = Listener { place: self, socket, remade: Notify::new() };
+        listener.remember().map_err(|error| Error::File(config.socket.clone(), error))?;
+        Ok(listener)
+    }
+}
+
+fn open(path: &Path) -> io::Result<UnixListener> {
     // What is left of a daemon that was killed.
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(failed(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    let socket = UnixListener::bind(path).map_err(failed)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600)).map_err(failed)?;
-    Ok(Listener { socket, lock: Some(lock) })
+    let socket = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(socket)
 }
 
 /// Locks a file for this process alone.
@@ -86,22 +130,83 @@ pub fn remembered_state_dir(socket: &Path) -> Option<PathBuf> {
 
 impl Listener {
     /// Says where the state is, for whoever serves next.
-    pub(crate) fn remember(&self, state_dir: &Path) -> io::Result<()> {
-        let Some(mut lock) = self.lock.as_ref() else { return Ok(()) };
+    fn remember(&self) -> io::Result<()> {
+        let mut lock = self.place.lock.borrow_mut();
+        let Some(lock) = lock.as_mut() else { return Ok(()) };
         lock.rewind()?;
-        lock.write_all(state_dir.as_os_str().as_bytes())
+        lock.write_all(self.place.state_dir.as_os_str().as_bytes())
     }
 
     /// Nobody is left behind: the next daemon may begin anew.
     pub(crate) fn forget(&self) {
-        if let Some(Err(error)) = self.lock.as_ref().map(|lock| lock.set_len(0)) {
+        if let Some(Err(error)) = self.place.lock.borrow().as_ref().map(|lock| lock.set_len(0)) {
             tracing::warn!(%error, "the lock cannot be emptied");
         }
     }
 
     pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
-        accept_all(async || self.socket.accept().await, |stream| admit(stream, daemon)).await;
+        let next = async || loop {
+            let socket = Rc::clone(&self.socket.borrow());
+            tokio::select! {
+                accepted = socket.accept() => return accepted,
+                () = self.remade.notified() => {}
+            }
+        };
+        accept_all(next, |stream| admit(stream, daemon)).await;
     }
+
+    /// Makes the socket, its lock and their folder again if somebody has removed them. Ends if another daemon is there
+    /// instead, or the state was removed: nobody could be let in without a risk.
+    pub(crate) async fn keep(&self, daemon: &Rc<RefCell<Daemon>>) {
+        let Place { path, state_dir, lock } = &self.place;
+        // A socket that somebody else has opened, that one looks after.
+        if lock.borrow().is_none() {
+            return pending().await;
+        }
+        let lock_path = path.with_extension("lock");
+        let mut bound = identity(fs::symlink_metadata(path));
+        let mut denied = 0;
+        loop {
+            tokio::time::sleep(LOOK).await;
+            if !daemon.borrow().has_state() {
+                return tracing::error!(state = %state_dir.display(), "the state was removed: stopping");
+            }
+            let held = lock.borrow().as_ref().and_then(|lock| identity(lock.metadata()));
+            if identity(fs::symlink_metadata(&lock_path)) != held {
+                match take_lock(path, state_dir) {
+                    Ok(taken) => *lock.borrow_mut() = Some(taken),
+                    // One that starts has it for a moment, until it finds the state in use.
+                    Err(_) if denied < DENIED => {
+                        denied += 1;
+                        continue;
+                    }
+                    Err(error) => return tracing::error!(%error, "another daemon is there: stopping"),
+                }
+                denied = 0;
+                if let Err(error) = self.remember() {
+                    tracing::warn!(%error, "the lock cannot be written to");
+                }
+            }
+            let there = identity(fs::symlink_metadata(path));
+            if there.is_some() && there == bound {
+                continue;
+            }
+            match open(path) {
+                Ok(socket) => {
+                    tracing::warn!(socket = %path.display(), "the socket was gone: made again");
+                    *self.socket.borrow_mut() = Rc::new(socket);
+                    bound = identity(fs::symlink_metadata(path));
+                    self.remade.notify_one();
+                }
+                Err(error) => tracing::warn!(%error, "the socket is gone, and cannot be made again"),
+            }
+        }
+    }
+}
+
+/// What makes a file that file.
+fn identity(file: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
+    file.ok().map(|file| (file.dev(), file.ino()))
 }
 
 /// Admits whoever comes.

@@ -11,6 +11,7 @@ mod daemon;
 mod disk;
 mod durable;
 mod fifo;
+mod files;
 mod flow;
 mod handshake;
 mod hostile;
