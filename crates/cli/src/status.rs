@@ -43,16 +43,12 @@ fn tell(endpoint: &Endpoint) -> bool {
             running(endpoint, &session);
             return true;
         }
-        Err(Error::Unreachable(_, error)) if endpoint.is_own() && absent(&error) => {
+        Err(Error::Unreachable(_, error)) if endpoint.is_own() && session::absent(&error) => {
             println!("No daemon at {endpoint}: {error}. It is started when it is needed.");
         }
         Err(error) => println!("{}.", session::explained(&error)),
     }
     false
-}
-
-fn absent(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
 }
 
 fn running(endpoint: &Endpoint, session: &Session) {

@@ -536,6 +536,7 @@ mod parts {
             listen: None,
             sync: false,
             ttl: Duration::from_secs(10),
+            allow: Vec::new(),
             ttl_bounds: (Duration::from_secs(1), Duration::from_secs(60)),
             idle: Some(Duration::from_millis(100)),
             limits: Default::default(),

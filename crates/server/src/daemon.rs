@@ -12,6 +12,7 @@ use crate::{
     metrics,
     snapshot::{self, Progress, Snapshot},
     spin::Spin,
+    users::{self, Allow, Subject},
 };
 use lockkeeper_log::{Log, Mark, Priority};
 use lockkeeper_service::{
@@ -71,6 +72,8 @@ pub(crate) struct Daemon {
     descriptors: HashMap<ConnectionId, OwnedFd>,
     /// Who may do what on the network. Without keys, everybody may do everything.
     pub(crate) keys: Option<Keys>,
+    /// What other users of this machine may do.
+    pub(crate) allow: Vec<Allow>,
     pub(crate) spin: Rc<Spin>,
     signals: Rc<Signals>,
     ttl: Ttl,
@@ -170,6 +173,7 @@ impl Daemon {
             wakers: HashMap::new(),
             descriptors: HashMap::new(),
             keys: None,
+            allow: Vec::new(),
             spin: Rc::new(Spin::new()),
             signals: Rc::default(),
             ttl,
@@ -220,6 +224,11 @@ impl Daemon {
         self.log.as_ref().is_none_or(Log::is_in_place)
     }
 
+    /// Whether users other than its own can connect.
+    pub(crate) fn serves_others(&self) -> bool {
+        !self.allow.is_empty()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.server.state().session_count() == 0
     }
@@ -235,14 +244,21 @@ impl Daemon {
     }
 
     /// Credentials are checked by the daemon that has the connection.
-    pub(crate) fn hello(&mut self, id: ConnectionId, message: ToServer<'_>, origin: Origin, subject: &str) {
+    pub(crate) fn hello(
+        &mut self,
+        id: ConnectionId,
+        message: ToServer<'_>,
+        origin: Origin,
+        subject: &Subject,
+    ) {
         let ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner } = message
         else {
             return;
         };
         let rights = match (&self.keys, origin) {
             (Some(keys), Origin::Network) => keys.rights(token, bucket),
-            _ => Ok(Rights::ALL),
+            (None, Origin::Network) => Ok(Rights::ALL),
+            (_, Origin::Local) => users::rights(&self.allow, subject.user, bucket),
         };
         let rights = match rights {
             Ok(rights) => rights,
@@ -255,7 +271,7 @@ impl Daemon {
             return;
         }
         let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
-        let access = Access { rights, subject: subject.into() };
+        let access = Access { rights, subject: subject.words.clone() };
         let now = self.tick();
         if !self.settle(now) {
             return;

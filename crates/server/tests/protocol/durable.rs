@@ -126,7 +126,10 @@ fn one_daemon_at_a_time_has_a_state_directory() {
     let mut second = Daemon::prepare(crate::temp::Temp::new());
     second.setup.state_dir.clone_from(&daemon.setup.state_dir);
     let why = second.try_run().expect_err("it has a daemon");
-    assert!(why.contains("another daemon") && why.contains(&*second.setup.state_dir.to_string_lossy()), "{why}");
+    assert!(
+        why.contains("another daemon") && why.contains(&*second.setup.state_dir.to_string_lossy()),
+        "{why}"
+    );
     let mut third = Daemon::prepare(crate::temp::Temp::new());
     third.setup.socket.clone_from(&daemon.setup.socket);
     let why = third.try_run().expect_err("it has a daemon");
