@@ -156,7 +156,7 @@ fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>) -> Failure {
         Outcome::Refused { code, message } => session::refused(code, message),
         Outcome::Deadlocked(deadlock) => deadlocked(&deadlock, wait),
         Outcome::Broken { cause: Cause::Stolen, by } => {
-            let by = by.map(|by| format!(" by {}", show::label(&by))).unwrap_or_default();
+            let by = by.map(|by| format!(" by {}", show::by(&by))).unwrap_or_default();
             (exit::LOST, format!("the lock was stolen{by} before the command was started"))
         }
         Outcome::Failed(failure) => (exit::UNAVAILABLE, failure.to_string()),

@@ -68,6 +68,9 @@ pub(crate) enum Command {
     State(State),
     Token(Token),
     Completions(Completions),
+    /// Print names of locks, for completions
+    #[command(hide = true)]
+    Names,
     Man(Man),
 }
 
@@ -233,7 +236,8 @@ Examples:
 
 JSON: {\"held\":[{\"name\",\"mode\",\"clientId\",\"token\",\"info\",\"pid\",\"since\"}],\"pending\":[…]}, where since is the
 time in milliseconds for which it has been held or has waited. token is missing where it waits, info and
-pid where they are not known. A name that no JavaScript string spells has its bytes in nameBytes, in hex."
+pid where they are not known. stopped is true if a signal has stopped the process (Ctrl-Z). A name that no
+JavaScript string spells has its bytes in nameBytes, in hex."
 )]
 pub(crate) struct Query {
     /// JSON, even on a terminal

@@ -2,9 +2,11 @@
 
 mod acquire;
 mod args;
+mod complete;
 mod daemon;
 mod lock;
 mod log_file;
+mod man;
 mod query;
 mod release;
 mod run;
@@ -20,12 +22,8 @@ mod top;
 mod usage;
 
 use args::{Args, Command};
-use clap::{CommandFactory, Parser};
-use std::{
-    io::{self, Write},
-    path::Path,
-    process::ExitCode,
-};
+use clap::Parser;
+use std::process::ExitCode;
 
 /// Exit codes, as `sysexits.h` has them where it does.
 mod exit {
@@ -77,24 +75,14 @@ fn main() -> ExitCode {
         Some(Command::Serve(args)) => serve::serve(args),
         Some(Command::State(args)) => state::state(args),
         Some(Command::Token(args)) => token::token(args),
-        Some(Command::Completions(args)) => {
-            clap_complete::generate(args.shell, &mut Args::command(), "lockkeeper", &mut io::stdout());
-            Ok(ExitCode::SUCCESS)
-        }
-        Some(Command::Man(args)) => man(&args.directory),
+        Some(Command::Completions(args)) => complete::completions(args.shell),
+        Some(Command::Names) => complete::names(),
+        Some(Command::Man(args)) => man::man(&args.directory),
     };
     done.unwrap_or_else(|(code, message)| {
         if !message.is_empty() {
-            // Whoever started a daemon may be gone.
-            let _ = writeln!(io::stderr(), "lockkeeper: {message}");
+            show::say(&message);
         }
         code.into()
     })
-}
-
-/// Writes a manual page for each command.
-fn man(directory: &Path) -> Done {
-    let written = clap_mangen::generate_to(Args::command(), directory);
-    let failed = |error| (exit::SOFTWARE, format!("{}: {error}", directory.display()));
-    written.map(|()| ExitCode::SUCCESS).map_err(failed)
 }

@@ -110,8 +110,7 @@ pub(crate) fn label(command: &[OsString]) -> String {
 
 /// The user's name.
 fn user() -> String {
-    let user = env::var("USER").or_else(|_| env::var("LOGNAME"));
-    user.unwrap_or_else(|_| geteuid().as_raw().to_string())
+    lockkeeper_paths::users::user_name(geteuid().as_raw()).unwrap_or_else(|| geteuid().as_raw().to_string())
 }
 
 /// What a command that could not be started comes to.

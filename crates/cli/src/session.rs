@@ -1,6 +1,6 @@
 //! A session with the daemon, opened and asked in bounded time: a daemon that is stopped hangs nobody without a word.
 
-use crate::{Failure, exit};
+use crate::{Failure, exit, show};
 use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
 use std::{
     env,
@@ -92,7 +92,7 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
             return Err(Error::Unreachable(endpoint.clone(), error));
         }
         if look_at.take().is_some() && matches!(patience, Patience::Until { quiet: false, .. }) {
-            eprintln!("lockkeeper: {}", silent(endpoint));
+            show::say(&silent(endpoint));
         }
     }
 }

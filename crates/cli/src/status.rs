@@ -53,8 +53,11 @@ fn tell(endpoint: &Endpoint) -> bool {
 
 fn running(endpoint: &Endpoint, session: &Session) {
     print!("The daemon at {endpoint} runs");
-    if let Some(pid) = session.server_pid() {
-        print!(" ({})", daemon(pid));
+    match session.server_pid() {
+        // Its socket is systemd's, and nobody knows more.
+        Some(1) => print!(" (systemd has opened its socket)"),
+        Some(pid) => print!(" ({})", daemon(pid)),
+        None => {}
     }
     match session::ask(session, |session, then| session.query_then(None, then)) {
         Ok(snapshot) => {

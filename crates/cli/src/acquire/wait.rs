@@ -108,7 +108,7 @@ impl<'a> Wait<'a> {
             self.draw();
             self.look_at = Some(Instant::now() + REFRESH.max(self.asked.elapsed() * 20));
         } else {
-            eprintln!("lockkeeper: {}", self.line());
+            show::say(&self.line());
         }
     }
 

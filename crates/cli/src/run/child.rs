@@ -217,7 +217,7 @@ impl Child {
                 }
                 Some(News::Lock(Update::Over(Outcome::Broken { cause, by }))) => {
                     lost = Some(match (cause, by) {
-                        (Cause::Stolen, Some(by)) => format!("the lock was stolen by {}", show::label(&by)),
+                        (Cause::Stolen, Some(by)) => format!("the lock was stolen by {}", show::by(&by)),
                         (Cause::Stolen, None) => "the lock was stolen".into(),
                         (Cause::Lost, _) => OUT_OF_REACH.into(),
                     });

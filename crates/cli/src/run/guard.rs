@@ -203,7 +203,7 @@ impl Guardian {
                 Ok(Input::Alone) => self.alone = true,
                 Ok(Input::Over) => self.over = true,
                 Ok(Input::Lock(Update::Over(Outcome::Broken { cause: Cause::Stolen, by }))) => {
-                    let by = by.map(|by| format!(" by {}", crate::show::label(&by))).unwrap_or_default();
+                    let by = by.map(|by| format!(" by {}", crate::show::by(&by))).unwrap_or_default();
                     self.report(&format!("stolen {by}"));
                     if self.alone {
                         self.end(Signal::TERM);
