@@ -4,6 +4,7 @@ mod bench;
 mod bench_command;
 mod fuzz;
 mod guides;
+mod package;
 mod setup;
 
 use std::{
@@ -25,6 +26,9 @@ Jobs of the Lockkeeper workspace:
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
   cargo xtask guides      * every command of the guides in docs/, compared with what they show
+  cargo xtask package       a Debian package: target/package/lockkeeper_VERSION_ARCH.deb
+  cargo xtask package --check
+                          * installs such a package into a root of its own, uses, upgrades and removes it; units and alert rules
   cargo xtask fuzz-sample * every fuzz target, for a second or two
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask miri          the async crate's tests under Miri (nightly)
@@ -54,6 +58,8 @@ fn main() -> ExitCode {
         ["miri"] => miri(),
         ["packages", ref skips @ ..] => skipped(skips).and_then(|skips| packages(&skips)),
         ["guides"] => guides::run_all(),
+        ["package"] => package::package(),
+        ["package", "--check"] => package::check(),
         ["gate"] => gate(),
         ["bench"] => bench::rust(),
         ["bench", "daemon"] => bench::daemon(),
@@ -105,6 +111,7 @@ fn test(skips: &[&str]) -> Result {
     loom()?;
     packages(skips)?;
     guides::run_all()?;
+    package::check()?;
     fuzz::sample()?;
     gate()
 }

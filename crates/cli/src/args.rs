@@ -1,8 +1,11 @@
 //! The command line.
 
 use crate::settings::{Settings, Span};
-use clap::{Parser, Subcommand};
-use lockkeeper_core::Name;
+use clap::{
+    Parser, Subcommand,
+    builder::{OsStringValueParser, TypedValueParser},
+};
+use lockkeeper_core::{Limits, Name};
 use std::{
     ffi::{OsStr, OsString},
     os::unix::ffi::OsStrExt,
@@ -33,7 +36,7 @@ LOCKKEEPER_DIR names another folder for the user's own daemon. For one on the ne
 certificates (PEM) of who vouches for it, if that is none that the system trusts."
 )]
 pub(crate) struct Args {
-    /// Reach the machine's daemon, which serves several users, instead of this user's own
+    /// Reach the machine's daemon, for several users, not this user's own
     #[arg(long, global = true)]
     pub(crate) machine: bool,
     #[command(subcommand)]
@@ -43,6 +46,11 @@ pub(crate) struct Args {
 #[derive(Subcommand)]
 pub(crate) enum Command {
     Run(Run),
+    Lock(Lock),
+    Unlock(Unlock),
+    /// Keep a session alive until the shell has it: for `lock` to start
+    #[command(hide = true)]
+    Keep,
     /// Renew the lease of a command's lock: for `run` to start
     #[command(hide = true)]
     Guard,
@@ -60,6 +68,9 @@ pub(crate) enum Command {
     State(State),
     Token(Token),
     Completions(Completions),
+    /// Print names of locks, for completions
+    #[command(hide = true)]
+    Names,
     Man(Man),
 }
 
@@ -68,41 +79,81 @@ pub(crate) enum Command {
 #[command(after_help = "\
 Examples:
   lockkeeper run backup -- ./backup.sh                 one at a time; others wait their turn
-  lockkeeper run --if-available backup -- ./backup.sh  not twice at once: exit status 75
-  lockkeeper run --timeout 5s orders pdf -- ./report   two locks at once, or exit status 75
-  lockkeeper run --shared orders -- ./read-only.sh     together with others that only read
-  lockkeeper run build -- sh -c 'make && make check'   a line of shell
+  lockkeeper run -n backup -- ./backup.sh              not twice at once: exit status 75
+  lockkeeper run -w 5s orders pdf -- ./report          two locks at once, or exit status 75
+  lockkeeper run -s orders -- ./read-only.sh           together with others that only read
+  lockkeeper run build -c 'make && make check'         a line of shell
+  lockkeeper run --for 1h30m nightly -- ./nightly.sh   end it if it takes longer
+  lockkeeper run --exec web -- ./server                become the command, for supervisors
 
 Exit status:
   that of the command, or 128+N if signal N ended it
   64   the call is wrong
   69   no daemon can be reached
-  75   the lock was not to be had (--if-available, --timeout)
+  75   the lock was not to be had (--if-available, --timeout; -E sets another)
   76   the lock was lost while the command ran: stolen, released by force, or the daemon was gone too long
   77   the credentials do not allow it
+  124  the command ran for longer than --for
   126  the command cannot be started; 127: there is no such command
 
-The command sees its fencing token in LOCKKEEPER_TOKEN: it grows with every grant. Signals that are sent to
+The command sees the fencing number of its lock in LOCKKEEPER_FENCE: it grows with every grant.
+LOCKKEEPER_NAMES has the names that are held around it, separated by blanks. Signals that are sent to
 lockkeeper run are passed on. The lock lasts as long as the command, even if lockkeeper run is killed.")]
 pub(crate) struct Run {
+    #[command(flatten)]
+    pub(crate) lock: Wanted,
+    /// Pass this line to the shell ($SHELL -c LINE), in the place of a command
+    #[arg(short = 'c', long = "command", value_name = "LINE", conflicts_with = "command")]
+    pub(crate) shell_command: Option<OsString>,
+    /// End the command if it runs for longer, as when the lock is stolen
+    #[arg(long = "for", value_parser = duration, value_name = "DURATION", conflicts_with = "exec")]
+    pub(crate) limit: Option<Duration>,
+    /// Keep the lock for so long at least, also if the command is done sooner
+    #[arg(long, value_parser = duration, value_name = "DURATION", conflicts_with = "exec")]
+    pub(crate) min_hold: Option<Duration>,
+    /// Time from SIGTERM to SIGKILL when the command is ended
+    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
+    pub(crate) grace: Duration,
+    /// Become the command; nobody tells it if its lock is stolen
+    #[arg(short = 'F', long, visible_alias = "no-fork")]
+    pub(crate) exec: bool,
+    /// Do not let the command inherit the lock, which ends with run
+    #[arg(short = 'o', long, conflicts_with = "exec")]
+    pub(crate) close: bool,
+    /// The command, after --
+    #[arg(
+        last = true,
+        required_unless_present = "shell_command",
+        value_name = "COMMAND",
+        value_hint = clap::ValueHint::CommandWithArguments
+    )]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Which locks, and how they are waited for.
+#[derive(clap::Args)]
+pub(crate) struct Wanted {
     /// Hold the lock together with others who do too
-    #[arg(long)]
+    #[arg(short, long)]
     pub(crate) shared: bool,
+    /// Hold the lock alone, which is the default
+    #[arg(short = 'x', short_alias = 'e', long, hide = true, conflicts_with = "shared")]
+    pub(crate) exclusive: bool,
     /// Do not wait: exit with 75 if the lock is held
-    #[arg(long, conflicts_with_all = ["timeout", "steal"])]
+    #[arg(short = 'n', long, aliases = ["nonblock", "nb"], conflicts_with_all = ["timeout", "steal"])]
     pub(crate) if_available: bool,
-    /// Wait no longer than that (500ms, 5s, 2m), then exit with 75
-    #[arg(long, value_parser = duration, value_name = "DURATION")]
+    /// Wait no longer (500ms, 1h30m; a number is in seconds), then exit with 75
+    #[arg(short = 'w', long, alias = "wait", value_parser = duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
+    /// The exit status if the lock is not to be had
+    #[arg(short = 'E', long = "status", alias = "conflict-exit-code", value_name = "STATUS")]
+    pub(crate) conflict_exit_code: Option<u8>,
     /// Take the lock from whoever holds it, who is told
     #[arg(long, conflicts_with = "shared")]
     pub(crate) steal: bool,
     /// A label that others see [default: user@host: COMMAND]
     #[arg(long, value_name = "TEXT")]
     pub(crate) info: Option<String>,
-    /// Time from SIGTERM to SIGKILL when the lock was stolen
-    #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
-    pub(crate) grace: Duration,
     /// The lease to ask for, on a network
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) ttl: Option<Duration>,
@@ -110,11 +161,41 @@ pub(crate) struct Run {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The locks to hold, all at once
-    #[arg(required = true, value_name = "NAME")]
+    #[arg(required = true, value_name = "NAME", value_parser = lock_name())]
     pub(crate) names: Vec<OsString>,
-    /// The command, after --
-    #[arg(last = true, required = true, value_name = "COMMAND", value_hint = clap::ValueHint::CommandWithArguments)]
-    pub(crate) command: Vec<OsString>,
+}
+
+/// Hold a lock for the rest of a script.
+///
+/// What it prints is for the shell: eval \"$(lockkeeper lock NAME)\". The lock lives as long as the shell, and
+/// what the shell starts; lockkeeper unlock NAME releases it sooner. Nobody is told if it is stolen.
+#[derive(Parser)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  eval \"$(lockkeeper lock deploy)\"                     wait for it, then go on
+  eval \"$(lockkeeper lock -n deploy || echo exit 75)\"  or leave, if it is held
+  lockkeeper unlock deploy                             release it before the script ends
+
+Exit status: as that of lockkeeper run. For locks of this machine."
+)]
+pub(crate) struct Lock {
+    #[command(flatten)]
+    pub(crate) lock: Wanted,
+}
+
+/// Release a lock that lockkeeper lock has taken in this shell.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  lockkeeper unlock deploy                             as it was named to lockkeeper lock
+
+Exit status: 0; 1 if this shell does not hold it.")]
+pub(crate) struct Unlock {
+    /// The locks, as they were taken
+    #[arg(required = true, value_name = "NAME", value_parser = lock_name())]
+    pub(crate) names: Vec<OsString>,
 }
 
 /// Check or reset what a daemon has on disk.
@@ -155,7 +236,8 @@ Examples:
 
 JSON: {\"held\":[{\"name\",\"mode\",\"clientId\",\"token\",\"info\",\"pid\",\"since\"}],\"pending\":[…]}, where since is the
 time in milliseconds for which it has been held or has waited. token is missing where it waits, info and
-pid where they are not known. A name that no JavaScript string spells has its bytes in nameBytes, in hex."
+pid where they are not known. stopped is true if a signal has stopped the process (Ctrl-Z). A name that no
+JavaScript string spells has its bytes in nameBytes, in hex."
 )]
 pub(crate) struct Query {
     /// JSON, even on a terminal
@@ -165,6 +247,7 @@ pub(crate) struct Query {
     #[arg(long, conflicts_with = "json")]
     pub(crate) table: bool,
     /// Of this lock only
+    #[arg(value_parser = lock_name())]
     pub(crate) name: Option<OsString>,
 }
 
@@ -220,6 +303,7 @@ pub(crate) struct Release {
     #[arg(short, long)]
     pub(crate) yes: bool,
     /// The lock
+    #[arg(value_parser = lock_name())]
     pub(crate) name: OsString,
 }
 
@@ -341,6 +425,17 @@ pub(crate) struct Token {
 /// A name of any bytes that the shell can pass.
 pub(crate) fn name(given: &OsStr) -> Name {
     Name::from(given.as_bytes())
+}
+
+/// What can be a name: the daemon would refuse others, but a wrong call should not start one.
+fn lock_name() -> impl TypedValueParser<Value = OsString> {
+    OsStringValueParser::new().try_map(|name| match name.len() {
+        0 => Err("a name is not empty".to_string()),
+        length if length > Limits::default().name_bytes => {
+            Err(format!("a name has at most {} bytes", Limits::default().name_bytes))
+        }
+        _ => Ok(name),
+    })
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

@@ -1,8 +1,12 @@
 //! The `lockkeeper` command.
 
+mod acquire;
 mod args;
+mod complete;
 mod daemon;
+mod lock;
 mod log_file;
+mod man;
 mod query;
 mod release;
 mod run;
@@ -15,14 +19,11 @@ mod status;
 mod table;
 mod token;
 mod top;
+mod usage;
 
 use args::{Args, Command};
-use clap::{CommandFactory, Parser};
-use std::{
-    io::{self, Write},
-    path::Path,
-    process::ExitCode,
-};
+use clap::Parser;
+use std::process::ExitCode;
 
 /// Exit codes, as `sysexits.h` has them where it does.
 mod exit {
@@ -51,10 +52,7 @@ type Failure = (u8, String);
 fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
-        Err(error) => {
-            let _ = error.print();
-            return if error.use_stderr() { exit::USAGE.into() } else { ExitCode::SUCCESS };
-        }
+        Err(error) => return usage::explain(&error),
     };
     if args.machine {
         session::use_machine();
@@ -66,6 +64,9 @@ fn main() -> ExitCode {
         Some(Command::Restart) => daemon::restart(),
         Some(Command::Logs(args)) => daemon::logs(&args),
         Some(Command::Run(args)) => run::run(args),
+        Some(Command::Lock(args)) => lock::lock(args),
+        Some(Command::Unlock(args)) => lock::unlock(args),
+        Some(Command::Keep) => lock::keep(),
         Some(Command::Guard) => run::guard::guard(),
         Some(Command::Query(args)) => query::query(args),
         Some(Command::Inspect(args)) => query::inspect(args.query),
@@ -74,24 +75,14 @@ fn main() -> ExitCode {
         Some(Command::Serve(args)) => serve::serve(args),
         Some(Command::State(args)) => state::state(args),
         Some(Command::Token(args)) => token::token(args),
-        Some(Command::Completions(args)) => {
-            clap_complete::generate(args.shell, &mut Args::command(), "lockkeeper", &mut io::stdout());
-            Ok(ExitCode::SUCCESS)
-        }
-        Some(Command::Man(args)) => man(&args.directory),
+        Some(Command::Completions(args)) => complete::completions(args.shell),
+        Some(Command::Names) => complete::names(),
+        Some(Command::Man(args)) => man::man(&args.directory),
     };
     done.unwrap_or_else(|(code, message)| {
         if !message.is_empty() {
-            // Whoever started a daemon may be gone.
-            let _ = writeln!(io::stderr(), "lockkeeper: {message}");
+            show::say(&message);
         }
         code.into()
     })
-}
-
-/// Writes a manual page for each command.
-fn man(directory: &Path) -> Done {
-    let written = clap_mangen::generate_to(Args::command(), directory);
-    let failed = |error| (exit::SOFTWARE, format!("{}: {error}", directory.display()));
-    written.map(|()| ExitCode::SUCCESS).map_err(failed)
 }

@@ -20,12 +20,18 @@ pub(crate) fn query(args: Query) -> Done {
     let session = session::open()?;
     let name = args.name.as_deref().map(args::name);
     let entries = session::ask(&session, |session, then| session.query_then(name.as_ref(), then))?.entries;
+    if show::hides(&entries) {
+        show::say(show::HIDDEN);
+    }
     print(&args, || query_json(&entries), || query_table(&entries, name.as_ref()))
 }
 
 pub(crate) fn inspect(args: Query) -> Done {
     let session = session::open()?;
     let mut snapshot = session::ask(&session, |session, then| session.inspect_then(None, then))?;
+    if show::hides(&snapshot.entries) {
+        show::say(show::HIDDEN);
+    }
     let name = args.name.as_deref().map(args::name);
     if let Some(name) = &name {
         only(&mut snapshot, name);
@@ -105,6 +111,9 @@ fn about(object: Object, entry: &Entry) -> Object {
     if let Some(owner) = &entry.owner {
         object = object.text("owner", owner);
     }
+    if is_stopped(entry) {
+        object = object.raw("stopped", true);
+    }
     object.raw("since", entry.since)
 }
 
@@ -117,7 +126,7 @@ fn query_table(entries: &[Entry], name: Option<&Name>) -> String {
         let (paint, state) = state(entry);
         let cells = [state, &show::name(&entry.name), &entry.mode.to_string(), &show::age(entry.since)];
         let [state, name, mode, since] = cells.map(String::from);
-        table.row(paint, [state, name, mode, since, pid(entry), show::who(entry)]);
+        table.row(paint, [state, name, mode, since, pid(entry), who(entry)]);
     }
     table.text()
 }
@@ -194,6 +203,16 @@ fn requests(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
 
 fn state(entry: &Entry) -> (Paint, &'static str) {
     if entry.token.is_some() { (Paint::Green, "held") } else { (Paint::Yellow, "waiting") }
+}
+
+/// Whether its process, of this machine, was stopped by a signal: Ctrl-Z, most likely.
+fn is_stopped(entry: &Entry) -> bool {
+    show::pid(entry).is_some_and(session::stopped)
+}
+
+fn who(entry: &Entry) -> String {
+    let stopped = if is_stopped(entry) { " (stopped)" } else { "" };
+    show::who(entry) + stopped
 }
 
 fn pid(entry: &Entry) -> String {

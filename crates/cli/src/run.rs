@@ -1,27 +1,31 @@
 //! `lockkeeper run`: a command, while a lock is held.
 
-mod child;
+pub(crate) mod child;
 pub(crate) mod guard;
-mod wait;
 
-use crate::{Done, Failure, args, args::Run, exit, session, session::Patience, show};
-use lockkeeper_client::{Error, Flags, Key, Outcome, Request, Session, Snapshot, Update};
-use lockkeeper_core::{Cause, Mode, Name};
+use crate::{
+    Done, Failure,
+    acquire::{self, Held, next},
+    args::Run,
+    exit,
+};
+use child::Ended;
+use lockkeeper_client::{Error, Snapshot, Update};
 use rustix::{process::geteuid, system::uname};
 use signal_hook::{
-    consts::SIGINT,
+    consts::{SIGCHLD, SIGINT},
     low_level::{emulate_default_handler, siginfo::Origin},
 };
 use std::{
     env,
+    ffi::{OsStr, OsString},
     path::Path,
-    sync::mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
-use wait::Wait;
 
 /// What `run` waits for.
-enum News {
+pub(crate) enum News {
     Lock(Update),
     /// Who is ahead in the queue, for display.
     Queue(Result<Snapshot, Error>),
@@ -34,29 +38,33 @@ enum News {
 const LABEL: usize = 200;
 
 /// How long a daemon is waited for that is to say that it has released the lock. It will, however that may be.
-const RELEASE: Duration = Duration::from_secs(1);
+pub(crate) const RELEASE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Run) -> Done {
-    let limit = Limit::new(&args);
-    let opened = session::open_with(args.ttl, limit.patience(&args));
-    let session = opened.map_err(|failure| limit.reached(&args, failure))?;
     let (sender, news) = mpsc::channel();
-    let (key, token) = acquire(&session, &args, &limit, &sender, &news)?;
-    let fifo = session.fifo().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
+    let held = acquire::acquire(&args.lock, label(&command_line(&args)), &sender, &news)?;
+    let fifo = held.session.fifo().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
     let ended = match fifo {
+        Some(fifo) if args.exec => return Err(child::exec(fifo, &args, &held)),
+        None if args.exec => {
+            let why = "--exec is for locks of this machine: a lease needs somebody to renew it";
+            return Err((exit::USAGE, why.into()));
+        }
         // The command inherits it, so that the lock lasts as long as the command, also if this process is killed.
         Some(fifo) => {
-            let ended = child::run(fifo, &args, token, &sender, &news)?;
+            let inherited = (!args.close).then_some(fifo);
+            let ended = child::run(inherited, &args, &held, &sender, &news)?;
+            hold_on(&args, &held, &news);
             // The next one to ask after this process has ended finds the lock free.
-            session.release(key);
+            held.session.release(held.key);
             let deadline = Instant::now() + RELEASE;
             while !matches!(next(&news, Some(deadline)), None | Some(News::Lock(Update::Over(_)))) {}
             ended
         }
         // A lease ends when nobody renews it: a guardian does, which outlives the command.
-        None => guard::run(&session, &args, token, &sender, &news)?,
+        None => guard::run(&args, &held, &sender, &news)?,
     };
-    drop(session);
+    drop(held);
     if ended.interrupted {
         // So that a script that waits for this process ends, too. Shells show the same 130 for it.
         let _ = emulate_default_handler(SIGINT);
@@ -64,132 +72,60 @@ pub(crate) fn run(args: Run) -> Done {
     Ok(ended.code)
 }
 
-/// Until when the lock is waited for, from the start of the command, whatever the daemon does.
-enum Limit {
-    None,
-    /// `--timeout`.
-    Until(Instant),
-    /// `--if-available` does not wait for the lock, but a daemon takes a moment to answer.
-    Answer(Instant),
-}
-
-impl Limit {
-    fn new(args: &Run) -> Self {
-        let now = Instant::now();
-        match args.timeout {
-            _ if args.if_available => Self::Answer(now + session::ANSWER),
-            // Without any time to wait, only what is free is taken.
-            Some(Duration::ZERO) => Self::Answer(now + session::ANSWER),
-            Some(timeout) => now.checked_add(timeout).map_or(Self::None, Self::Until),
-            None => Self::None,
-        }
-    }
-
-    fn until(&self) -> Option<Instant> {
-        match self {
-            Self::None => None,
-            Self::Until(until) | Self::Answer(until) => Some(*until),
-        }
-    }
-
-    fn patience(&self, args: &Run) -> Patience {
-        match self {
-            Self::Answer(_) => Patience::Answer,
-            _ => Patience::Until { until: self.until(), quiet: args.quiet },
-        }
-    }
-
-    /// What a failure to open a session comes to: after its time, a lock that is not to be had.
-    fn reached(&self, args: &Run, (code, message): Failure) -> Failure {
-        match self {
-            Self::Until(until) if code == exit::UNAVAILABLE && Instant::now() >= *until => {
-                (exit::NO_LOCK, if args.quiet { String::new() } else { message })
-            }
-            _ => (code, message),
-        }
-    }
-}
-
-/// Waits for the lock. Returns the request and its token.
-fn acquire(
-    session: &Session,
-    args: &Run,
-    limit: &Limit,
-    sender: &Sender<News>,
-    news: &Receiver<News>,
-) -> Result<(Key, u64), Failure> {
-    let mode = if args.shared { Mode::Shared } else { Mode::Exclusive };
-    let names: Vec<Name> = args.names.iter().map(|name| args::name(name)).collect();
-    let if_available = matches!(limit, Limit::Answer(_));
-    let events = sender.clone();
-    let request = Request {
-        scope: names.iter().map(|name| (name.clone(), mode)).collect(),
-        flags: Flags { if_available, steal: args.steal, refuse_deadlock: false },
-        nested_in: None,
-        info: Some(args.info.clone().unwrap_or_else(|| label(args))),
-    };
-    let key = session.request(request, Box::new(move |update| _ = events.send(News::Lock(update))));
-    let deadline = limit.until();
-    let mut answered = false;
-    let mut wait = Wait::new(names, mode, args.quiet, session, sender);
+/// Keeps the lock after a short command, for as long as `--min-hold` says. A signal, or the loss of the lock, ends that.
+fn hold_on(args: &Run, held: &Held, news: &Receiver<News>) {
+    let Some(until) = args.min_hold.and_then(|hold| held.since.checked_add(hold)) else { return };
     loop {
-        match next(news, [deadline, wait.wakes_at()].into_iter().flatten().min()) {
-            Some(News::Lock(Update::Granted { token })) => return Ok((key, token)),
-            Some(News::Lock(Update::Queued { .. })) => {
-                answered = true;
-                wait.begin();
-            }
-            Some(News::Lock(Update::Over(outcome))) => return Err(failed(outcome, &wait)),
-            Some(News::Queue(answer)) => wait.show(answer),
-            Some(News::Signal(_) | News::Guardian(_)) => {}
-            None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                // The session ends with this process, and the request with the session; this is for the counts.
-                session.time_out(key);
-                return Err(match limit {
-                    Limit::Answer(_) => (exit::UNAVAILABLE, session::silent(session.endpoint())),
-                    _ if answered => wait.gave_up("it was not free in time"),
-                    _ => limit.reached(args, (exit::UNAVAILABLE, session::silent(session.endpoint()))),
-                });
-            }
-            None => wait.look(),
+        match next(news, Some(until)) {
+            Some(News::Signal(Origin { signal: SIGCHLD, .. }) | News::Queue(_)) => {}
+            Some(News::Lock(Update::Granted { .. } | Update::Queued { .. })) => {}
+            None | Some(_) => return,
         }
     }
 }
 
-/// What to say of a request that ended before it was granted.
-fn failed(outcome: Outcome, wait: &Wait<'_>) -> Failure {
-    match outcome {
-        Outcome::Unavailable => wait.gave_up("it is not free"),
-        Outcome::Refused { code, message } => session::refused(code, message),
-        Outcome::Broken { cause: Cause::Stolen, by } => {
-            let by = by.map(|by| format!(" by {}", show::label(&by))).unwrap_or_default();
-            (exit::LOST, format!("the lock was stolen{by} before the command was started"))
+/// The words of the command; of `-c`, a shell and its line.
+fn command_line(args: &Run) -> Vec<OsString> {
+    match &args.shell_command {
+        Some(line) => {
+            let shell = env::var_os("SHELL").filter(|shell| !shell.is_empty());
+            vec![shell.unwrap_or_else(|| "/bin/sh".into()), "-c".into(), line.clone()]
         }
-        Outcome::Failed(failure) => (exit::UNAVAILABLE, failure.to_string()),
-        _ => {
-            (exit::UNAVAILABLE, "the session was lost, and the place in the queue with it: try again".into())
-        }
+        None => args.command.clone(),
     }
-}
-
-/// The next news, or `None` at the deadline.
-fn next(news: &Receiver<News>, deadline: Option<Instant>) -> Option<News> {
-    let received = match deadline {
-        Some(deadline) => news.recv_timeout(deadline.saturating_duration_since(Instant::now())),
-        None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
-    };
-    received.ok()
 }
 
 /// Who runs what and where. Of the arguments only the first that is a file, the script of an interpreter for example:
 /// others may be secrets, and others see the label.
-fn label(args: &Run) -> String {
-    let user = env::var("USER").or_else(|_| env::var("LOGNAME"));
-    let user = user.unwrap_or_else(|_| geteuid().as_raw().to_string());
-    let (program, arguments) = args.command.split_first().expect("clap requires one");
+pub(crate) fn label(command: &[OsString]) -> String {
+    let user = user();
+    let (program, arguments) =
+        command.split_first().map_or((OsStr::new(""), command), |(one, rest)| (one, rest));
     let script = arguments.iter().map(Path::new).find(|path| path.is_file());
     let mut label = format!("{user}@{}: ", uname().nodename().to_string_lossy());
     let words: Vec<_> = [Path::new(program)].into_iter().chain(script).map(Path::to_string_lossy).collect();
     label.push_str(&words.join(" "));
     label.chars().take(LABEL).collect()
+}
+
+/// The user's name.
+fn user() -> String {
+    lockkeeper_paths::users::user_name(geteuid().as_raw()).unwrap_or_else(|| geteuid().as_raw().to_string())
+}
+
+/// What a command that could not be started comes to.
+fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
+    let code = exit::CANNOT_RUN + u8::from(error.kind() == std::io::ErrorKind::NotFound);
+    let program = program.to_string_lossy();
+    let hint = if program.contains(' ') {
+        ". The command and its arguments are words of their own: -c 'a | b' for a line of shell"
+    } else {
+        ""
+    };
+    (code, format!("{program}: {error}{hint}"))
+}
+
+impl Ended {
+    /// Of a command that ran for longer than `--for`.
+    const TIMED_OUT: u8 = 124;
 }

@@ -6,12 +6,13 @@ use crate::{
     daemon::log_file,
     exit,
     log_file::LogFile,
-    settings::{LogFormat, Settings, Size, Span},
+    session,
+    settings::{Address, LogFormat, Settings, Size, Span},
 };
 use listenfd::ListenFd;
 use lockkeeper_client::Endpoint;
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Bytes, Config, Error, Listen};
+use lockkeeper_server::{Allow, Bytes, Config, Error, Listen};
 use rustix::{
     fs::Mode,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -24,6 +25,7 @@ use std::{
         linux::net::SocketAddrExt,
         unix::{
             ffi::OsStrExt,
+            fs::DirBuilderExt,
             net::{SocketAddr, UnixDatagram, UnixListener},
         },
     },
@@ -38,6 +40,9 @@ use tokio::{
 };
 use tracing_subscriber::EnvFilter;
 
+/// The settings of the machine's daemon.
+const MACHINE_CONFIG: &str = "/etc/lockkeeper/machine.toml";
+
 /// After how long without a client a daemon that was started on demand leaves.
 const IDLE: Duration = Duration::from_secs(300);
 
@@ -49,7 +54,8 @@ pub(crate) fn serve(args: Serve) -> Done {
         close_inherited();
     }
     let wrong = |why: String| (exit::USAGE, why);
-    let settings = args.settings.or_from(args.config.as_deref()).map_err(wrong)?;
+    let settings = args.settings.or_from(config_file(args.config).as_deref()).map_err(wrong)?;
+    settings.allow.iter().try_for_each(Allow::check).map_err(wrong)?;
     let given = Given::take().map_err(|error| wrong(error.to_string()))?;
     let (settings, config) = configure(settings, given, args.background).map_err(wrong)?;
     if let Some(listen) = &config.listen {
@@ -58,6 +64,10 @@ pub(crate) fn serve(args: Serve) -> Done {
     if args.check_config {
         print!("{}", toml::to_string(&settings).map_err(|error| wrong(error.to_string()))?);
         return Ok(ExitCode::SUCCESS);
+    }
+    if !config.allow.is_empty() {
+        let failed = |error| (exit::UNAVAILABLE, format!("{}: {error}", config.socket.display()));
+        open_folder(&config.socket).map_err(failed)?;
     }
     if args.background {
         become_daemon();
@@ -163,7 +173,7 @@ fn become_daemon() {
 /// What was not said is what it is then.
 fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(Settings, Config), String> {
     if settings.listen.is_none() {
-        settings.listen = given.port.as_ref().and_then(|port| port.local_addr().ok());
+        settings.listen = given.port.as_ref().and_then(|port| port.local_addr().ok()).map(Address);
     }
     let listen = settings.port()?.map(|listen| Listen { given: given.port.map(Arc::new), ..listen });
     let socket = match (settings.socket.take(), &given.socket) {
@@ -172,13 +182,18 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
             let address = socket.local_addr().map_err(|error| error.to_string())?;
             address.as_pathname().ok_or("the socket that was given has no path: --socket is needed")?.into()
         }
-        (None, None) => match Endpoint::from_env()?.socket().or(Endpoint::default().socket()) {
+        (None, None) => match endpoint()?.socket().or(Endpoint::default().socket()) {
             Some(path) => path.into(),
             None => return Err("--socket is needed".into()),
         },
     };
     let state_dir = match settings.state_dir.take() {
         Some(dir) => dir,
+        // It is started on demand in a user's own folder, of whose name nothing else tells it.
+        None if background => {
+            let beside = || lockkeeper_paths::state_in(socket.parent().unwrap_or(Path::new("/")));
+            lockkeeper_server::remembered_state_dir(&socket).unwrap_or_else(beside)
+        }
         None => state_dir_of(&socket),
     };
     // Remembered for whoever serves next, from wherever that is started.
@@ -204,9 +219,31 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     (settings.socket, settings.state_dir) = (Some(socket.clone()), Some(state_dir.clone()));
     let idle = settings.idle.map(|Span(idle)| idle);
     let given = given.socket.map(Arc::new);
+    let allow = settings.allow.clone();
     let ttl_bounds = (ttl.min(Duration::from_secs(1)), ttl.max(Duration::from_secs(600)));
     let sync = *settings.sync.get_or_insert(false);
-    Ok((settings, Config { socket, given, listen, state_dir, sync, ttl, ttl_bounds, idle, limits, bytes }))
+    let config =
+        Config { socket, given, allow, listen, state_dir, sync, ttl, ttl_bounds, idle, limits, bytes };
+    Ok((settings, config))
+}
+
+/// Where the daemon is that is meant.
+fn endpoint() -> Result<Endpoint, String> {
+    session::endpoint().map_err(|(_, why)| why)
+}
+
+/// The file with more settings; that of the machine's daemon has a place of its own.
+fn config_file(given: Option<PathBuf>) -> Option<PathBuf> {
+    let machines = || Some(PathBuf::from(MACHINE_CONFIG)).filter(|path| path.exists());
+    given.or_else(|| endpoint().is_ok_and(|endpoint| endpoint.is_machine()).then(machines).flatten())
+}
+
+/// Others pass through the folder of a socket that serves them. Only root can make one in `/run`.
+fn open_folder(socket: &Path) -> io::Result<()> {
+    match socket.parent().filter(|dir| !dir.exists()) {
+        Some(dir) => fs::DirBuilder::new().recursive(true).mode(0o755).create(dir),
+        None => Ok(()),
+    }
 }
 
 /// What systemd has opened for it.
@@ -245,7 +282,7 @@ fn notify(state: &str) {
 
 /// The state directory of the daemon that `LOCKKEEPER_URL` names, or of this user's.
 pub(crate) fn default_state_dir() -> Result<PathBuf, String> {
-    match Endpoint::from_env()?.socket().or(Endpoint::default().socket()) {
+    match endpoint()?.socket().or(Endpoint::default().socket()) {
         Some(socket) => Ok(state_dir_of(socket)),
         None => Err("--state-dir is needed".into()),
     }

@@ -1,6 +1,6 @@
 //! A session with the daemon, opened and asked in bounded time: a daemon that is stopped hangs nobody without a word.
 
-use crate::{Failure, exit};
+use crate::{Failure, exit, show};
 use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
 use std::{
     env,
@@ -41,9 +41,7 @@ pub(crate) fn endpoint() -> Result<Endpoint, Failure> {
 }
 
 /// The bucket whose locks are meant.
-pub(crate) fn bucket() -> String {
-    env::var("LOCKKEEPER_BUCKET").ok().filter(|bucket| !bucket.is_empty()).unwrap_or_else(|| "default".into())
-}
+pub(crate) use lockkeeper_client::bucket_from_env as bucket;
 
 /// How long a session is waited for.
 #[derive(Clone, Copy)]
@@ -94,7 +92,7 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
             return Err(Error::Unreachable(endpoint.clone(), error));
         }
         if look_at.take().is_some() && matches!(patience, Patience::Until { quiet: false, .. }) {
-            eprintln!("lockkeeper: {}", silent(endpoint));
+            show::say(&silent(endpoint));
         }
     }
 }
@@ -142,6 +140,10 @@ pub(crate) fn program() -> Result<PathBuf, Failure> {
 pub(crate) fn failed(error: Error) -> Failure {
     match &error {
         Error::Refused { code, .. } => refused(*code, explained(&error)),
+        // A file or an address that was given is wrong.
+        Error::Unreachable(_, why) if why.kind() == io::ErrorKind::InvalidInput => {
+            (exit::USAGE, explained(&error))
+        }
         _ => (exit::UNAVAILABLE, explained(&error)),
     }
 }
@@ -155,6 +157,11 @@ pub(crate) fn refused(why: u32, message: String) -> Failure {
     (exit, message)
 }
 
+/// Whether nobody listens.
+pub(crate) fn absent(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
+}
+
 /// The error, and what to do next.
 pub(crate) fn explained(error: &Error) -> String {
     match error {
@@ -164,6 +171,7 @@ pub(crate) fn explained(error: &Error) -> String {
             "{error}. The machine's daemon is for several users: `systemctl enable --now lockkeeper-machine.socket` \
              starts it, as root"
         ),
+        Error::Unreachable(_, why) if !absent(why) => error.to_string(),
         Error::Unreachable(..) => format!(
             "{error}. LOCKKEEPER_URL says that it is there: start it with `lockkeeper serve`, or unset the variable to \
              use this user's own"

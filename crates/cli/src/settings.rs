@@ -1,11 +1,11 @@
 //! How a daemon is set up: by flags, by the environment, and by a file. Each setting has one name in all three.
 
 use clap::{Args, ValueEnum};
-use lockkeeper_server::Listen;
+use lockkeeper_server::{Allow, Listen};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt, fs,
-    net::SocketAddr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, ToSocketAddrs},
     path::{Path, PathBuf},
     str::FromStr,
     time::Duration,
@@ -20,9 +20,9 @@ pub(crate) struct Settings {
     /// Where to keep what must outlive the daemon [default: in the user's own folder]
     #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true)]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Listen for WebSockets too, with /healthz and /metrics (127.0.0.1:7420)
+    /// Listen for WebSockets too, with /healthz and /metrics (localhost:7420; :7420 for all that reach the machine)
     #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_LISTEN", hide_env = true)]
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<Address>,
     /// Speak TLS there, with this certificate (PEM); it is read anew on SIGHUP
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TLS_CERT", hide_env = true)]
     pub(crate) tls_cert: Option<PathBuf>,
@@ -79,6 +79,10 @@ pub(crate) struct Settings {
     /// How to write the log [default: text]
     #[arg(long, value_name = "FORMAT", env = "LOCKKEEPER_LOG_FORMAT", hide_env = true)]
     pub(crate) log_format: Option<LogFormat>,
+    /// What other users may do. Only a file says so.
+    #[arg(skip)]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(crate) allow: Vec<Allow>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
@@ -108,7 +112,7 @@ impl Settings {
             (None, None) => None,
             _ => return Err("--tls-cert and --tls-key go together".into()),
         };
-        let Some(address) = self.listen else {
+        let Some(Address(address)) = self.listen else {
             return match tls.is_some()
                 || self.keys.is_some()
                 || self.insecure
@@ -162,6 +166,42 @@ impl From<Size> for String {
     }
 }
 
+/// Where to listen: an address and a port, a name of this machine and a port, or a port of all its addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Address(pub(crate) SocketAddr);
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = "an address is HOST:PORT, or :PORT for all of the machine's";
+        if let Some(port) = text.strip_prefix(':') {
+            let port: u16 = port.parse().map_err(|_| wrong)?;
+            // Of both families, where the machine has both.
+            let both = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)).is_ok();
+            let all: IpAddr = if both { Ipv6Addr::UNSPECIFIED.into() } else { Ipv4Addr::UNSPECIFIED.into() };
+            return Ok(Self((all, port).into()));
+        }
+        let mut found = text.to_socket_addrs().map_err(|error| format!("{error}: {wrong}"))?;
+        found.next().map(Self).ok_or_else(|| wrong.into())
+    }
+}
+
+impl TryFrom<String> for Address {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Address> for String {
+    fn from(Address(address): Address) -> Self {
+        address.to_string()
+    }
+}
+
 /// A length of time, as people write it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
@@ -171,19 +211,30 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "a duration is a number with ms, s, m, h or d".to_string();
-        let digits = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-        let (number, unit) = text.split_at(digits);
-        let seconds = match unit {
-            "ms" => 0.001,
-            "s" | "" => 1.0,
-            "m" => 60.0,
-            "h" => 3600.0,
-            "d" => 86_400.0,
-            _ => return Err(wrong()),
-        };
-        let number: f64 = number.parse().map_err(|_| wrong())?;
-        Duration::try_from_secs_f64(number * seconds).map(Self).map_err(|error| error.to_string())
+        let wrong = || "a duration is a number with ms, s, m, h or d, or several of them (1h30m)".to_string();
+        let (mut rest, mut total, mut last) = (text, Duration::ZERO, f64::INFINITY);
+        loop {
+            let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+            let (number, after) = rest.split_at(digits);
+            let unit = &after[..after.find(|c: char| c.is_ascii_digit()).unwrap_or(after.len())];
+            let seconds = match unit {
+                "ms" => 0.001,
+                "s" => 1.0,
+                // A number alone is in seconds; one after other units is a slip.
+                "" if rest.len() == text.len() => 1.0,
+                "m" => 60.0,
+                "h" => 3600.0,
+                "d" => 86_400.0,
+                _ => return Err(wrong()),
+            };
+            let number: f64 = number.parse().map_err(|_| wrong())?;
+            let part = Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())?;
+            total = total.checked_add(part).filter(|_| seconds < last).ok_or_else(wrong)?;
+            (rest, last) = (&after[unit.len()..], seconds);
+            if rest.is_empty() {
+                return Ok(Self(total));
+            }
+        }
     }
 }
 
@@ -206,8 +257,24 @@ impl From<Span> for String {
 
 #[cfg(test)]
 mod tests {
-    use super::Span;
+    use super::{Address, Span};
     use std::time::Duration;
+
+    #[test]
+    fn addresses() {
+        let address = |text: &str| text.parse::<Address>().map(|Address(address)| address);
+        assert_eq!(address("127.0.0.1:7420"), Ok(([127, 0, 0, 1], 7420).into()));
+        assert!(
+            address("localhost:7420")
+                .is_ok_and(|address| address.ip().is_loopback() && address.port() == 7420)
+        );
+        assert!(
+            address(":7420").is_ok_and(|address| address.ip().is_unspecified() && address.port() == 7420)
+        );
+        for wrong in ["", "7420", ":", ":http", "localhost", "127.0.0.1:99999"] {
+            assert!(address(wrong).is_err(), "{wrong}");
+        }
+    }
 
     #[test]
     fn durations() {
@@ -215,7 +282,23 @@ mod tests {
         assert_eq!(span("500ms"), Ok(Duration::from_millis(500)));
         assert_eq!(span("1.5m"), Ok(Duration::from_secs(90)));
         assert_eq!(span("2"), Ok(Duration::from_secs(2)));
-        for wrong in ["", "s", "5 s", "1w", "-1s", "1e99h", "99999999999999999999h"] {
+        assert_eq!(span("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(span("1d2h3m4s5ms"), Ok(Duration::from_millis(93_784_005)));
+        for wrong in [
+            "",
+            "s",
+            "1h30",
+            "30m1h",
+            "1h1h",
+            "h1m",
+            "1..5s",
+            "ü",
+            "5 s",
+            "1w",
+            "-1s",
+            "1e99h",
+            "99999999999999999999h",
+        ] {
             assert!(span(wrong).is_err(), "{wrong}");
         }
         for text in ["500ms", "90s", "1500ms"] {

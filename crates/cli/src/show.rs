@@ -2,8 +2,41 @@
 
 use lockkeeper_client::Entry;
 use lockkeeper_core::Name;
-use std::{borrow::Cow, env, fmt::Write as _, io::IsTerminal};
+use std::{
+    borrow::Cow,
+    env,
+    fmt::Write as _,
+    io::{IsTerminal, Write as _},
+};
 use unicode_width::UnicodeWidthChar;
+
+/// Says something on standard error, in one write: lines of many processes do not mix.
+pub(crate) fn say(words: &str) {
+    // Whoever reads it may be gone.
+    let _ = std::io::stderr().write_all(format!("lockkeeper: {words}\n").as_bytes());
+}
+
+/// Who has stolen or released a lock, from how the daemon describes a client: `ann@build7, pid 4711`.
+pub(crate) fn by(owner: &str) -> String {
+    let Some(user) = owner.split(' ').find(|word| word.contains('@')) else { return label(owner) };
+    let pid = match owner.strip_prefix("pid ") {
+        Some(rest) => rest.split(' ').next(),
+        None => owner.rsplit_once('[').and_then(|(_, pid)| pid.strip_suffix(']')),
+    };
+    match pid {
+        Some(pid) => format!("{}, pid {}", label(user), label(pid)),
+        None => label(user),
+    }
+}
+
+/// What is said where the daemon shows of others only that they are there.
+pub(crate) const HIDDEN: &str =
+    "Labels, times and processes of others are not shown: that takes the right to inspect.";
+
+/// Whether the daemon hides something: a token is never 0.
+pub(crate) fn hides(entries: &[Entry]) -> bool {
+    entries.iter().any(|entry| entry.token.unwrap_or(0) == 0 && entry.owner.is_none() && entry.since == 0)
+}
 
 /// A name for a terminal: nothing in it is the terminal's to act upon, and no two names look alike. One with blanks, quotes
 /// or anything that must be escaped is quoted; bytes that are not text are `\xff`.
@@ -157,7 +190,7 @@ fn string(units: impl IntoIterator<Item = u16>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Object, age, fit, label, name, width};
+    use super::{Object, age, by, fit, label, name, width};
     use lockkeeper_core::Name;
 
     #[test]
@@ -186,6 +219,18 @@ mod tests {
         assert_eq!(json(b"a\"\\\n\x7f"), r#"{"name":"a\"\\\u000a\u007f"}"#);
         assert_eq!(json(&[0xED, 0xA0, 0xBD]), r#"{"name":"\ud83d"}"#);
         assert_eq!(json(b"a\xff"), "{\"name\":\"a\u{FFFD}\",\"nameBytes\":\"61ff\"}");
+    }
+
+    #[test]
+    fn who_did_it_is_a_user_and_a_process() {
+        for (owner, shown) in [
+            ("pid 71 ann@build7 lockkeeper[71]", "ann@build7, pid 71"),
+            ("10.0.0.1 ann@build7 my job[71]", "ann@build7, pid 71"),
+            ("ann@build7", "ann@build7"),
+            ("pid 71", "pid 71"),
+        ] {
+            assert_eq!(by(owner), shown);
+        }
     }
 
     #[test]

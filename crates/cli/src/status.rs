@@ -43,7 +43,7 @@ fn tell(endpoint: &Endpoint) -> bool {
             running(endpoint, &session);
             return true;
         }
-        Err(Error::Unreachable(_, error)) if endpoint.is_own() && absent(&error) => {
+        Err(Error::Unreachable(_, error)) if endpoint.is_own() && session::absent(&error) => {
             println!("No daemon at {endpoint}: {error}. It is started when it is needed.");
         }
         Err(error) => println!("{}.", session::explained(&error)),
@@ -51,14 +51,13 @@ fn tell(endpoint: &Endpoint) -> bool {
     false
 }
 
-fn absent(error: &std::io::Error) -> bool {
-    matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused)
-}
-
 fn running(endpoint: &Endpoint, session: &Session) {
     print!("The daemon at {endpoint} runs");
-    if let Some(pid) = session.server_pid() {
-        print!(" ({})", daemon(pid));
+    match session.server_pid() {
+        // Its socket is systemd's, and nobody knows more.
+        Some(1) => print!(" (systemd has opened its socket)"),
+        Some(pid) => print!(" ({})", daemon(pid)),
+        None => {}
     }
     match session::ask(session, |session, then| session.query_then(None, then)) {
         Ok(snapshot) => {

@@ -121,7 +121,12 @@ impl Top {
 
     fn show(&mut self, answer: Result<Snapshot, Error>, model: &mut Model) {
         match answer {
-            Ok(snapshot) => model.take(snapshot, Instant::now()),
+            Ok(snapshot) => {
+                if show::hides(&snapshot.entries) {
+                    model.note = Some(show::HIDDEN.into());
+                }
+                model.take(snapshot, Instant::now());
+            }
             Err(error) => model.note = Some(error.to_string()),
         }
     }

@@ -14,7 +14,19 @@ fn said(user: &User, args: &[&str]) -> String {
 #[test]
 fn every_command_teaches_with_examples() {
     let user = User::new();
-    for command in ["run", "query", "inspect", "release", "top", "state", "completions", "man"] {
+    for command in [
+        "run",
+        "query",
+        "inspect",
+        "release",
+        "top",
+        "state",
+        "status",
+        "logs",
+        "unlock",
+        "completions",
+        "man",
+    ] {
         let help = said(&user, &[command, "--help"]);
         assert!(help.contains(&format!("  lockkeeper {command} ")), "{help}");
         // Lines that a terminal would break are hard to read.
@@ -22,7 +34,7 @@ fn every_command_teaches_with_examples() {
         assert!(said(&user, &["--help"]).contains(&format!("\n  {command} ")));
     }
     let help = said(&user, &["run", "--help"]);
-    for taught in ["lockkeeper run backup -- ./backup.sh", "75", "76", "128+N", "LOCKKEEPER_TOKEN"] {
+    for taught in ["lockkeeper run backup -- ./backup.sh", "75", "76", "128+N", "LOCKKEEPER_FENCE"] {
         assert!(help.contains(taught), "{taught}");
     }
     assert!(said(&user, &["--version"]).starts_with("lockkeeper "));
@@ -57,6 +69,27 @@ fn shells_complete_it() {
                     _lockkeeper lockkeeper --if run; echo ${COMPREPLY[@]}";
     let done = Command::new("bash").args(["-c", complete, &script]).output().expect("bash starts");
     assert_eq!(String::from_utf8_lossy(&done.stdout), "--if-available\n");
+    // The names of locks; and after --, commands and their files.
+    let _holder = user.hold(&["nightly", "two words"]);
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_lockkeeper")).parent().expect("it is in a directory");
+    for (words, expected) in [
+        ("lockkeeper run nig", "nightly\n"),
+        ("lockkeeper query n", "nightly\n"),
+        ("lockkeeper run nightly -- hostn", "hostname"),
+        ("lockkeeper run nightly -- cat /etc/passw", "/etc/passwd"),
+    ] {
+        let complete = format!(
+            "source $0; COMP_WORDS=({words}); COMP_CWORD=$((${{#COMP_WORDS[@]}} - 1)); _lockkeeper_words lockkeeper \
+             ${{COMP_WORDS[COMP_CWORD]}} ${{COMP_WORDS[COMP_CWORD - 1]}}; printf '%s\\n' \"${{COMPREPLY[@]}}\""
+        );
+        let mut bash = Command::new("bash");
+        bash.args(["--norc", "-c", &complete, &script]).env_clear();
+        bash.envs(user.command(&[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let done =
+            bash.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).output().expect("bash starts");
+        let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(shown.starts_with(expected), "{words}: {shown} {}", String::from_utf8_lossy(&done.stderr));
+    }
     assert!(said(&user, &["completions", "zsh"]).starts_with("#compdef lockkeeper"));
     assert!(said(&user, &["completions", "fish"]).contains("complete -c lockkeeper"));
 }
@@ -68,7 +101,7 @@ fn there_is_a_manual_page_for_every_command() {
     assert_eq!(said(&user, &["man", &dir]), "");
     for page in ["lockkeeper.1", "lockkeeper-run.1", "lockkeeper-top.1"] {
         let page = fs::read_to_string(format!("{dir}/{page}")).expect("it was written");
-        assert!(page.contains(".SH NAME") && page.contains("Examples:"), "{page}");
+        assert!(page.contains(".SH NAME") && page.contains(".SH EXAMPLES\n.nf\n"), "{page}");
     }
     assert_eq!(user.run(&["man", "/proc/nowhere"]).status.code(), Some(70));
 }

@@ -45,6 +45,15 @@ fn the_place_does_not_depend_on_the_environment() {
     assert_eq!(socket(&[("LOCKKEEPER_URL", "machine")]), "/run/lockkeeper/machine.sock");
 }
 
+#[test]
+fn a_daemon_that_is_started_on_demand_keeps_its_log_beside_its_socket() {
+    let user = common::User::new();
+    assert!(user.run(&["run", "a", "--", "true"]).status.success());
+    assert!(user.state_dir().join("fifo").exists());
+    let status = user.run(&["status"]);
+    assert!(text(&status.stdout).contains(&format!("state  {}", user.state_dir().display())));
+}
+
 /// A user without a home, and a program that this user can execute.
 struct Homeless {
     user: u32,

@@ -124,7 +124,7 @@ fn a_command_that_does_not_heed_sigterm_is_killed_after_the_grace() {
 fn tokens_grow_and_the_command_sees_its_own() {
     let user = User::new();
     let token = || -> u64 {
-        let done = user.run(&["run", "a", "--", "sh", "-c", "echo $LOCKKEEPER_TOKEN"]);
+        let done = user.run(&["run", "a", "--", "sh", "-c", "echo $LOCKKEEPER_FENCE"]);
         text(&done.stdout).trim().parse().expect("it is a number")
     };
     let first = token();
@@ -267,11 +267,13 @@ fn a_label_says_who_runs_what_and_nothing_that_may_be_secret() {
     let user = User::new();
     let script = user.file("script.sh", "echo ready; read -r line");
     let mut command = user.command(&["run", "a", "--", "sh", &script, "secret"]);
-    command.env("USER", "alice").stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.env("USER", "somebody-else").stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut run = command.spawn().expect("it starts");
     assert_eq!(line(&mut BufReader::new(run.stdout.take().expect("it is a pipe"))), "ready");
     let shown = user.run(&["query"]);
-    let info = text(&shown.stdout).split("\"info\":\"alice@").nth(1).expect("it has a label");
+    let me = Command::new("id").arg("-un").output().expect("it starts").stdout;
+    let me = format!("\"info\":\"{}@", text(&me).trim());
+    let info = text(&shown.stdout).split(&me).nth(1).expect("it has a label, with the user's name");
     assert!(info.contains(&format!(": sh {script}\"")) && !info.contains("secret"), "{info}");
     drop(run.stdin.take());
     run.wait().expect("it ends");
@@ -367,4 +369,33 @@ fn a_url_that_is_none_is_a_wrong_call_and_an_unreachable_daemon_is_69() {
     let done = user.command(&["query"]).env("LOCKKEEPER_URL", nowhere).output().expect("it starts");
     assert_eq!(done.status.code(), Some(69));
     assert!(text(&done.stderr).contains("start it with `lockkeeper serve`"), "{}", text(&done.stderr));
+}
+
+#[test]
+fn a_waiter_that_is_stopped_is_marked_as_such() {
+    let user = User::new();
+    let _holder = user.hold(&["a"]);
+    let waiter = user.start(&["a"]);
+    user.wait_for("a", 1, 1);
+    assert!(!text(&user.run(&["query"]).stdout).contains("stopped"));
+    kill_process(waiter.pid(), Signal::STOP).expect("it runs");
+    wait_until(|| text(&user.run(&["query"]).stdout).contains("\"stopped\":true"));
+    assert!(text(&user.run(&["query", "--table"]).stdout).contains(" (stopped)\n"));
+}
+
+#[test]
+fn who_has_stolen_a_lock_is_told_by_name() {
+    let user = User::new();
+    let mut command = user.command(&["run", "a", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+    command.stderr(Stdio::piped());
+    let (run, _output) = ready(command);
+    assert!(user.run(&["run", "--steal", "a", "--", "true"]).status.success());
+    let robbed = run.wait_with_output().expect("it ends");
+    let me = Command::new("id").arg("-un").output().expect("it starts").stdout;
+    let words = text(&robbed.stderr);
+    assert!(
+        words.starts_with(&format!("lockkeeper: the lock was stolen by {}@", text(&me).trim())),
+        "{words}"
+    );
+    assert!(words.contains(", pid "), "{words}");
 }

@@ -106,7 +106,7 @@ impl Endpoint {
     /// The same, with credentials for a server on the network.
     #[must_use]
     pub fn with_token(mut self, token: impl Into<String>) -> Self {
-        self.token = Some(Token::Text(token.into()));
+        self.token = Some(Token::Text(without_blanks(&token.into())));
         self
     }
 
@@ -176,8 +176,11 @@ impl Endpoint {
             None => Ok(None),
             Some(Token::Text(token)) => Ok(Some(token.clone())),
             Some(Token::File(path)) => match fs::read_to_string(path) {
-                Ok(token) => Ok(Some(token.trim().into())),
-                Err(error) => Err(io::Error::new(error.kind(), format!("{}: {error}", path.display()))),
+                Ok(token) => Ok(Some(without_blanks(&token))),
+                Err(error) => {
+                    let why = format!("LOCKKEEPER_TOKEN_FILE: {}: {error}", path.display());
+                    Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+                }
             },
         }
     }
@@ -224,6 +227,16 @@ impl Endpoint {
             }
         }
     }
+}
+
+/// A token has no blanks: those that it came with are of the file, as is the line's end.
+fn without_blanks(token: &str) -> String {
+    token.split_ascii_whitespace().collect()
+}
+
+/// The bucket that `LOCKKEEPER_BUCKET` names, or `default`.
+pub fn bucket_from_env() -> String {
+    env::var("LOCKKEEPER_BUCKET").ok().filter(|bucket| !bucket.is_empty()).unwrap_or_else(|| "default".into())
 }
 
 /// Connects, to nobody but this user's server, or root's. The machine's server may be another user's: only root can

@@ -31,6 +31,10 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            // It is there, or nobody can know: what was given does not fit.
+            Self::Unreachable(endpoint, error) if error.kind() == io::ErrorKind::InvalidInput => {
+                write!(f, "the daemon at {endpoint}: {error}")
+            }
             Self::Unreachable(endpoint, error) => write!(f, "no daemon at {endpoint}: {error}"),
             Self::Refused { message, .. } => f.write_str(message),
         }

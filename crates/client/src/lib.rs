@@ -30,7 +30,7 @@ mod state;
 #[cfg(feature = "network")]
 mod websocket;
 
-pub use endpoint::Endpoint;
+pub use endpoint::{Endpoint, bucket_from_env};
 pub use error::Error;
 pub use host::{Callbacks, Host, Lifecycle, Listener, Update};
 pub use lockkeeper_service::{

@@ -4,8 +4,9 @@ use std::{env, path::Path, process};
 
 /// User, host, program and process id: `ann@build7 backup[4711]`.
 pub(crate) fn describe() -> String {
-    let user = env::var("USER").or_else(|_| env::var("LOGNAME"));
-    let user = user.unwrap_or_else(|_| rustix::process::geteuid().as_raw().to_string());
+    // Not from the environment: cron and services set none, and `sudo` may leave another's.
+    let user = rustix::process::geteuid().as_raw();
+    let user = lockkeeper_paths::users::user_name(user).unwrap_or_else(|| user.to_string());
     let host = rustix::system::uname();
     let program = env::args_os().next().unwrap_or_default();
     let program = Path::new(&program).file_name().unwrap_or_default().to_string_lossy();

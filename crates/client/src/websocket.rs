@@ -116,6 +116,13 @@ impl WebSocket {
         if let Some(error) = failed.filter(|_| answer.is_empty()) {
             return Err(error);
         }
+        // An alert, with which a server of TLS answers what is none.
+        if self.tls.is_none() && answer.starts_with(&[0x15, 3]) {
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it speaks TLS: use wss:// instead of ws://",
+            ));
+        }
         let answer = String::from_utf8_lossy(&answer);
         let mut lines = answer.lines();
         let status = lines.next().unwrap_or_default().strip_prefix("HTTP/1.1 ").unwrap_or("no HTTP");
@@ -160,9 +167,29 @@ fn handshake(address: &Address, mut stream: &TcpStream) -> io::Result<ClientConn
     // What is written at once is as long as it is.
     tls.set_buffer_limit(None);
     while tls.is_handshaking() {
-        tls.complete_io(&mut stream)?;
+        tls.complete_io(&mut stream).map_err(explain)?;
     }
     Ok(tls)
+}
+
+/// Why TLS fails, and what to set.
+fn explain(error: io::Error) -> io::Error {
+    use rustls::{CertificateError, Error};
+    let why = match error.get_ref().and_then(|error| error.downcast_ref()) {
+        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+            "its certificate is from an unknown issuer: set LOCKKEEPER_CA to a file with the issuer's (PEM)"
+                .into()
+        }
+        Some(Error::InvalidCertificate(
+            CertificateError::Expired | CertificateError::ExpiredContext { .. },
+        )) => "its certificate has expired".into(),
+        Some(Error::InvalidCertificate(
+            error @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
+        )) => format!("its certificate is for another name: {error}"),
+        Some(Error::InvalidMessage(_)) => "it does not speak TLS: use ws:// instead of wss://".into(),
+        _ => return error,
+    };
+    io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
 /// The certificate authorities that `LOCKKEEPER_CA` names (a PEM file), or those that the system trusts.
@@ -171,10 +198,14 @@ fn trusted() -> io::Result<RootCertStore> {
     match env::var_os("LOCKKEEPER_CA").filter(|path| !path.is_empty()) {
         Some(path) => {
             let wrong = |error: &dyn std::fmt::Display| {
-                io::Error::other(format!("LOCKKEEPER_CA: {}: {error}", path.to_string_lossy()))
+                let why = format!("LOCKKEEPER_CA: {}: {error}", path.to_string_lossy());
+                io::Error::new(io::ErrorKind::InvalidInput, why)
             };
             for certificate in CertificateDer::pem_file_iter(&path).map_err(|error| wrong(&error))? {
                 roots.add(certificate.map_err(|error| wrong(&error))?).map_err(|error| wrong(&error))?;
+            }
+            if roots.is_empty() {
+                return Err(wrong(&"no certificate in it"));
             }
         }
         None => _ = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs),

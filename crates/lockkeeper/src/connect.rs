@@ -30,7 +30,7 @@ impl Locks {
     /// # Ok(()) }
     /// ```
     pub fn connect_default() -> Connect {
-        Connect { url: None, bucket: "default".into(), token: None, on_deadlock: None }
+        Connect { url: None, bucket: client::bucket_from_env(), token: None, on_deadlock: None }
     }
 
     /// The locks of the daemon at `url`: `unix:/path/to/daemon.sock`, or, with the feature `network`, `ws://…` and `wss://…` on any
@@ -90,7 +90,8 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The bucket whose locks are wanted, `default` unless it is said: buckets share nothing. Its name has 1 to 256 bytes
+    /// The bucket whose locks are wanted. Unless it is said, `default`, or what `LOCKKEEPER_BUCKET` names for
+    /// [`connect_default`](Locks::connect_default): buckets share nothing. Its name has 1 to 256 bytes
     /// and no control characters.
     ///
     /// ```no_run

@@ -535,9 +535,11 @@ mod parts {
             listen: None,
             sync: false,
             ttl: Duration::from_secs(10),
+            allow: Vec::new(),
             ttl_bounds: (Duration::from_secs(1), Duration::from_secs(60)),
             idle: Some(Duration::from_millis(100)),
             limits: Default::default(),
+            bytes: lockkeeper_server::Bytes::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = tokio::task::LocalSet::new();

@@ -12,6 +12,7 @@
 mod file_system;
 mod folder;
 mod machine;
+pub mod users;
 
 pub use file_system::network_file_system;
 pub use folder::{check, create};
@@ -26,6 +27,9 @@ pub const DIR: &str = "LOCKKEEPER_DIR";
 
 /// The socket of the machine's daemon, which serves several users.
 pub const MACHINE_SOCKET: &str = "/run/lockkeeper/machine.sock";
+
+/// Where the machine's daemon keeps its log.
+pub const MACHINE_STATE: &str = "/var/lib/lockkeeper/machine";
 
 /// The most bytes that the path of a socket has. The kernel's limit, less the zero at its end.
 pub const SOCKET_LIMIT: usize = if cfg!(any(target_os = "linux", target_os = "android")) { 107 } else { 103 };
@@ -46,14 +50,22 @@ pub fn socket(dir: &Path) -> PathBuf {
     dir.join(SOCKET)
 }
 
+/// Where the daemon of a user's folder keeps its log.
+pub fn state_in(dir: &Path) -> PathBuf {
+    dir.join("state")
+}
+
 /// Where the daemon at that socket keeps its log, unless it is told otherwise: beside the socket in a user's own folder;
 /// for a socket elsewhere, in a directory of its own in the user's folder.
 pub fn state(socket: &Path) -> PathBuf {
+    if socket == Path::new(MACHINE_SOCKET) {
+        return MACHINE_STATE.into();
+    }
     let own = own();
     let candidates = Candidates::of_this_user();
     let folders = [Some(own.clone()), candidates.home, Some(candidates.temp)];
     match folders.into_iter().flatten().find(|dir| *socket == self::socket(dir)) {
-        Some(dir) => dir.join("state"),
+        Some(dir) => state_in(&dir),
         None => {
             let escaped = socket.to_string_lossy().replace('%', "%%").replace('/', "%");
             own.join("state-of").join(escaped)

@@ -257,7 +257,7 @@ impl WebKey {
 }
 
 /// A trailing `*` stands for any end.
-fn matches(pattern: &str, bucket: &str) -> bool {
+pub(crate) fn matches(pattern: &str, bucket: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => bucket.starts_with(beginning),
         None => pattern == bucket,

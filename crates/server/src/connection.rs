@@ -1,6 +1,6 @@
 //! One connection: its bytes as messages for the daemon, and the daemon's messages as bytes.
 
-use crate::{daemon::Daemon, network::PendingHandshake};
+use crate::{daemon::Daemon, network::PendingHandshake, users::Subject};
 use lockkeeper_service::{ConnectionId, Framing, Origin};
 use lockkeeper_wire::{
     frame,
@@ -52,7 +52,7 @@ struct Connection<S> {
     id: ConnectionId,
     origin: Origin,
     /// Who the client is, as far as the daemon knows by itself.
-    subject: String,
+    subject: Subject,
     daemon: Rc<RefCell<Daemon>>,
     /// Until it has sent Hello.
     handshake: Option<PendingHandshake>,
@@ -73,7 +73,7 @@ pub(crate) async fn run<S: Transport>(
     stream: S,
     input: Vec<u8>,
     origin: Origin,
-    subject: String,
+    subject: Subject,
     daemon: Rc<RefCell<Daemon>>,
     handshake: Option<PendingHandshake>,
 ) {

@@ -12,6 +12,7 @@ use crate::{
     metrics,
     snapshot::{self, Progress, Snapshot},
     spin::Spin,
+    users::{self, Allow, Subject},
 };
 use lockkeeper_log::{Log, Mark, Priority};
 use lockkeeper_service::{
@@ -76,6 +77,8 @@ pub(crate) struct Daemon {
     pub(crate) keys: Option<Keys>,
     /// The tokens of connections on the network, with the bucket that each is used for.
     tokens: HashMap<ConnectionId, (Box<str>, Box<str>)>,
+    /// What other users of this machine may do.
+    pub(crate) allow: Vec<Allow>,
     pub(crate) spin: Rc<Spin>,
     signals: Rc<Signals>,
     ttl: Ttl,
@@ -177,6 +180,7 @@ impl Daemon {
             descriptors: HashMap::new(),
             keys: None,
             tokens: HashMap::new(),
+            allow: Vec::new(),
             spin: Rc::new(Spin::new()),
             signals: Rc::default(),
             ttl,
@@ -227,6 +231,11 @@ impl Daemon {
         self.log.as_ref().is_none_or(Log::is_in_place)
     }
 
+    /// Whether users other than its own can connect.
+    pub(crate) fn serves_others(&self) -> bool {
+        !self.allow.is_empty()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.server.state().session_count() == 0
     }
@@ -242,26 +251,34 @@ impl Daemon {
     }
 
     /// Credentials are checked by the daemon that has the connection.
-    pub(crate) fn hello(&mut self, id: ConnectionId, message: ToServer<'_>, origin: Origin, subject: &str) {
+    pub(crate) fn hello(
+        &mut self,
+        id: ConnectionId,
+        message: ToServer<'_>,
+        origin: Origin,
+        subject: &Subject,
+    ) {
         let ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner } = message
         else {
             return;
         };
         let bearer = match (&self.keys, origin) {
             (Some(keys), Origin::Network) => keys.check(token, bucket),
-            _ => Ok(Bearer { rights: Rights::ALL, subject: None }),
+            (None, Origin::Network) => Ok(Bearer { rights: Rights::ALL, subject: None }),
+            (_, Origin::Local) => users::rights(&self.allow, subject.user, bucket)
+                .map(|rights| Bearer { rights, subject: None }),
         };
         let Bearer { rights, subject: name } = match bearer {
             Ok(bearer) => bearer,
             Err(why) => {
-                tracing::warn!(target: AUDIT, client = subject, bucket, why, "refused");
+                tracing::warn!(target: AUDIT, client = subject.words, bucket, why, "refused");
                 self.server.close(id, code::UNAUTHORIZED, &why);
                 return self.changed();
             }
         };
         let subject = match name {
-            Some(name) => format!("{} {subject}", printable(&name)),
-            None => subject.into(),
+            Some(name) => format!("{} {}", printable(&name), subject.words),
+            None => subject.words.clone(),
         };
         if !self.make_room(RECORD + bucket.len()) || !self.raise_mark(origin, ttl) {
             return;

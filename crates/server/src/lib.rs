@@ -23,6 +23,7 @@ mod network;
 mod snapshot;
 mod socket;
 mod spin;
+mod users;
 
 pub use auth::{Permit, new_keys, sign};
 pub use clock::boot_id;
@@ -30,6 +31,7 @@ pub use listen::remembered_state_dir;
 pub use lockkeeper_log as log;
 pub use lockkeeper_service::Bytes;
 pub use lockkeeper_wire::v2::code;
+pub use users::Allow;
 
 use auth::Keys;
 use daemon::Daemon;
@@ -57,6 +59,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// The socket itself, if somebody else has opened it.
     pub given: Option<Arc<UnixListener>>,
+    /// What users other than the daemon's own may do there. If there are none, only that user and root can connect.
+    pub allow: Vec<Allow>,
     /// Where clients of other machines, and browsers, connect.
     pub listen: Option<Listen>,
     /// Where what must outlive the daemon is kept. One daemon at a time.
@@ -212,6 +216,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         None => (None, None),
     };
     daemon.keys = keys;
+    daemon.allow = config.allow.clone();
     let daemon = Rc::new(RefCell::new(daemon));
     let listener = place.bind(&config)?;
     tracing::info!(socket = %config.socket.display(), state = %config.state_dir.display(), "serving");

@@ -1,6 +1,6 @@
-//! The Unix socket: only this user's processes can connect, and only one daemon listens.
+//! The Unix socket: only this user's processes can connect, unless others are allowed to, and only one daemon listens.
 
-use crate::{Config, Error, connection, daemon::Daemon, socket::Socket};
+use crate::{Config, Error, connection, daemon::Daemon, socket::Socket, users::Subject};
 use lockkeeper_service::Origin;
 use std::{
     cell::RefCell,
@@ -25,6 +25,8 @@ use tokio::{
 pub(crate) struct Place {
     path: PathBuf,
     state_dir: PathBuf,
+    /// Who can connect: this user, or, where others are served, everybody. Rights are looked at when they say Hello.
+    mode: u32,
     /// Locked as long as this lives. There is none for a socket that somebody else has opened, and looks after.
     lock: RefCell<Option<File>>,
 }
@@ -49,7 +51,8 @@ pub(crate) fn lock(config: &Config) -> Result<Place, Error> {
         Some(_) => None,
         None => Some(take_lock(&path, &state_dir)?),
     };
-    Ok(Place { path, state_dir, lock: RefCell::new(lock) })
+    let mode = if config.allow.is_empty() { 0o600 } else { 0o666 };
+    Ok(Place { path, state_dir, mode, lock: RefCell::new(lock) })
 }
 
 fn take_lock(path: &Path, state_dir: &Path) -> Result<File, Error> {
@@ -81,7 +84,7 @@ impl Place {
             Some(given) => {
                 given.set_nonblocking(true).and_then(|()| UnixListener::from_std(given.try_clone()?))
             }
-            None => open(&self.path),
+            None => open(&self.path, self.mode),
         };
         let socket = RefCell::new(Rc::new(socket.map_err(failed)?));
         let listener = Listener { place: self, socket, remade: Notify::new() };
@@ -90,14 +93,14 @@ impl Place {
     }
 }
 
-fn open(path: &Path) -> io::Result<UnixListener> {
+fn open(path: &Path, mode: u32) -> io::Result<UnixListener> {
     // What is left of a daemon that was killed.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
     let socket = UnixListener::bind(path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    fs::set_permissions(path, Permissions::from_mode(mode))?;
     Ok(socket)
 }
 
@@ -158,7 +161,7 @@ impl Listener {
     /// Makes the socket, its lock and their folder again if somebody has removed them. Ends if another daemon is there
     /// instead, or the state was removed: nobody could be let in without a risk.
     pub(crate) async fn keep(&self, daemon: &Rc<RefCell<Daemon>>) {
-        let Place { path, state_dir, lock } = &self.place;
+        let Place { path, state_dir, mode, lock } = &self.place;
         // A socket that somebody else has opened, that one looks after.
         if lock.borrow().is_none() {
             return pending().await;
@@ -191,7 +194,7 @@ impl Listener {
             if there.is_some() && there == bound {
                 continue;
             }
-            match open(path) {
+            match open(path, *mode) {
                 Ok(socket) => {
                     tracing::warn!(socket = %path.display(), "the socket was gone: made again");
                     *self.socket.borrow_mut() = Rc::new(socket);
@@ -226,8 +229,9 @@ pub(crate) async fn accept_all<S, A>(next: impl AsyncFn() -> io::Result<(S, A)>,
 fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
     let me = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
-        Ok(peer) if peer.uid() == me || peer.uid() == 0 => {
-            let subject = peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default();
+        Ok(peer) if peer.uid() == me || peer.uid() == 0 || daemon.borrow().serves_others() => {
+            let words = peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default();
+            let subject = Subject { words, user: Some(peer.uid()) };
             match Socket::new(stream) {
                 Ok(socket) => {
                     let daemon = Rc::clone(daemon);

@@ -7,6 +7,7 @@ use crate::{
     daemon::Daemon,
     http,
     listen::accept_all,
+    users::Subject,
 };
 use lockkeeper_service::Origin;
 use std::{
@@ -135,6 +136,7 @@ impl Network {
     ) -> io::Result<()> {
         if let Some(input) = http::greet(&mut stream, &self.listen.origins, &daemon).await? {
             handshake.advance(Stage::Upgraded);
+            let subject = Subject { words: subject, user: None };
             let run = connection::run(stream, input, Origin::Network, subject, daemon, Some(handshake));
             run.await;
         }
@@ -251,6 +253,9 @@ pub(crate) fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {
     let unusable = |path: &Path, error: String| Error::File(path.into(), io::Error::other(error));
     let chain: Result<Vec<_>, _> = CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
     let chain = chain.map_err(|error| unusable(certificate, error.to_string()))?;
+    if chain.is_empty() {
+        return Err(unusable(certificate, "no certificate in it".into()));
+    }
     let private = PrivateKeyDer::from_pem_file(key).map_err(|error| unusable(key, error.to_string()))?;
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()

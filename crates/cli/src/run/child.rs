@@ -5,8 +5,13 @@
 //! when the command does. *Without one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
 //! command has started is told, too, either way: a shell's children do not go on without the shell.
 
-use super::{News, guard::Report, next};
-use crate::{Failure, args::Run, exit, show};
+use super::{News, cannot_start, command_line, guard::Report};
+use crate::{
+    Failure,
+    acquire::{Held, next},
+    args::Run,
+    exit, show,
+};
 use lockkeeper_client::{Outcome, Update};
 use lockkeeper_core::Cause;
 use rustix::{
@@ -46,29 +51,49 @@ pub(super) struct Ended {
     pub(super) interrupted: bool,
 }
 
-/// Starts the command and stays with it to its end. It inherits the descriptor.
+/// Starts the command and stays with it to its end. It inherits the descriptor, if there is one to inherit.
 pub(super) fn run(
-    inherited: OwnedFd,
+    inherited: Option<OwnedFd>,
     args: &Run,
-    token: u64,
+    held: &Held,
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
-    let child = start(inherited, args, token, sender, None)?;
+    let child = start(inherited, args, held, sender, None)?;
     child.watch(args, news, None)
+}
+
+/// Becomes the command, which has the descriptor open. Returns only if that fails.
+pub(super) fn exec(fifo: OwnedFd, args: &Run, held: &Held) -> Failure {
+    let inherited = match inherit(fifo) {
+        Ok(inherited) => inherited,
+        Err(error) => return system(error),
+    };
+    let words = command_line(args);
+    let (program, arguments) = words.split_first().expect("clap requires one");
+    let error = Command::new(program).args(arguments).envs(held.environment.variables()).exec();
+    drop(inherited);
+    cannot_start(program, &error)
+}
+
+/// A copy of a descriptor that the next program has, too.
+pub(crate) fn inherit(descriptor: OwnedFd) -> io::Result<OwnedFd> {
+    let inherited = fcntl_dupfd_cloexec(descriptor.as_fd(), 3)?;
+    fcntl_setfd(&inherited, FdFlags::empty())?;
+    Ok(inherited)
 }
 
 /// Starts the command. The guardian is told of it before it is executed.
 pub(super) fn start(
-    inherited: OwnedFd,
+    inherited: Option<OwnedFd>,
     args: &Run,
-    token: u64,
+    held: &Held,
     sender: &Sender<News>,
     guardian: Option<&UnixStream>,
 ) -> Result<Child, Failure> {
     // Before there is a command: none of its signals is missed, and none ends `run` alone.
     listen(sender).map_err(system)?;
-    Child::spawn(inherited, args, token, guardian)
+    Child::spawn(inherited, args, held, guardian)
 }
 
 pub(super) fn system(error: io::Error) -> Failure {
@@ -118,21 +143,17 @@ pub(super) struct Child {
 impl Child {
     /// Starts the command. It inherits a descriptor and nothing else: as long as that is open, the command is alive.
     fn spawn(
-        inherited: OwnedFd,
+        inherited: Option<OwnedFd>,
         args: &Run,
-        token: u64,
+        held: &Held,
         guardian: Option<&UnixStream>,
     ) -> Result<Self, Failure> {
-        let inherit = |descriptor: OwnedFd| -> rustix::io::Result<OwnedFd> {
-            let inherited = fcntl_dupfd_cloexec(descriptor.as_fd(), 3)?;
-            fcntl_setfd(&inherited, FdFlags::empty())?;
-            Ok(inherited)
-        };
-        let _inherited = inherit(inherited).map_err(|error| system(error.into()))?;
+        let _inherited = inherited.map(inherit).transpose().map_err(system)?;
         let leads = File::open("/dev/tty").is_err();
-        let (program, arguments) = args.command.split_first().expect("clap requires one");
+        let words = command_line(args);
+        let (program, arguments) = words.split_first().expect("clap requires one");
         let mut command = Command::new(program);
-        command.args(arguments).env("LOCKKEEPER_TOKEN", token.to_string());
+        command.args(arguments).envs(held.environment.variables());
         if leads {
             command.process_group(0);
         }
@@ -141,16 +162,7 @@ impl Child {
         }
         match command.spawn() {
             Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
-            Err(error) => {
-                let code = exit::CANNOT_RUN + u8::from(error.kind() == io::ErrorKind::NotFound);
-                let program = program.to_string_lossy();
-                let hint = if program.contains(' ') {
-                    ". The command and its arguments are words of their own: -- sh -c 'a | b' for a line of shell"
-                } else {
-                    ""
-                };
-                Err((code, format!("{program}: {error}{hint}")))
-            }
+            Err(error) => Err(cannot_start(program, &error)),
         }
     }
 
@@ -171,8 +183,10 @@ impl Child {
         let mut lost = None;
         let (mut kill_at, mut killed) = (None, false);
         let mut interrupted = false;
+        let mut expires_at = args.limit.and_then(|limit| Instant::now().checked_add(limit));
+        let mut expired = false;
         loop {
-            match next(news, kill_at) {
+            match next(news, [kill_at, expires_at].into_iter().flatten().min()) {
                 Some(News::Signal(Origin { signal: SIGCHLD, .. })) => {
                     while let Some(status) = self.changed()? {
                         if status.stopped() {
@@ -182,6 +196,12 @@ impl Child {
                         if let Some(why) = lost {
                             let how = if killed { "killed" } else { "ended" };
                             return Err((exit::LOST, format!("{why}; the command was {how}")));
+                        }
+                        if expired {
+                            let how = if killed { "killed" } else { "ended" };
+                            let limit = args.limit.unwrap_or_default();
+                            let why = format!("the command ran for longer than {limit:?}, and was {how}");
+                            return Err((Ended::TIMED_OUT, why));
                         }
                         interrupted &= status.terminating_signal() == Some(SIGINT);
                         return Ok(Ended { code: exit_code(&status), interrupted });
@@ -197,7 +217,7 @@ impl Child {
                 }
                 Some(News::Lock(Update::Over(Outcome::Broken { cause, by }))) => {
                     lost = Some(match (cause, by) {
-                        (Cause::Stolen, Some(by)) => format!("the lock was stolen by {}", show::label(&by)),
+                        (Cause::Stolen, Some(by)) => format!("the lock was stolen by {}", show::by(&by)),
                         (Cause::Stolen, None) => "the lock was stolen".into(),
                         (Cause::Lost, _) => OUT_OF_REACH.into(),
                     });
@@ -218,10 +238,18 @@ impl Child {
                     kill_at = Instant::now().checked_add(orphaned.unwrap_or_default());
                 }
                 Some(News::Lock(_) | News::Queue(_) | News::Guardian(_)) => {}
-                None => {
+                None if kill_at.is_some_and(|at| Instant::now() >= at) => {
                     self.end(Signal::KILL);
                     (kill_at, killed) = (None, true);
                 }
+                None if expires_at.is_some_and(|at| Instant::now() >= at) => {
+                    (expires_at, expired) = (None, true);
+                    if kill_at.is_none() {
+                        self.end(Signal::TERM);
+                        kill_at = Instant::now().checked_add(args.grace);
+                    }
+                }
+                None => {}
             }
         }
     }

@@ -12,14 +12,18 @@
 use super::{
     News, RELEASE,
     child::{Child, Ended, start, system},
-    next,
+    hold_on,
 };
-use crate::{Done, Failure, args::Run, exit, session};
+use crate::{
+    Done, Failure,
+    acquire::{Held, next},
+    args::Run,
+    exit, session,
+};
 use lockkeeper_client::{Callbacks, Options, Outcome, Session, Transfer, Update};
 use lockkeeper_core::Cause;
 use rustix::process::Signal;
 use std::{
-    env,
     io::{self, BufRead, BufReader, Write, stdin},
     os::{
         fd::{AsFd, OwnedFd},
@@ -62,16 +66,15 @@ const HAND_OVER: Duration = Duration::from_secs(10);
 
 /// Runs the command under a guardian.
 pub(super) fn run(
-    session: &Session,
     args: &Run,
-    token: u64,
+    held: &Held,
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
-    let ttl = session.ttl().unwrap_or_default();
+    let ttl = held.session.ttl().unwrap_or_default();
     let lost =
         || (exit::UNAVAILABLE, "the session was lost before the command was started: try again".into());
-    let transfer = session.give_away().ok_or_else(lost)?;
+    let transfer = held.session.give_away().ok_or_else(lost)?;
     let (mut control, command_end) = hire(&transfer, args, sender).map_err(system)?;
     let deadline = Instant::now() + HAND_OVER;
     loop {
@@ -81,9 +84,10 @@ pub(super) fn run(
             Some(_) => {}
         }
     }
-    let child = start(command_end, args, token, sender, Some(&control))?;
+    let child = start(Some(command_end), args, held, sender, Some(&control))?;
     // A guardian that has not ended the command was silent for less than half a ttl, and it is lost at three quarters.
     let ended = child.watch(args, news, Some(ttl / 5))?;
+    hold_on(args, held, news);
     let _ = writeln!(control, "release");
     let deadline = Instant::now() + RELEASE;
     while !matches!(next(news, Some(deadline)), None | Some(News::Guardian(Report::Released | Report::Gone)))
@@ -96,7 +100,8 @@ pub(super) fn run(
 fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(UnixStream, OwnedFd)> {
     let (mut control, its_control) = UnixStream::pair()?;
     let (read, write) = io::pipe()?;
-    Command::new(env::current_exe()?)
+    let program = session::program().map_err(|(_, why)| io::Error::other(why))?;
+    Command::new(program)
         .arg("guard")
         .stdin(Stdio::from(OwnedFd::from(its_control)))
         .stdout(Stdio::from(OwnedFd::from(read)))
@@ -198,7 +203,7 @@ impl Guardian {
                 Ok(Input::Alone) => self.alone = true,
                 Ok(Input::Over) => self.over = true,
                 Ok(Input::Lock(Update::Over(Outcome::Broken { cause: Cause::Stolen, by }))) => {
-                    let by = by.map(|by| format!(" by {}", crate::show::label(&by))).unwrap_or_default();
+                    let by = by.map(|by| format!(" by {}", crate::show::by(&by))).unwrap_or_default();
                     self.report(&format!("stolen {by}"));
                     if self.alone {
                         self.end(Signal::TERM);

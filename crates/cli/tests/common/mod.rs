@@ -131,7 +131,7 @@ impl Holder {
     /// Starts what holds a lock while a command runs.
     pub(crate) fn start(run: &mut Command) -> Self {
         // It says its process id, then holds until its input ends.
-        let script = "echo held; echo $$; echo $LOCKKEEPER_TOKEN; cat";
+        let script = "echo held; echo $$; echo $LOCKKEEPER_FENCE; cat";
         let run = run.args(["--", "sh", "-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut child = run.spawn().expect("it starts");
         let (input, output) =

@@ -75,6 +75,7 @@ impl Daemon {
             state_dir: dir.join("state"),
             // Longer than a test: nobody is given up on, unless a test wants that.
             ttl: Duration::from_secs(600),
+            allow: Vec::new(),
             ttl_bounds: (Duration::from_millis(1), Duration::from_secs(600)),
             sync: false,
             idle: None,

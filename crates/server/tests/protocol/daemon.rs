@@ -230,6 +230,7 @@ fn process() {
         state_dir: setup.state_dir,
         sync: setup.sync,
         ttl: setup.ttl,
+        allow: Vec::new(),
         ttl_bounds: setup.ttl_bounds,
         idle: None,
         limits: setup.limits,

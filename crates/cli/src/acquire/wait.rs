@@ -1,10 +1,9 @@
-//! What is shown while `run` waits: who has the lock, for how long, and how many are before us.
+//! What is shown while somebody waits for a lock: who has the lock, for how long, and how many are before us.
 //!
 //! On a terminal, it is one line that is drawn anew each second, and gone when the lock is there; else a line, once, if the wait
 //! takes longer than a second. Nothing is asked of the daemon before there is somebody to show it to.
 
-use super::News;
-use crate::{Failure, exit, show};
+use crate::{Failure, exit, run::News, show};
 use lockkeeper_client::{Entry, Error, Session, Snapshot};
 use lockkeeper_core::{Mode, Name};
 use rustix::{
@@ -109,7 +108,7 @@ impl<'a> Wait<'a> {
             self.draw();
             self.look_at = Some(Instant::now() + REFRESH.max(self.asked.elapsed() * 20));
         } else {
-            eprintln!("lockkeeper: {}", self.line());
+            show::say(&self.line());
         }
     }
 
@@ -143,7 +142,7 @@ impl<'a> Wait<'a> {
         format!("waiting for {names} ({waited}{place}): {obstacle}")
     }
 
-    fn all_names(&self) -> String {
+    pub(super) fn all_names(&self) -> String {
         let names: Vec<String> = self.names.iter().map(show::name).collect();
         names.join(", ")
     }
@@ -165,7 +164,6 @@ impl<'a> Wait<'a> {
     /// What to say to who does not get the lock.
     pub(super) fn gave_up(&self, why: &str) -> Failure {
         let message = match &self.obstacle {
-            _ if self.quiet => String::new(),
             Some(obstacle) => format!("{}: {why}: {obstacle}", self.all_names()),
             None => format!("{}: {why}. `lockkeeper query` shows who has it", self.all_names()),
         };

@@ -1,0 +1,189 @@
+//! Getting the lock, for `run` and `lock`: with a timeout that counts from the start of the command, whatever the daemon
+//! does, and nested in the lock of the command around it.
+
+mod environment;
+mod wait;
+
+pub(crate) use environment::{Environment, encode};
+
+use crate::{Failure, args, args::Wanted, exit, run::News, session, session::Patience, show};
+use lockkeeper_client::{Deadlock, Flags, Key, Outcome, Request, Session, Update};
+use lockkeeper_core::{Cause, Mode, Name};
+use std::{
+    sync::mpsc::{Receiver, RecvTimeoutError, Sender},
+    time::{Duration, Instant},
+};
+use wait::Wait;
+
+/// A lock that is held.
+pub(crate) struct Held {
+    pub(crate) session: Session,
+    pub(crate) key: Key,
+    /// What a command is told of it.
+    pub(crate) environment: Environment,
+    pub(crate) since: Instant,
+}
+
+/// Opens a session and waits for the lock.
+pub(crate) fn acquire(
+    wanted: &Wanted,
+    label: String,
+    sender: &Sender<News>,
+    news: &Receiver<News>,
+) -> Result<Held, Failure> {
+    let limit = Limit::new(wanted);
+    let acquired = session::open_with(wanted.ttl, limit.patience(wanted))
+        .map_err(|failure| limit.reached(failure))
+        .and_then(|session| {
+            let (key, token) = request(&session, wanted, label, &limit, sender, news)?;
+            let outer = session.with(|view| view.outer(key));
+            let environment = Environment::new(&wanted.names, token, outer);
+            Ok(Held { session, key, environment, since: Instant::now() })
+        });
+    acquired.map_err(|(code, message)| match code {
+        exit::NO_LOCK => {
+            let message = if wanted.quiet { String::new() } else { message };
+            (wanted.conflict_exit_code.unwrap_or(exit::NO_LOCK), message)
+        }
+        _ => (code, message),
+    })
+}
+
+/// Until when the lock is waited for, from the start of the command, whatever the daemon does.
+enum Limit {
+    None,
+    /// `--timeout`.
+    Until(Instant),
+    /// `--if-available` does not wait for the lock, but a daemon takes a moment to answer.
+    Answer(Instant),
+}
+
+impl Limit {
+    fn new(wanted: &Wanted) -> Self {
+        let now = Instant::now();
+        match wanted.timeout {
+            _ if wanted.if_available => Self::Answer(now + session::ANSWER),
+            // Without any time to wait, only what is free is taken.
+            Some(Duration::ZERO) => Self::Answer(now + session::ANSWER),
+            Some(timeout) => now.checked_add(timeout).map_or(Self::None, Self::Until),
+            None => Self::None,
+        }
+    }
+
+    fn until(&self) -> Option<Instant> {
+        match self {
+            Self::None => None,
+            Self::Until(until) | Self::Answer(until) => Some(*until),
+        }
+    }
+
+    fn patience(&self, wanted: &Wanted) -> Patience {
+        match self {
+            Self::Answer(_) => Patience::Answer,
+            _ => Patience::Until { until: self.until(), quiet: wanted.quiet },
+        }
+    }
+
+    /// What a daemon that does not answer comes to: after its time, a lock that is not to be had.
+    fn reached(&self, (code, message): Failure) -> Failure {
+        match self {
+            Self::Until(until) if code == exit::UNAVAILABLE && Instant::now() >= *until => {
+                (exit::NO_LOCK, message)
+            }
+            _ => (code, message),
+        }
+    }
+}
+
+/// Waits for the lock. Returns the request and its fencing number.
+fn request(
+    session: &Session,
+    wanted: &Wanted,
+    label: String,
+    limit: &Limit,
+    sender: &Sender<News>,
+    news: &Receiver<News>,
+) -> Result<(Key, u64), Failure> {
+    let mode = if wanted.shared { Mode::Shared } else { Mode::Exclusive };
+    let names: Vec<Name> = wanted.names.iter().map(|name| args::name(name)).collect();
+    let events = sender.clone();
+    let nested_in = environment::outer();
+    let request = Request {
+        scope: names.iter().map(|name| (name.clone(), mode)).collect(),
+        flags: Flags {
+            if_available: matches!(limit, Limit::Answer(_)),
+            steal: wanted.steal,
+            refuse_deadlock: nested_in.is_some() && !wanted.steal,
+        },
+        nested_in,
+        info: Some(wanted.info.clone().unwrap_or(label)),
+    };
+    let key = session.request(request, Box::new(move |update| _ = events.send(News::Lock(update))));
+    let deadline = limit.until();
+    let mut answered = false;
+    let mut wait = Wait::new(names, mode, wanted.quiet, session, sender);
+    loop {
+        match next(news, [deadline, wait.wakes_at()].into_iter().flatten().min()) {
+            Some(News::Lock(Update::Granted { token })) => return Ok((key, token)),
+            Some(News::Lock(Update::Queued { .. })) => {
+                answered = true;
+                wait.begin();
+            }
+            Some(News::Lock(Update::Over(outcome))) => return Err(failed(outcome, wanted, &wait)),
+            Some(News::Queue(answer)) => wait.show(answer),
+            Some(News::Signal(_) | News::Guardian(_)) => {}
+            None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
+                // The session ends with this process, and the request with the session; this is for the counts.
+                session.time_out(key);
+                let silent = (exit::UNAVAILABLE, session::silent(session.endpoint()));
+                return Err(match limit {
+                    _ if answered => wait.gave_up("it was not free in time"),
+                    _ => limit.reached(silent),
+                });
+            }
+            None => wait.look(),
+        }
+    }
+}
+
+/// What to say of a request that ended before it was granted.
+fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>) -> Failure {
+    match outcome {
+        Outcome::Unavailable if wanted.names.iter().any(|name| environment::holds(name)) => {
+            wait.gave_up("the command around this one holds it already (LOCKKEEPER_NAMES)")
+        }
+        Outcome::Unavailable => wait.gave_up("it is not free"),
+        Outcome::Refused { code, message } => session::refused(code, message),
+        Outcome::Deadlocked(deadlock) => deadlocked(&deadlock, wait),
+        Outcome::Broken { cause: Cause::Stolen, by } => {
+            let by = by.map(|by| format!(" by {}", show::by(&by))).unwrap_or_default();
+            (exit::LOST, format!("the lock was stolen{by} before the command was started"))
+        }
+        Outcome::Failed(failure) => (exit::UNAVAILABLE, failure.to_string()),
+        _ => {
+            (exit::UNAVAILABLE, "the session was lost, and the place in the queue with it: try again".into())
+        }
+    }
+}
+
+/// A lock that the command around this one holds is never free while this one waits: that is a mistake. Others that wait in a
+/// circle may have better luck next time.
+fn deadlocked(deadlock: &Deadlock, wait: &Wait<'_>) -> Failure {
+    let names = wait.all_names();
+    if deadlock.cycle.len() <= 2 {
+        let why = "the command around this one holds it already, and would wait for itself (LOCKKEEPER_NAMES \
+                   says what it holds)";
+        return (exit::USAGE, format!("{names}: {why}"));
+    }
+    let why = show::label(&deadlock.words);
+    (exit::NO_LOCK, format!("{names}: a deadlock: {why}. Take all names at once: lockkeeper run A B -- …"))
+}
+
+/// The next news, or `None` at the deadline.
+pub(crate) fn next(news: &Receiver<News>, deadline: Option<Instant>) -> Option<News> {
+    let received = match deadline {
+        Some(deadline) => news.recv_timeout(deadline.saturating_duration_since(Instant::now())),
+        None => news.recv().map_err(|_| RecvTimeoutError::Disconnected),
+    };
+    received.ok()
+}

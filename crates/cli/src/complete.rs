@@ -1,0 +1,34 @@
+//! `lockkeeper completions`, and `lockkeeper names`, which the scripts it prints ask for the names of locks.
+
+use crate::{Done, args::Args, exit, session, show};
+use clap::CommandFactory;
+use clap_complete::Shell;
+use std::{
+    collections::BTreeSet,
+    io::{Write, stdout},
+    process::ExitCode,
+};
+
+/// Prints the script of a shell.
+pub(crate) fn completions(shell: Shell) -> Done {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), "lockkeeper", &mut script);
+    // What the generator does not know. Zsh completes the command after `--` by itself.
+    script.extend(match shell {
+        Shell::Bash => include_bytes!("complete.bash").as_slice(),
+        Shell::Fish => include_bytes!("complete.fish"),
+        _ => b"",
+    });
+    let failed = |error: std::io::Error| (exit::SOFTWARE, error.to_string());
+    stdout().write_all(&script).map_err(failed)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints the names that can be typed as they are, one in a line. Starts no daemon.
+pub(crate) fn names() -> Done {
+    let session = session::open_running(&session::endpoint()?).map_err(session::failed)?;
+    let entries = session::ask(&session, |session, then| session.query_then(None, then))?.entries;
+    let names: BTreeSet<String> = entries.iter().map(|entry| show::name(&entry.name)).collect();
+    names.iter().filter(|name| !name.starts_with('"')).for_each(|name| println!("{name}"));
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,85 @@
+//! What to say of a wrong call: what was meant, rather than how the parser sees it.
+
+use crate::{exit, lock};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use std::{env, ffi::OsString, process::ExitCode};
+
+/// Says what is wrong with the call. Help that was asked for is no error.
+pub(crate) fn explain(error: &clap::Error) -> ExitCode {
+    let words: Vec<OsString> = env::args_os().skip(1).collect();
+    match hint(error, &words) {
+        Some(hint) => eprintln!("lockkeeper: {hint}\nSee lockkeeper run --help."),
+        None => _ = error.print(),
+    }
+    if !error.use_stderr() {
+        return ExitCode::SUCCESS;
+    }
+    if words.iter().any(|word| word == "lock") {
+        lock::print_failure(exit::USAGE);
+    }
+    exit::USAGE.into()
+}
+
+/// What was meant, where that is known.
+fn hint(error: &clap::Error, words: &[OsString]) -> Option<String> {
+    let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+    let words = words.strip_prefix(&["run".into()])?;
+    match error.kind() {
+        ErrorKind::UnknownArgument => {
+            let Some(ContextValue::String(unknown)) = error.get(ContextKind::InvalidArg) else { return None };
+            match unknown.as_str() {
+                "-u" | "--unlock" => Some(
+                    "a lock ends with its command. In a script: lockkeeper lock NAME, lockkeeper unlock NAME"
+                        .into(),
+                ),
+                "--verbose" => {
+                    Some("it says what it waits for, unless --quiet is given: leave --verbose out".into())
+                }
+                // What follows a name is the command's, most likely.
+                _ if words.first().is_some_and(|word| !word.starts_with('-')) => Some(format!(
+                    "{unknown} is no option of run. If it is one of the command, put -- before the command:\n  \
+                     lockkeeper run {}",
+                    separated(words)
+                )),
+                _ => Some(format!("{unknown} is no option of run")),
+            }
+        }
+        ErrorKind::MissingRequiredArgument if !words.iter().any(|word| word == "--") && words.len() > 1 => {
+            let words = separated(words);
+            Some(format!("there is no command. Put -- before it:\n  lockkeeper run {words}"))
+        }
+        _ => None,
+    }
+}
+
+/// A call with `--` between the first name and the rest.
+fn separated<S: AsRef<str>>(words: &[S]) -> String {
+    let options = words.iter().take_while(|word| word.as_ref().starts_with('-')).count();
+    let at = (options + 1).min(words.len());
+    let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
+    [&words[..at], &["--"], &words[at..]].concat().join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::hint;
+    use crate::args::Args;
+    use clap::Parser;
+    use std::ffi::OsString;
+
+    fn said(call: &str) -> String {
+        let words: Vec<OsString> = call.split(' ').map(Into::into).collect();
+        let error = Args::try_parse_from([OsString::from("lockkeeper")].iter().chain(&words)).err();
+        hint(&error.expect("it is wrong"), &words).unwrap_or_default()
+    }
+
+    #[test]
+    fn a_wrong_call_is_told_what_to_type() {
+        assert!(said("run backup ls -l").ends_with("\n  lockkeeper run backup -- ls -l"));
+        assert!(said("run backup ./backup.sh").ends_with("\n  lockkeeper run backup -- ./backup.sh"));
+        assert!(said("run -n backup ./backup.sh").ends_with("\n  lockkeeper run -n backup -- ./backup.sh"));
+        assert!(said("run -u backup").contains("lockkeeper unlock"));
+        assert_eq!(said("run --bogus a -- b"), "--bogus is no option of run");
+        assert_eq!(said("query --bogus"), "");
+    }
+}

@@ -1,0 +1,193 @@
+//! The machine's daemon, with two ordinary users and root. Only root can try that: others skip it.
+
+mod common;
+
+use common::{User, wait_until};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
+use std::{
+    fs,
+    os::unix::{fs::PermissionsExt, net::UnixStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Output, Stdio},
+};
+
+const ANN: u32 = 3_999_000_001;
+const BOB: u32 = 3_999_000_002;
+const EVE: u32 = 3_999_000_003;
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("it is text")
+}
+
+/// A daemon for several users, in a folder that they can all pass through.
+struct Machine {
+    user: User,
+    folder: PathBuf,
+    daemon: Option<Child>,
+}
+
+impl Machine {
+    fn start() -> Option<Self> {
+        if !geteuid().is_root() {
+            eprintln!("SKIPPED: only root can be several users");
+            return None;
+        }
+        let user = User::new();
+        let folder = PathBuf::from(user.file("marker", "")).with_file_name("machine");
+        let open =
+            |dir: &Path| fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("it is ours");
+        open(folder.parent().expect("it is in one"));
+        fs::create_dir(&folder).expect("it is new");
+        open(&folder);
+        fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), folder.join("lockkeeper")).expect("there is room");
+        let mut machine = Self { user, folder, daemon: None };
+        let rules = format!(
+            "[[allow]]\nusers = [\"{ANN}\", \"{BOB}\"]\nbuckets = [\"default\", \"jobs*\"]\n\n\
+             [[allow]]\nusers = [\"{BOB}\"]\nbuckets = [\"jobs*\"]\nsteal = true\nforce-release = true\ninspect = true\n"
+        );
+        let config = machine.user.file("machine.toml", &rules);
+        let mut serve = machine.user.command(&["serve", "--config", &config, "--state-dir"]);
+        serve.arg(machine.folder.join("state")).arg("--socket").arg(machine.socket()).stderr(Stdio::null());
+        machine.daemon = Some(serve.spawn().expect("it starts"));
+        wait_until(|| UnixStream::connect(machine.socket()).is_ok());
+        Some(machine)
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.join("machine.sock")
+    }
+
+    fn command(&self, uid: u32, bucket: &str, args: &[&str]) -> Command {
+        let mut command = Command::new("setpriv");
+        let id = uid.to_string();
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(self.folder.join("lockkeeper"));
+        command.args(args).env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+        command.env("LOCKKEEPER_URL", format!("unix:{}", self.socket().display()));
+        command.env("LOCKKEEPER_BUCKET", bucket);
+        command
+    }
+
+    fn run(&self, uid: u32, bucket: &str, args: &[&str]) -> Output {
+        self.command(uid, bucket, args).output().expect("it starts")
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        if let Some(daemon) = &mut self.daemon {
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+#[test]
+fn users_meet_as_far_as_they_are_allowed_to() {
+    let Some(machine) = Machine::start() else { return };
+    assert_eq!(fs::metadata(machine.socket()).expect("it is there").permissions().mode() & 0o777, 0o666);
+    let mut holder =
+        machine.command(ANN, "jobs", &["run", "a", "--", "sleep", "1000"]).spawn().expect("it starts");
+    wait_until(|| text(&machine.run(0, "jobs", &["query", "a"]).stdout).contains("\"token\""));
+    // Bob meets her; so does root. Eve is not allowed, nor is anybody in another bucket.
+    for (uid, bucket, code) in
+        [(BOB, "jobs", 75), (0, "jobs", 75), (BOB, "default", 0), (EVE, "jobs", 77), (ANN, "x", 77)]
+    {
+        let done = machine.run(uid, bucket, &["run", "-n", "a", "--", "true"]);
+        assert_eq!(done.status.code(), Some(code), "{uid} {bucket}: {}", text(&done.stderr));
+    }
+    let refused = machine.run(EVE, "jobs", &["run", "a", "--", "true"]);
+    assert!(
+        text(&refused.stderr).contains(&format!("does not allow user {EVE} this bucket")),
+        "{}",
+        text(&refused.stderr)
+    );
+    // She sees that somebody is there, and is told that it is not all.
+    let seen = machine.run(ANN, "jobs", &["query"]);
+    assert!(
+        text(&seen.stderr).contains("takes the right to inspect")
+            && !text(&seen.stdout).contains("\"owner\"")
+    );
+    assert!(!text(&machine.run(BOB, "jobs", &["query"]).stderr).contains("inspect"));
+    // Rights are those of the bucket: Bob may steal there, and Ann may not.
+    assert_eq!(machine.run(ANN, "jobs", &["run", "--steal", "a", "--", "true"]).status.code(), Some(77));
+    assert_eq!(machine.run(ANN, "jobs", &["release", "--yes", "a"]).status.code(), Some(77));
+    assert_eq!(machine.run(BOB, "default", &["run", "--steal", "a", "--", "true"]).status.code(), Some(77));
+    assert_eq!(machine.run(BOB, "jobs", &["run", "--steal", "a", "--", "echo", "mine"]).stdout, b"mine\n");
+    assert_eq!(holder.wait().expect("it ends").code(), Some(76));
+}
+
+/// Killing `run` leaves the lock to its command, whoever's daemon it is; and locks outlive the daemon.
+#[test]
+fn the_lock_of_another_users_command_outlives_run_and_the_daemon() {
+    let Some(mut machine) = Machine::start() else { return };
+    let mut holder =
+        machine.command(ANN, "default", &["run", "a", "--", "sh", "-c", "echo $$; exec sleep 1000"]);
+    let mut holder = holder.stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = std::io::BufReader::new(holder.stdout.take().expect("it is a pipe"));
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut output, &mut line).expect("it is text");
+    holder.kill().expect("it runs");
+    holder.wait().expect("it is dead");
+    let taken =
+        |machine: &Machine| machine.run(BOB, "default", &["run", "-n", "a", "--", "true"]).status.code();
+    assert_eq!(taken(&machine), Some(75));
+    let mut daemon = machine.daemon.take().expect("it runs");
+    daemon.kill().expect("it runs");
+    daemon.wait().expect("it is dead");
+    let config = machine.folder.with_file_name("machine.toml");
+    let mut serve =
+        machine.user.command(&["serve", "--config", config.to_str().expect("it is text"), "--state-dir"]);
+    serve.arg(machine.folder.join("state")).arg("--socket").arg(machine.socket()).stderr(Stdio::null());
+    machine.daemon = Some(serve.spawn().expect("it starts"));
+    wait_until(|| UnixStream::connect(machine.socket()).is_ok());
+    assert_eq!(taken(&machine), Some(75));
+    let command = Pid::from_raw(line.trim().parse().expect("it is a process id")).expect("it is one");
+    kill_process(command, Signal::KILL).expect("it runs");
+    assert_eq!(machine.run(BOB, "default", &["run", "-w", "60", "a", "--", "true"]).status.code(), Some(0));
+}
+
+/// In a mount namespace of its own, with an empty `/run`.
+#[test]
+fn the_flag_and_the_url_reach_the_daemon_in_run() {
+    let Some(machine) = Machine::start() else { return };
+    let program = machine.folder.join("lockkeeper");
+    let config = machine.folder.with_file_name("machine.toml");
+    let script = format!(
+        "set -e; mount -t tmpfs -o mode=755 run /run; mount -t tmpfs -o mode=755 state /var/lib\n\
+         l={}; as() {{ u=$1; shift; setpriv --reuid=$u --regid=$u --clear-groups $l \"$@\"; }}\n\
+         $l --machine query 2>&1 || echo $?\n\
+         $l --machine serve --config {} 2>/dev/null & trap 'kill $!' EXIT\n\
+         while ! [ -S /run/lockkeeper/machine.sock ]; do sleep 0.01; done\n\
+         as {ANN} run --machine a -- $l run --machine b -- echo both\n\
+         LOCKKEEPER_URL=machine as {BOB} run a -- echo url\n\
+         LOCKKEEPER_BUCKET=jobs as {BOB} --machine status | grep -c 'runs (pid'\n\
+         [ -d /var/lib/lockkeeper/machine ] && echo state",
+        program.display(),
+        config.display()
+    );
+    let done = Command::new("unshare")
+        .args(["-m", "sh", "-c", &script])
+        .env_clear()
+        .env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin")
+        .output();
+    let done = done.expect("it starts");
+    let (out, err) = (text(&done.stdout), text(&done.stderr));
+    if err.contains("Operation not permitted") || err.contains("permission denied") {
+        return eprintln!("SKIPPED: nothing can be mounted here: {err}");
+    }
+    assert!(out.contains("lockkeeper-machine.socket") && out.contains("\n69\n"), "{out} {err}");
+    assert!(out.ends_with("both\nurl\n1\nstate\n"), "{out} {err}");
+}
+
+#[test]
+fn a_rule_for_somebody_who_is_not_there_is_refused() {
+    let user = User::new();
+    let config = user.file("machine.toml", "[[allow]]\nusers = [\"no-such-user\"]\nbuckets = [\"*\"]\n");
+    let refused = user.run(&["serve", "--check-config", "--config", &config]);
+    assert_eq!(refused.status.code(), Some(64));
+    assert!(text(&refused.stderr).contains("no-such-user"), "{}", text(&refused.stderr));
+    let config =
+        user.file("machine.toml", "[[allow]]\nusers = [\"*\"]\nbuckets = [\"default\"]\ninspect = true\n");
+    let shown = user.run(&["serve", "--check-config", "--config", &config]);
+    assert!(text(&shown.stdout).contains("[[allow]]"), "{} {}", text(&shown.stdout), text(&shown.stderr));
+}
