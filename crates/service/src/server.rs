@@ -4,8 +4,7 @@
 //!
 //! * a connection: [`connect`](Server::connect), [`hello`](Server::hello), [`message`](Server::message),
 //!   [`disconnect`](Server::disconnect);
-//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake). A driver reads every connection
-//!   that has something to read before it does: a server that was stalled must not take its clients for silent;
+//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake);
 //! * the log: [`take_round`](Server::take_round), [`round_done`](Server::round_done);
 //! * output: [`next_ready`](Server::next_ready), [`output`](Server::output), [`sent`](Server::sent),
 //!   [`is_closing`](Server::is_closing), and [`next_action`](Server::next_action) for what only the driver can do.
