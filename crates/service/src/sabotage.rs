@@ -54,6 +54,8 @@ pub enum Rule {
     ResendInOrder,
     /// What is listed and not wanted is released.
     ReleaseUnwanted,
+    /// A session's FIFO is removed once the session's end is committed.
+    RemoveFifoAfterCommit,
 }
 
 #[cfg(feature = "sabotage")]

@@ -777,7 +777,8 @@ impl Server {
 
     /// What only the driver can do.
     pub fn next_action(&mut self) -> Option<Action> {
-        let committed = self.committed;
+        let after_commit = crate::sabotage::holds(crate::Rule::RemoveFifoAfterCommit);
+        let committed = if after_commit { self.committed } else { u64::MAX };
         self.actions.pop_front().or_else(|| {
             let (_, session) = self.removals.pop_front_if(|(round, _)| *round <= committed)?;
             Some(Action::RemoveFifo { session })

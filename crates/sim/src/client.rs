@@ -11,7 +11,7 @@ use lockkeeper_core::{Cause, Mode, Name};
 use lockkeeper_service::{
     Event, Failure, Key, Micros, Origin, Outcome, Request, Session, SessionConfig, SessionId,
 };
-use lockkeeper_wire::v2::ToClient;
+use lockkeeper_wire::v2::{ToClient, code};
 use std::collections::BTreeMap;
 
 /// What goes into a session.
@@ -83,8 +83,8 @@ pub(crate) struct Client {
     pub(crate) wishes: BTreeMap<Key, Wish>,
     /// The wishes that are not over.
     pub(crate) live: Vec<Key>,
-    /// The write ends that it has.
-    pub(crate) descriptors: Vec<u64>,
+    /// The write end that it has: the newest that it was passed.
+    pub(crate) descriptor: Option<u64>,
     received: Option<u64>,
     timer: Option<Ticks>,
     /// Sessions that were lost.
@@ -135,7 +135,7 @@ impl World {
             readable: Vec::new(),
             wishes: BTreeMap::new(),
             live: Vec::new(),
-            descriptors: Vec::new(),
+            descriptor: None,
             received: None,
             timer: None,
             losses: 0,
@@ -227,11 +227,7 @@ impl World {
             self.check_beliefs(index);
         }
         if fifo && let Some(inode) = self.clients[index].received.take() {
-            let client = &mut self.clients[index];
-            if !self.plan.keeps(DriverRule::KeepDescriptors) {
-                client.descriptors.clear();
-            }
-            client.descriptors.push(inode);
+            self.clients[index].descriptor = Some(inode);
             self.feed(index, Input::Confirm);
         }
         self.arm_client(index);
@@ -370,7 +366,7 @@ impl World {
 
     pub(crate) fn close_descriptors(&mut self, index: usize) {
         let client = &mut self.clients[index];
-        client.descriptors.clear();
+        client.descriptor = None;
         client.received = None;
         if client.origin == Origin::Local {
             self.turn_soon(0);
@@ -415,6 +411,7 @@ impl World {
                         let lost = self.random.chance(self.plan.lose_descriptor);
                         self.clients[index].received = descriptor.filter(|_| !lost);
                     }
+                    self.check_superseded(index, connection, &message);
                     self.feed(index, Input::Message(number, message));
                 }
                 Packet::End => {
@@ -426,6 +423,15 @@ impl World {
                     self.feed(index, Input::Disconnected(number));
                 }
             }
+        }
+    }
+
+    /// A client's newest connection is never superseded: a Hello that was late does not cut it off.
+    fn check_superseded(&mut self, index: usize, connection: usize, message: &[u8]) {
+        let superseded =
+            matches!(ToClient::decode(message), Ok(ToClient::Goodbye { code: code::SUPERSEDED, .. }));
+        if superseded && self.clients[index].current == Some(connection) {
+            self.fail(format!("client {index}: its newest connection, {connection}, is superseded"));
         }
     }
 

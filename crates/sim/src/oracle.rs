@@ -83,7 +83,9 @@ impl World {
         let mut alive = self.clients.iter().filter(|client| client.alive);
         if !self.closing {
             self.closing = alive.all(|client| client.live.is_empty());
-        } else if alive.all(|client| client.session.is_closed()) && self.history.replica.session_count() == 0
+        } else if alive.all(|client| client.session.is_closed())
+            && self.history.replica.session_count() == 0
+            && self.disk.fifos.sessions().is_empty()
         {
             self.finished = true;
         }
@@ -135,6 +137,10 @@ impl World {
         if !sessions.is_empty() {
             let open: Vec<_> = self.clients.iter().map(|client| client.session.is_closed()).collect();
             self.fail(format!("sessions are left: {sessions:?}; clients that have closed: {open:?}"));
+        }
+        let fifos = self.disk.fifos.sessions();
+        if !fifos.is_empty() {
+            self.fail(format!("FIFOs are left of {fifos:x?}"));
         }
     }
 }

@@ -58,8 +58,10 @@ pub struct Plan {
     pub trusted: bool,
     /// That a client does not get a descriptor that it was sent.
     pub lose_descriptor: u64,
-    /// That another file stands where a FIFO was, after a restart.
+    /// That another file, or none, stands where a FIFO was, after a restart.
     pub replace_fifo: u64,
+    /// That a daemon cannot make a FIFO.
+    pub no_fifo: u64,
     /// How often a snapshot is taken, in rounds.
     pub snapshot_every: u64,
     /// That a message to or from the shared log is lost.
@@ -167,6 +169,7 @@ impl Plan {
             trusted: false,
             lose_descriptor: 0,
             replace_fifo: 0,
+            no_fifo: 0,
             snapshot_every: 0,
             lose_log_message: 0,
             log_delay: Delay::NONE,
@@ -265,6 +268,7 @@ impl Plan {
             trusted: random.chance(200),
             lose_descriptor: seldom(random, 300),
             replace_fifo: if random.chance(200) { 300 } else { 0 },
+            no_fifo: seldom(random, 300),
             snapshot_every: random.pick(&[0, 5, 20, 100]),
             lose_log_message: if intensity > 0 { seldom(random, 100) } else { 0 },
             log_delay: match random.below(3) {

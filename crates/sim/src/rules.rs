@@ -3,8 +3,6 @@
 /// A rule that a driver of the service keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverRule {
-    /// A server that was stalled reads before it ends sessions.
-    ReadBeforeExpiry,
     /// A torn record is cut off before the next one is written.
     CutTornTail,
     /// The mark of leases and tokens is synced before they are told.
@@ -15,8 +13,6 @@ pub enum DriverRule {
     StaysBlind,
     /// A session's command is dead before the lease is over.
     CommandDiesFirst,
-    /// A client keeps every descriptor of its session until that is over.
-    KeepDescriptors,
     /// An append succeeds only if the leader's key has the revision that was seen last.
     AppendComparesLeader,
     /// A round is done once its append is known to have succeeded.
