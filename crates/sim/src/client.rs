@@ -3,7 +3,6 @@
 use crate::{
     clock::{Clock, Ticks},
     network::{Direction, Packet},
-    rules::DriverRule,
     transcript,
     world::{Happening, World, note},
 };
@@ -86,12 +85,54 @@ pub(crate) struct Client {
     /// The write end that it has: the newest that it was passed.
     pub(crate) descriptor: Option<u64>,
     received: Option<u64>,
+    /// The connection on which it has confirmed the descriptor.
+    pub(crate) confirming: Option<usize>,
     timer: Option<Ticks>,
     /// Sessions that were lost.
     pub(crate) losses: u64,
-    /// Commands that go on without their lock, and until when.
-    pub(crate) lingering: Vec<(Key, Ticks)>,
+    /// Whether it is `run`, with a command of its own.
+    pub(crate) runs: bool,
+    /// The `run` that it belongs to, as `run` or as the guardian.
+    pub(crate) job: Option<usize>,
+    /// The lock whose command works.
+    pub(crate) working: Option<Key>,
     pub(crate) steps: Vec<String>,
+}
+
+impl Client {
+    pub(crate) fn new(
+        session: Session<()>,
+        config: SessionConfig,
+        clock: Clock,
+        start: Micros,
+        origin: Origin,
+    ) -> Self {
+        Self {
+            session,
+            config,
+            clock,
+            start,
+            origin,
+            alive: true,
+            away: false,
+            connecting: None,
+            connected_meanwhile: None,
+            attempts: 0,
+            current: None,
+            readable: Vec::new(),
+            wishes: BTreeMap::new(),
+            live: Vec::new(),
+            descriptor: None,
+            received: None,
+            confirming: None,
+            timer: None,
+            losses: 0,
+            runs: false,
+            job: None,
+            working: None,
+            steps: Vec::new(),
+        }
+    }
 }
 
 impl World {
@@ -120,28 +161,11 @@ impl World {
             going_away_ends: false,
         };
         note!(self, "client {index} starts: {config:?}, clock {clock:?}");
-        self.clients.push(Client {
-            session: Session::new(config.clone(), start),
-            config,
-            clock,
-            start,
-            origin: if local { Origin::Local } else { Origin::Network },
-            alive: true,
-            away: false,
-            connecting: None,
-            connected_meanwhile: None,
-            attempts: 0,
-            current: None,
-            readable: Vec::new(),
-            wishes: BTreeMap::new(),
-            live: Vec::new(),
-            descriptor: None,
-            received: None,
-            timer: None,
-            losses: 0,
-            lingering: Vec::new(),
-            steps: Vec::new(),
-        });
+        let origin = if local { Origin::Local } else { Origin::Network };
+        let session = Session::new(config.clone(), start);
+        let mut client = Client::new(session, config, clock, start, origin);
+        client.runs = self.random.chance(self.plan.runs);
+        self.clients.push(client);
         self.stats.clients += 1;
         self.arm_client(index);
         let pause = self.around(self.plan.act_every);
@@ -228,9 +252,11 @@ impl World {
         }
         if fifo && let Some(inode) = self.clients[index].received.take() {
             self.clients[index].descriptor = Some(inode);
+            self.clients[index].confirming = self.clients[index].current;
             self.feed(index, Input::Confirm);
         }
         self.arm_client(index);
+        self.tend_job_of(index);
         result
     }
 
@@ -317,7 +343,6 @@ impl World {
         let client = &mut self.clients[index];
         client.live.retain(|live| *live != key);
         let Some(wish) = client.wishes.get_mut(&key) else { return };
-        let was_held = wish.token.is_some() && !wish.given_up;
         if wish.over {
             let what = format!("client {index}: {key} is over twice: {outcome:?}");
             return self.fail(what);
@@ -339,12 +364,7 @@ impl World {
             let what = format!(
                 "client {index}: {key} ended with {outcome:?}, losses {losses}, closed {closed}, {wish:?}"
             );
-            return self.fail(what);
-        }
-        let lost = matches!(outcome, Outcome::Broken { .. });
-        if was_held && lost && !self.plan.keeps(DriverRule::CommandDiesFirst) {
-            // The command gets a signal, and ten seconds.
-            self.clients[index].lingering.push((key, self.now + crate::clock::ticks(10_000_000)));
+            self.fail(what);
         }
     }
 
@@ -381,7 +401,6 @@ impl World {
         self.replace(index);
         let client = &mut self.clients[index];
         client.live.clear();
-        client.lingering.clear();
         if let Some(current) = client.current.take() {
             let local = client.origin == Origin::Local;
             if !local && self.random.chance(self.plan.unnoticed) {
@@ -441,6 +460,7 @@ impl World {
             return;
         }
         note!(self, "client {index} goes on");
+        self.tend_job_of(index);
         if let Some((attempt, daemon)) = self.clients[index].connected_meanwhile.take() {
             self.connect(index, attempt, daemon);
         }
@@ -483,7 +503,7 @@ impl World {
     }
 
     /// Sets the client's timer to the next thing it has to do.
-    fn arm_client(&mut self, index: usize) {
+    pub(crate) fn arm_client(&mut self, index: usize) {
         let client = &mut self.clients[index];
         if client.away || !client.alive || client.session.is_closed() {
             return;

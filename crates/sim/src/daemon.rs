@@ -318,7 +318,8 @@ impl World {
     fn look_at_fifos(&mut self, index: usize) {
         let watches = std::mem::take(&mut self.daemons[index].watches);
         for (session, fifo) in watches {
-            let held = self.clients.iter().any(|client| client.descriptor == Some(fifo.inode));
+            let held = self.clients.iter().any(|client| client.descriptor == Some(fifo.inode))
+                || self.is_inherited(fifo.inode);
             if held || self.descriptor_in_flight(fifo.inode) {
                 self.daemons[index].watches.push((session, fifo));
             } else if let Some(server) = &mut self.daemons[index].server {

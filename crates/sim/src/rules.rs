@@ -11,8 +11,18 @@ pub enum DriverRule {
     MarkStaysWhileBlind,
     /// A daemon that is started again while leases from before a crash may be valid waits as the one before did.
     StaysBlind,
-    /// A session's command is dead before the lease is over.
-    CommandDiesFirst,
+    /// The guardian ends a command before the lease can expire.
+    KillBeforeExpiry,
+    /// `run` ends a command whose guardian is gone or stopped before the lease can expire.
+    RunWatchesLease,
+    /// The guardian knows of a command before it is executed.
+    CommandIsKnown,
+    /// A command is executed if the guardian allows it: the lease is valid then.
+    GuardianAllows,
+    /// The guardian's session has a lease, not a FIFO that closes with the guardian.
+    GuardianHasLease,
+    /// A command inherits the FIFO once that is confirmed: until then the session has a lease.
+    ConfirmedFifo,
     /// An append succeeds only if the leader's key has the revision that was seen last.
     AppendComparesLeader,
     /// A round is done once its append is known to have succeeded.

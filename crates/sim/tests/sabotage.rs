@@ -57,7 +57,6 @@ fn leases() {
     for rule in [Rule::LeaseFromSending, Rule::HeardAtStart, Rule::TtlOfSession, Rule::ClockBeforeMessage] {
         is_noticed(&[rule], &[], Plan::of_seed);
     }
-    is_noticed(&[], &[DriverRule::CommandDiesFirst], Plan::of_seed);
 }
 
 /// The server is often started again with a much shorter or longer lease, and answers to a Hello often arrive in part.
@@ -85,10 +84,7 @@ fn other_leases_and_notices(seed: u64) -> Plan {
     Plan {
         names: 2,
         acts: Acts { request: 10, release: 1, steal: 200, ..Acts::default() },
-        fault_every: 500_000,
-        faults: Faults { kill: 6, ..Faults::default() },
-        cut_between: 700,
-        unnoticed: 500,
+        unnoticed: 0,
         ..other_leases(seed)
     }
 }
@@ -154,6 +150,57 @@ fn short_lives(_: u64) -> Plan {
 fn local_sessions() {
     is_noticed_by(fifos, &[Rule::FifoUntilAck], &[]);
     is_noticed_by(short_lives, &[Rule::RemoveFifoAfterCommit], &[]);
+}
+
+/// Every client is `run`. Its processes are killed and stopped, and the slowest clocks are beside the fastest.
+fn runs(_: u64) -> Plan {
+    Plan {
+        clients: 4,
+        clients_in_all: 40,
+        runs: 1000,
+        names: 1,
+        client_rates: vec![9],
+        server_rates: vec![12],
+        act_every: 300_000,
+        chaos: 20_000_000,
+        fault_every: 200_000,
+        faults: Faults { process: 6, cut: 2, ..Faults::default() },
+        unnoticed: 1000,
+        ..Plan::calm()
+    }
+}
+
+/// It takes the guardian some time to resume the session, in which `run` may be stopped.
+fn slow_runs(seed: u64) -> Plan {
+    let delay = Delay { zero: 0, max: 100_000, long: 0, long_max: 1 };
+    Plan {
+        fault_every: 50_000,
+        faults: Faults { process: 6, cut: 1, ..Faults::default() },
+        delay,
+        ..runs(seed)
+    }
+}
+
+/// The same on the server's machine, whose daemon is killed, too. Sometimes it has no FIFO to pass.
+fn local_runs(seed: u64) -> Plan {
+    Plan {
+        local: 4,
+        client_rates: vec![12],
+        faults: Faults { process: 6, kill: 2, cut: 2, ..Faults::default() },
+        no_fifo: 300,
+        delay: Delay { zero: 100, max: 20_000, long: 100, long_max: 200_000 },
+        ..runs(seed)
+    }
+}
+
+#[test]
+fn commands() {
+    for rule in [DriverRule::KillBeforeExpiry, DriverRule::RunWatchesLease, DriverRule::CommandIsKnown] {
+        is_noticed_by(runs, &[], &[rule]);
+    }
+    is_noticed_by(slow_runs, &[], &[DriverRule::GuardianAllows]);
+    is_noticed_by(local_runs, &[], &[DriverRule::ConfirmedFifo]);
+    is_noticed_by(local_runs, &[], &[DriverRule::GuardianHasLease]);
 }
 
 #[test]
