@@ -19,8 +19,6 @@ pub enum DriverRule {
     CommandIsKnown,
     /// A command is executed if the guardian allows it: the lease is valid then.
     GuardianAllows,
-    /// The guardian's session has a lease, not a FIFO that closes with the guardian.
-    GuardianHasLease,
     /// A command inherits the FIFO once that is confirmed: until then the session has a lease.
     ConfirmedFifo,
     /// An append succeeds only if the leader's key has the revision that was seen last.

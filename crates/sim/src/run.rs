@@ -17,7 +17,7 @@ use crate::{
     world::{Happening, World, note},
 };
 use lockkeeper_core::Mode;
-use lockkeeper_service::{Key, Micros, Origin, Request, Session, SessionConfig, SessionId};
+use lockkeeper_service::{Key, Micros, Origin, Request, Session, SessionId};
 use lockkeeper_wire::v2::Flags;
 
 /// A `run` that has its lock.
@@ -132,8 +132,7 @@ impl World {
         let (wish, connection) = (client.wishes.remove(&key), client.current.take());
         client.live.clear();
         let (clock, origin, start) = (client.clock, client.origin, client.clock.read(self.now));
-        let fifo = client.config.fifo && !self.plan.keeps(DriverRule::GuardianHasLease);
-        let config = SessionConfig { fifo, ..client.config.clone() };
+        let config = client.config.clone();
         if let Some(connection) = connection {
             self.client_closes(connection);
         }

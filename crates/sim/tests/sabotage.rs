@@ -200,7 +200,7 @@ fn commands() {
     }
     is_noticed_by(slow_runs, &[], &[DriverRule::GuardianAllows]);
     is_noticed_by(local_runs, &[], &[DriverRule::ConfirmedFifo]);
-    is_noticed_by(local_runs, &[], &[DriverRule::GuardianHasLease]);
+    is_noticed_by(local_runs, &[Rule::AdoptedHasLease], &[]);
 }
 
 #[test]
