@@ -5,12 +5,16 @@
 //! when the command does. *Without one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
 //! command has started is told, too, either way: a shell's children do not go on without the shell.
 
-use super::{News, guard::Report, next};
+use super::{
+    News,
+    guard::{Hired, Report},
+    next,
+};
 use crate::{Failure, args::Run, exit, show};
 use lockkeeper_client::{Outcome, Update};
 use lockkeeper_core::Cause;
 use rustix::{
-    io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
+    io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
     process::{
         Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, kill_process, kill_process_group, waitid,
     },
@@ -23,15 +27,15 @@ use signal_hook::{
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt},
+        unix::process::CommandExt,
     },
     process::{self, Command, ExitCode},
     sync::mpsc::{Receiver, Sender},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 const OUT_OF_REACH: &str = "the lock was lost: the daemon was out of reach for too long";
@@ -55,16 +59,16 @@ pub(super) fn run(
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
     let child = start(inherited, args, token, sender, None)?;
-    child.watch(args, news, None)
+    child.watch(args, news)
 }
 
-/// Starts the command. The guardian is told of it before it is executed.
+/// Starts the command. It is executed once the guardian knows it and allows it.
 pub(super) fn start(
     inherited: OwnedFd,
     args: &Run,
     token: u64,
     sender: &Sender<News>,
-    guardian: Option<&UnixStream>,
+    guardian: Option<&Hired>,
 ) -> Result<Child, Failure> {
     // Before there is a command: none of its signals is missed, and none ends `run` alone.
     listen(sender).map_err(system)?;
@@ -94,19 +98,27 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Has the new process tell the guardian its number before it becomes the command. If `run` did it, it could be killed
-/// in between, and the guardian would release the lock of a command that runs.
+/// Has the new process tell the guardian its number, and wait until it is allowed to become the command. If `run` told
+/// the guardian, it could be killed in between, and the guardian would release the lock of a command that runs. If nobody
+/// waited, a `run` that was stopped for long would start a command whose lock is lost.
 #[allow(unsafe_code)]
-fn tell_guardian(command: &mut Command, mut guardian: UnixStream, leads: bool) {
-    let tell = move || {
+fn ask_guardian(command: &mut Command, guardian: &Hired, leads: bool) -> io::Result<()> {
+    let mut control = guardian.control.try_clone()?;
+    let mut allowed = guardian.allowed.try_clone()?;
+    let ask = move || {
         let mut line = [0; 32];
         let mut rest = &mut line[..];
         writeln!(rest, "command {} {leads}", process::id())?;
         let free = rest.len();
-        guardian.write_all(&line[..line.len() - free])
+        control.write_all(&line[..line.len() - free])?;
+        match allowed.read(&mut [0])? {
+            0 => Err(Errno::CANCELED.into()),
+            _ => Ok(()),
+        }
     };
-    // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls getpid and write.
-    unsafe { command.pre_exec(tell) };
+    // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls getpid, write and read.
+    unsafe { command.pre_exec(ask) };
+    Ok(())
 }
 
 pub(super) struct Child {
@@ -117,12 +129,7 @@ pub(super) struct Child {
 
 impl Child {
     /// Starts the command. It inherits a descriptor and nothing else: as long as that is open, the command is alive.
-    fn spawn(
-        inherited: OwnedFd,
-        args: &Run,
-        token: u64,
-        guardian: Option<&UnixStream>,
-    ) -> Result<Self, Failure> {
+    fn spawn(inherited: OwnedFd, args: &Run, token: u64, guardian: Option<&Hired>) -> Result<Self, Failure> {
         let inherit = |descriptor: OwnedFd| -> rustix::io::Result<OwnedFd> {
             let inherited = fcntl_dupfd_cloexec(descriptor.as_fd(), 3)?;
             fcntl_setfd(&inherited, FdFlags::empty())?;
@@ -137,7 +144,7 @@ impl Child {
             command.process_group(0);
         }
         if let Some(guardian) = guardian {
-            tell_guardian(&mut command, guardian.try_clone().map_err(system)?, leads);
+            ask_guardian(&mut command, guardian, leads).map_err(system)?;
         }
         match command.spawn() {
             Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
@@ -160,14 +167,8 @@ impl Child {
         Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, leads: leads == "true" })
     }
 
-    /// Waits for the command, hands signals on to it, and ends it if its lock is lost. `orphaned` is how long it has to
-    /// end after its guardian was killed.
-    pub(super) fn watch(
-        &self,
-        args: &Run,
-        news: &Receiver<News>,
-        orphaned: Option<Duration>,
-    ) -> Result<Ended, Failure> {
+    /// Waits for the command, hands signals on to it, and ends it if its lock is lost.
+    pub(super) fn watch(&self, args: &Run, news: &Receiver<News>) -> Result<Ended, Failure> {
         let mut lost = None;
         let (mut kill_at, mut killed) = (None, false);
         let mut interrupted = false;
@@ -212,10 +213,10 @@ impl Child {
                 // It has ended the command, or is about to.
                 Some(News::Guardian(Report::Lost)) => lost = Some(OUT_OF_REACH.into()),
                 // Nobody renews the lease any more. The command is gone before it expires.
-                Some(News::Guardian(Report::Gone)) => {
-                    lost.get_or_insert_with(|| "the guardian of the lock was killed".into());
+                Some(News::Guardian(Report::Gone(left))) if kill_at.is_none() => {
+                    lost.get_or_insert_with(|| "the guardian of the lock was killed or stopped".into());
                     self.end(Signal::TERM);
-                    kill_at = Instant::now().checked_add(orphaned.unwrap_or_default());
+                    kill_at = Instant::now().checked_add(left);
                 }
                 Some(News::Lock(_) | News::Queue(_) | News::Guardian(_)) => {}
                 None => {
