@@ -4,8 +4,7 @@
 //!
 //! * a connection: [`connect`](Server::connect), [`hello`](Server::hello), [`message`](Server::message),
 //!   [`disconnect`](Server::disconnect);
-//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake). A driver reads every connection
-//!   that has something to read before it does: a server that was stalled must not take its clients for silent;
+//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake);
 //! * the log: [`take_round`](Server::take_round), [`round_done`](Server::round_done);
 //! * output: [`next_ready`](Server::next_ready), [`output`](Server::output), [`sent`](Server::sent),
 //!   [`is_closing`](Server::is_closing), and [`next_action`](Server::next_action) for what only the driver can do.
@@ -838,7 +837,8 @@ impl Server {
 
     /// What only the driver can do.
     pub fn next_action(&mut self) -> Option<Action> {
-        let committed = self.committed;
+        let after_commit = crate::sabotage::holds(crate::Rule::RemoveFifoAfterCommit);
+        let committed = if after_commit { self.committed } else { u64::MAX };
         self.actions.pop_front().or_else(|| {
             let (_, session) = self.removals.pop_front_if(|(round, _)| *round <= committed)?;
             Some(Action::RemoveFifo { session })
