@@ -767,7 +767,7 @@ test('close() says bye, ends all, and resolves when the connection is closed', a
   assert.deepEqual(world.socket.take(), [['bye', 1]]);
   assert.equal(world.socket.closed, true);
   await settle();
-  assert.deepEqual([asked.state, waiting.state, closed], ['lost', 'lost', false]);
+  assert.deepEqual([asked.state, waiting.state, closed], ['closed', 'closed', false]);
   world.socket.cut();
   await closing;
   await assert.rejects(manager.request('a', () => {}), { name: 'InvalidStateError' });
@@ -785,7 +785,7 @@ test('close() without a connection ends all, too', async () => {
   await manager.close();
   await assert.rejects(shown, { name: 'NetworkError', message: /closed/ });
   await settle();
-  assert.deepEqual([one.state, two.state, world.timers], ['lost', 'lost', 0]);
+  assert.deepEqual([one.state, two.state, world.timers], ['closed', 'closed', 0]);
 });
 
 test('close() does not wait for a network that is not there', async () => {
@@ -945,5 +945,5 @@ test('a request that waits for room can be given up, and is lost with the sessio
   assert.equal(await one.done.catch((reason) => reason), 'enough');
   manager.close();
   await settle();
-  assert.equal(two.state, 'lost');
+  assert.equal(two.state, 'closed');
 });
