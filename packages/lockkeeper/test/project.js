@@ -12,8 +12,7 @@ export const modules = join(root, '../../node_modules');
 
 const template = mkdtempSync(join(tmpdir(), 'lockkeeper-packed-'));
 process.on('exit', () => rmSync(template, { recursive: true, force: true }));
-/** What `npm pack` makes of this package. */
-export let tarball;
+let tarball;
 let installed;
 
 /** Runs a program to its end, for a minute at most. */
@@ -41,6 +40,12 @@ function install() {
     writeFileSync(join(template, 'package.json'), '{ "private": true }');
     await npm('install', ...files);
   })());
+}
+
+/** What `npm pack` makes of this package. */
+export async function packed() {
+  await install();
+  return tarball;
 }
 
 /**

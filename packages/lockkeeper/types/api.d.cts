@@ -108,8 +108,7 @@ export class DeadlockError extends Error {
 
 /** The interface `Lock` of the Web Locks API, with the fencing token and a signal. */
 export class Lock {
-  private constructor();
-  private readonly brand: 'Lock';
+  protected constructor();
   readonly name: string;
   readonly mode: LockMode;
   /** Greater than that of every earlier grant: storage that rejects older tokens is safe from a holder that lost its lock. */
@@ -138,7 +137,6 @@ export class AcquiredLock extends Lock {
 /** The interface `LockManager` of the Web Locks API, with `acquire`, `inspect` and the proto-spec's `forceRelease`. */
 export class LockManager {
   private constructor();
-  private readonly brand: 'LockManager';
 
   /** Requests a lock and runs the callback while it is held. */
   request<T>(name: string, callback: LockGrantedCallback<T, Lock>): Promise<Awaited<T>>;

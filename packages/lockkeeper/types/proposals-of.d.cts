@@ -82,3 +82,6 @@ export interface Proposals {
 
 /** The shapes that the Web Locks API had before the draft, for any lock manager of this package. */
 export function proposals(manager: LockManager): Proposals;
+
+// Only what says so is exported.
+export {};
