@@ -19,9 +19,9 @@ try {
   // There is such a function, and it does not work here. Go on as if there were none.
 }
 const child = spawn(program, args, { stdio: 'inherit' });
-// What is sent to this process is meant for the command. A terminal sends it to both.
-const signals = ['SIGINT', 'SIGTERM', 'SIGHUP', 'SIGQUIT', 'SIGUSR1', 'SIGUSR2'];
-for (const signal of signals) process.on(signal, () => process.stdin.isTTY || child.kill(signal));
+// What is sent to this process is meant for the command. What a terminal sends goes to both.
+for (const signal of ['SIGTERM', 'SIGUSR1', 'SIGUSR2']) process.on(signal, () => child.kill(signal));
+for (const signal of ['SIGINT', 'SIGQUIT', 'SIGHUP']) process.on(signal, () => process.stdin.isTTY || child.kill(signal));
 child.on('error', (error) => {
   console.error(`lockkeeper: ${program}: ${error.message}`);
   process.exit(126);

@@ -40,6 +40,28 @@ const main = async () => { ${BODY} console.log('well'); };
 main();
 `;
 
+test('npx lockkeeper is the command', async () => {
+  const here = await project({});
+  const there = machine();
+  await there.start();
+  const env = { LOCKKEEPER_URL: there.url };
+  const args = ['exec', '--offline', '--', 'lockkeeper', 'run', 'a', '--', 'echo', 'mine'];
+  const { stdout, stderr } = await execute('npm', args, { cwd: here.dir, env });
+  assert.equal(stdout.trim(), 'mine', stderr);
+});
+
+test('the tarballs have the licenses, and nothing that only the build needs', async () => {
+  const { dir } = await project({});
+  for (const name of ['lockkeeper', 'lockkeeper-linux-x64-gnu']) {
+    const files = readdirSync(join(dir, 'node_modules', name), { recursive: true });
+    for (const file of ['LICENSE-MIT', 'LICENSE-APACHE', 'package.json']) assert.ok(files.includes(file), file);
+    assert.deepEqual(files.filter((file) => /tsbuildinfo|tsconfig|^src|^test|^scripts/.test(file)), []);
+    const { license, repository } = JSON.parse(readFileSync(join(dir, 'node_modules', name, 'package.json'), 'utf8'));
+    assert.equal(license, 'MIT OR Apache-2.0');
+    assert.equal(repository.type, 'git');
+  }
+});
+
 test('Jest, with its default settings', async () => {
   const text = `${REQUIRE} test('locks', async () => { ${BODY} expect(await locks.query()).toEqual({ held: [], pending: [] }); });`;
   const here = await project({ 'a.test.js': text, 'b.test.js': text }, ['jest']);
