@@ -13,7 +13,7 @@ export const modules = join(root, '../../node_modules');
 const template = mkdtempSync(join(tmpdir(), 'lockkeeper-packed-'));
 process.on('exit', () => rmSync(template, { recursive: true, force: true }));
 let tarball;
-let installed;
+let installing;
 
 /** Runs a program to its end, for a minute at most. */
 export function execute(program, args, options = {}) {
@@ -27,7 +27,7 @@ export function execute(program, args, options = {}) {
 
 /** Packs the packages and installs them, with no network: once for all projects. */
 function install() {
-  return (installed ??= (async () => {
+  return (installing ??= (async () => {
     const npm = async (...args) => {
       const done = await execute('npm', [...args, '--no-audit', '--no-fund', '--offline'], { cwd: template });
       assert.equal(done.code, 0, done.stderr);
@@ -75,4 +75,10 @@ export async function project(files, tools = []) {
       return stdout.trim();
     },
   };
+}
+
+/** The `node_modules` in which the packages are installed, and nothing else. */
+export async function installed() {
+  await install();
+  return join(template, 'node_modules');
 }
