@@ -4,6 +4,7 @@ mod bench;
 mod bench_command;
 mod fuzz;
 mod guides;
+mod platforms;
 mod setup;
 
 use std::{
@@ -25,7 +26,8 @@ Jobs of the Lockkeeper workspace:
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
   cargo xtask tools         the npm package in Next.js: server, client page, standalone output. Other tools are in `packages`
-  cargo xtask guides      * every command of the guides in docs/, compared with what they show
+  cargo xtask platforms     checks the crates of the npm package for macOS, Windows, musl and arm64; builds and runs nothing there
+  cargo xtask guides      * every command of the guides in docs/ and of the npm README, compared with what they show
   cargo xtask fuzz-sample * every fuzz target, for a second or two
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask miri          the async crate's tests under Miri (nightly)
@@ -55,7 +57,9 @@ fn main() -> ExitCode {
         ["miri"] => miri(),
         ["packages", ref skips @ ..] => skipped(skips).and_then(|skips| packages(&skips)),
         ["tools"] => tools(),
-        ["guides"] => guides::run_all(),
+        ["platforms"] => platforms::check_all(),
+        ["guides"] => guides::run_all(""),
+        ["guides", part] => guides::run_all(part),
         ["gate"] => gate(),
         ["bench"] => bench::rust(),
         ["bench", "daemon"] => bench::daemon(),
@@ -106,7 +110,7 @@ fn test(skips: &[&str]) -> Result {
     unit()?;
     loom()?;
     packages(skips)?;
-    guides::run_all()?;
+    guides::run_all("")?;
     fuzz::sample()?;
     gate()
 }
