@@ -1,4 +1,4 @@
-//! Does what the guides in `docs/` say, and compares what they show with what is seen.
+//! Does what the guides in `docs/` and the npm package's README say, and compares what they show with what is seen.
 //!
 //! In a block marked `console`, lines after `$ ` are typed into one bash for the whole guide, with `> ` for lines that go on;
 //! the others are what is printed. `…` stands for anything within a line; alone on a line, for any lines. A command must
@@ -18,16 +18,18 @@ const MARK: &str = "\u{1}\u{2}";
 /// How many seconds a guide may take: one that waits for ever has failed.
 const LIMIT: &str = "300";
 
-pub(crate) fn run_all() -> Result {
+/// All of them, or those with `part` in their path.
+pub(crate) fn run_all(part: &str) -> Result {
     crate::cargo(&["build", "--package", "lockkeeper-cli"])?;
     let mut guides = Vec::new();
     find(&root().join("docs"), &mut guides).map_err(|error| format!("docs: {error}"))?;
     guides.sort();
+    guides.push(root().join("packages/lockkeeper/README.md"));
     for guide in guides {
         let name = guide.strip_prefix(root()).unwrap_or(&guide).display().to_string();
         let text = fs::read_to_string(&guide).map_err(|error| format!("{name}: {error}"))?;
         let steps = steps(&text);
-        if steps.is_empty() {
+        if steps.is_empty() || !name.contains(part) {
             continue;
         }
         eprintln!("xtask: {name}: {} steps", steps.len());
@@ -93,7 +95,11 @@ impl Home {
         let mut dir = fs::DirBuilder::new();
         dir.mode(0o700).recursive(true);
         dir.create(home.join("run"))?;
-        dir.create(home.join("work/node_modules"))?;
+        dir.create(home.join("work/node_modules/.bin"))?;
+        symlink(
+            root().canonicalize()?.join("packages/lockkeeper/bin/lockkeeper.js"),
+            home.join("work/node_modules/.bin/lockkeeper"),
+        )?;
         symlink(
             root().canonicalize()?.join("packages/lockkeeper"),
             home.join("work/node_modules/lockkeeper"),
@@ -107,11 +113,13 @@ impl Home {
             .arg(format!("bash {}", file.display()))
             .arg("/dev/null")
             .stdin(Stdio::null());
-        bash.env("NO_COLOR", "1").env("TERM", "xterm");
+        bash.env("NO_COLOR", "1").env("TERM", "xterm").env("npm_config_progress", "false");
         let path = env::var("PATH").unwrap_or_default();
-        bash.env("PATH", format!("{}:{path}", root().join("target/debug").display()));
+        // A Node that has WebSocket and `await using`.
+        let node = root().join("node_modules/node24/bin");
+        bash.env("PATH", format!("{}:{}:{path}", root().join("target/debug").display(), node.display()));
         bash.env("HOME", &self.0).env("LOCKKEEPER_DIR", self.0.join("run")).current_dir(self.0.join("work"));
-        for name in ["LOCKKEEPER_URL", "LOCKKEEPER_BUCKET", "XDG_CONFIG_HOME"] {
+        for name in ["LOCKKEEPER_URL", "LOCKKEEPER_BUCKET", "LOCKKEEPER_TOKEN_FILE", "XDG_CONFIG_HOME"] {
             bash.env_remove(name);
         }
         bash

@@ -5,6 +5,7 @@ mod bench_command;
 mod fuzz;
 mod guides;
 mod package;
+mod platforms;
 mod setup;
 
 use std::{
@@ -26,7 +27,8 @@ Jobs of the Lockkeeper workspace:
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
   cargo xtask tools         the npm package in Next.js: server, client page, standalone output. Other tools are in `packages`
-  cargo xtask guides      * every command of the guides in docs/, compared with what they show
+  cargo xtask platforms     checks the crates of the npm package for macOS, Windows, musl and arm64; builds and runs nothing there
+  cargo xtask guides      * every command of the guides in docs/ and of the npm README, compared with what they show
   cargo xtask package       a Debian package: target/package/lockkeeper_VERSION_ARCH.deb
   cargo xtask package --check
                           * installs such a package into a root of its own, uses, upgrades and removes it; units and alert rules
@@ -59,7 +61,9 @@ fn main() -> ExitCode {
         ["miri"] => miri(),
         ["packages", ref skips @ ..] => skipped(skips).and_then(|skips| packages(&skips)),
         ["tools"] => tools(),
-        ["guides"] => guides::run_all(),
+        ["platforms"] => platforms::check_all(),
+        ["guides"] => guides::run_all(""),
+        ["guides", part] => guides::run_all(part),
         ["package"] => package::package(),
         ["package", "--check"] => package::check(),
         ["gate"] => gate(),
@@ -112,7 +116,7 @@ fn test(skips: &[&str]) -> Result {
     unit()?;
     loom()?;
     packages(skips)?;
-    guides::run_all()?;
+    guides::run_all("")?;
     package::check()?;
     fuzz::sample()?;
     gate()

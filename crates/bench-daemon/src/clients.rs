@@ -203,7 +203,7 @@ impl Raw {
         }
     }
 
-    /// Asks so often for everything, in one go, and reads the beginning of what it is told.
+    /// Asks so often for everything, in one go, and reads the answers.
     pub fn query_all(&mut self, times: usize) {
         for _ in 0..times {
             self.rid += 1;
@@ -211,8 +211,12 @@ impl Raw {
             self.say(&ToServer::Query { ack: 1, rid, name: None, deadlocks: true });
         }
         self.send();
-        for _ in 0..times {
-            self.hear();
+        let mut answered = 0;
+        while answered < times {
+            match self.hear() {
+                ToClient::Snapshot { more, .. } => answered += usize::from(!more),
+                other => panic!("not a snapshot: {other:?}"),
+            }
         }
     }
 

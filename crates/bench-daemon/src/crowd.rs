@@ -156,7 +156,7 @@ fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
             measured
         })
     };
-    let queries = beside(&|attacker| attacker.query_all(20));
+    let queries = beside(&|attacker| attacker.query_all(2));
     let searches = beside(&|attacker| attacker.chain(200));
     [idle, queries, searches]
 }

@@ -6,7 +6,7 @@
 //! answer is a number. What a call does to others goes to their mailboxes (`state`): the caller's own is announced
 //! in the answer, that of another thread through its thread-safe function.
 //!
-//! `remote` is the way to a daemon: the same letters, from a thread that reads its socket.
+//! `remote` is the way to a daemon: the same letters, from a thread that reads its socket. Windows has none.
 //!
 //! Nothing here decides: the rules are the engine's, the steps of the specification are TypeScript's.
 #![allow(
@@ -17,10 +17,12 @@
     missing_docs,
     reason = "the interface is private to packages/lockkeeper, which documents it in native.ts"
 )]
+#![cfg_attr(not(unix), allow(dead_code, reason = "what only `remote` uses, which needs Unix sockets"))]
 
 mod agent;
 mod fast;
 mod names;
+#[cfg(unix)]
 mod remote;
 mod report;
 mod state;

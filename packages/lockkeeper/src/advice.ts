@@ -13,7 +13,7 @@ const given = new Set<string>();
 
 /** Has advice given from now on, unless this is production. */
 export function giveAdvice(): void {
-  if (process?.env['NODE_ENV'] === 'production' || builtin === undefined) return;
+  if (builtin === undefined || isProduction()) return;
   const { isProxy } = builtin('node:util').types;
   observer.advise = (name, options) => {
     if (Array.isArray(name) && name.length !== 1 && !isProxy(name)) {
@@ -28,6 +28,15 @@ export function giveAdvice(): void {
       warn(key, `request(name, options, callback) ignores the option ${JSON.stringify(key)}, as the specification has it: ${instead}`);
     }
   };
+}
+
+/** Where the environment may not be read, nobody asked for warnings. */
+function isProduction(): boolean {
+  try {
+    return process?.env['NODE_ENV'] === 'production';
+  } catch {
+    return true;
+  }
 }
 
 function warn(about: string, message: string): void {

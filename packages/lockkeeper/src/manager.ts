@@ -155,10 +155,11 @@ function explained(manager: unknown, error: unknown): unknown {
 }
 
 /** Hands a request to its transport. If that refuses it, it is over. */
-function submit(request: Request, carry: () => boolean): boolean {
+function submit(request: Request, flags: number, plain: boolean, nestedIn?: Request, info?: string): boolean {
+  const { transport } = request;
   observer.publish?.('request', request);
   try {
-    return carry();
+    return plain ? transport.submit(request, flags) : transport.submitScope(request, flags, nestedIn, info);
   } catch (error) {
     observer.publish?.('error', request, error);
     throw error;
@@ -182,10 +183,7 @@ function request(
   const request = new CallbackRequest(transport, name, mode, callback);
   const flags = flagsOf(shared, ifAvailable, steal);
   const nestedIn = outerRequest();
-  const available = submit(request, () =>
-    nestedIn ? transport.submitScope(request, flags, nestedIn) : transport.submit(request, flags),
-  );
-  if (!available) request.unavailable();
+  if (!submit(request, flags, nestedIn === undefined, nestedIn)) request.unavailable();
   else if (signal) request.arm(signal);
   return request.promise;
 }
@@ -203,7 +201,7 @@ export function requestScope(
   const scope: Scope = { names: [...names], shared: names.map(() => shared) };
   const request = new ScopedRequest(transport, scope, mode, callback);
   const flags = flagsOf(shared, ifAvailable, false);
-  if (!submit(request, () => transport.submitScope(request, flags, outerRequest()))) request.unavailable();
+  if (!submit(request, flags, false, outerRequest())) request.unavailable();
   else if (signal) request.arm(signal);
   return request.promise;
 }
@@ -255,10 +253,7 @@ export function acquire(
   const plain = scope.names.length === 1 && nestedIn === undefined && info === undefined;
   const held = nestedIn?.state === State.HELD ? nestedIn : undefined;
   const label = info === undefined ? undefined : `${info}`;
-  const available = submit(request, () =>
-    plain ? transport.submit(request, flags) : transport.submitScope(request, flags, held, label),
-  );
-  if (!available) request.unavailable();
+  if (!submit(request, flags, plain, held, label)) request.unavailable();
   else if (signal !== undefined || timeout !== undefined) request.arm(signal, now ? undefined : timeout);
   return request.promise as Promise<AcquiredLock | null>;
 }

@@ -77,6 +77,7 @@ interface Addon {
   ABI: number;
   /** With `ownManager`, it is the only agent of a lock manager of its own. */
   Agent: new (numbers: Float64Array, onMail: () => void, ownManager: boolean) => NativeAgent;
+  /** None on Windows. */
   Remote: new (
     numbers: Float64Array,
     onMail: () => void,

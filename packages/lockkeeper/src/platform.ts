@@ -78,7 +78,8 @@ function required(target: string): PlatformFiles | undefined {
   return undefined;
 }
 
-function targetOf(): string {
+/** The platform that this process runs on, as its package is named. */
+export function targetOf(): string {
   const { platform, arch } = process;
   const abi = platform === 'linux' ? (isMusl() ? '-musl' : '-gnu') : platform === 'win32' ? '-msvc' : '';
   return `${platform}-${arch}${abi}`;

@@ -44,8 +44,6 @@ export abstract class Request {
   private stop?: (() => void) | undefined;
   /** Behind `lock.signal`; made when somebody asks for it. */
   private controller?: AbortController;
-  /** The channel that tells that there is no lock now. */
-  protected nothing: Channel = 'unavailable';
   /** Behind `lock.scope`; made when somebody asks for it. */
   private frozen?: readonly string[];
   private tell?: (reason: unknown) => void;
@@ -71,6 +69,11 @@ export abstract class Request {
   protected abstract deliver(): void;
   /** Tells the owner that there is no lock now (§4.1, step 3.5.1). */
   protected abstract deliverNothing(): void;
+
+  /** The channel that tells that there is no lock now. */
+  protected nothing(): Channel {
+    return 'unavailable';
+  }
 
   queued(): void {
     this.state = State.WAITING;
@@ -112,7 +115,7 @@ export abstract class Request {
   begin(): void {
     if (this.state === State.UNAVAILABLE) {
       this.end();
-      observer.publish?.(this.nothing, this);
+      observer.publish?.(this.nothing(), this);
       return this.deliverNothing();
     }
     if (this.state !== State.GRANTED) return;
@@ -382,7 +385,6 @@ export class AcquireRequest extends Request {
     private readonly inTask: boolean,
   ) {
     super(transport, names.names[0]!, names.shared.includes(false) ? 'exclusive' : 'shared');
-    if (orTimedOut) this.nothing = 'timeout';
   }
 
   override scope(): Scope {
@@ -392,6 +394,10 @@ export class AcquireRequest extends Request {
   protected override grantedAtOnce(): void {
     if (this.inTask) task(begin, this);
     else this.begin();
+  }
+
+  protected override nothing(): Channel {
+    return this.orTimedOut ? 'timeout' : super.nothing();
   }
 
   protected override deliver(): void {

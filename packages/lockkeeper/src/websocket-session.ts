@@ -308,7 +308,7 @@ export class WebSocketSession implements Session {
       number: 0,
       isOpen: false,
       waitsForToken: false,
-      why: 'refused or cut. Does `lockkeeper serve --listen` run there?',
+      why: 'the connection was refused, or cut',
       cancelTimeout: this.#runtime.later(() => this.#attemptFailed(SILENT), timeout),
     };
     this.#connection = connection;
@@ -492,7 +492,9 @@ export class WebSocketSession implements Session {
   }
 
   #unreachable(why: string, cause?: unknown): Error {
-    return noSession(`no session at ${this.#url}: ${why}`, undefined, cause);
+    // What was thrown says what is wrong: a token function's failure is not the server's.
+    const hint = cause === undefined ? '. Does `lockkeeper serve --listen` run there?' : '';
+    return noSession(`no session at ${this.#url}: ${why}${hint}`, undefined, cause);
   }
 }
 

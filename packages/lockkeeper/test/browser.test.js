@@ -13,13 +13,13 @@ import { connected, hold, machine } from './machine.js';
 
 const dist = new URL('../dist/', import.meta.url);
 
-/** Serves an empty page, another one, and the built package. */
-async function website() {
+/** Serves a page, which is empty by default, and the built package. */
+async function website(page = () => '<!doctype html><title>page</title>') {
   const server = createServer(({ url }, response) => {
-    const script = /^\/dist\/([\w-]+\.js)$/.exec(url)?.[1];
+    const script = /^(?:\/node_modules\/lockkeeper)?\/dist\/([\w-]+\.js)$/.exec(url)?.[1];
     const type = script ? 'text/javascript' : 'text/html';
     response.writeHead(200, { 'content-type': type, 'cache-control': 'max-age=60' });
-    response.end(script ? readFileSync(new URL(script, dist)) : '<!doctype html><title>page</title>');
+    response.end(script ? readFileSync(new URL(script, dist)) : page());
   });
   await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
   cleanUp(() => {
@@ -203,4 +203,22 @@ test('the shapes before the draft are there, for a manager of connect(), without
   const manager = await connected(there.url);
   await manager.forceRelease('a');
   await logs(page, 'AbortError');
+});
+
+test('two tabs with the page of the README: one edits, the other waits until it is closed', async () => {
+  const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
+  const [, html] = /```html\n(.*?)```/s.exec(readme);
+  const there = machine({ network: true });
+  const origin = await website(() => `<!doctype html>${html.replace('ws://127.0.0.1:7420/', there.url)}`);
+  await there.start('--allow-origin', origin);
+  const chromium = await browser();
+  const title = (page) => page.evaluate(() => document.title);
+  const one = await chromium.open(`${origin}/`);
+  await until(async () => (await title(one)) === 'edits');
+  const two = await chromium.open(`${origin}/`);
+  const locks = await connected(there.url);
+  await until(async () => (await locks.query()).pending.length === 1);
+  assert.equal(await title(two), 'waits');
+  await one.close();
+  await until(async () => (await title(two)) === 'edits');
 });

@@ -5,6 +5,7 @@
  * WPT: secure-context, idlharness (of `navigator`).
  */
 
+import { spawnSync } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { tmpdir } from 'node:os';
@@ -253,4 +254,27 @@ test('without the package of its platform, connect() reaches a daemon on a WebSo
     }
   `, there.url);
   assert.equal(stdout, 'a\na\n', stderr);
+});
+
+const testDeno = runtime === 'deno' ? test : () => {};
+
+testDeno('Deno: connect() over WebSocket needs --allow-net, and locks what the README says', async () => {
+  const there = machine({ network: true });
+  await there.start();
+  const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
+  cleanUp(() => rmSync(folder, { recursive: true }));
+  install(folder);
+  writeFileSync(join(folder, 'package.json'), '{}');
+  const deno = (file, ...permissions) => {
+    const args = ['run', '--no-prompt', ...permissions, join(folder, file)];
+    return spawnSync(process.execPath, args, { cwd: folder, encoding: 'utf8' });
+  };
+  const ask = "console.log(await manager.request('a', (lock) => lock.name));";
+  const connects = `import { connect } from 'lockkeeper'; const manager = await connect('${there.url}');`;
+  writeFileSync(join(folder, 'far.mjs'), `${connects} ${ask} await manager.close();`);
+  writeFileSync(join(folder, 'near.mjs'), `import { locks as manager } from 'lockkeeper'; ${ask}`);
+  const far = deno('far.mjs', '--allow-net');
+  assert.equal(far.stdout, 'a\n', far.stderr);
+  const near = deno('near.mjs', '--allow-ffi', '--allow-read', '--allow-env');
+  assert.equal(near.stdout, 'a\n', near.stderr);
 });
