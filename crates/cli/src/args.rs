@@ -414,6 +414,12 @@ pub(crate) struct Token {
     /// It shows others' labels, tokens and processes
     #[arg(long)]
     pub(crate) inspect: bool,
+    /// Who has it: shown beside the locks, and in the daemon's log
+    #[arg(long, value_name = "NAME")]
+    pub(crate) subject: Option<String>,
+    /// The daemon that it is for, by the name that one has as its --audience
+    #[arg(long, value_name = "NAME")]
+    pub(crate) audience: Option<String>,
 }
 
 /// A name of any bytes that the shell can pass.

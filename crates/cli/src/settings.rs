@@ -32,7 +32,10 @@ pub(crate) struct Settings {
     /// Let in only who has a token signed with one of these keys (a JSON Web Key Set); they are read anew on SIGHUP
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEYS", hide_env = true)]
     pub(crate) keys: Option<PathBuf>,
-    /// Let in everybody who reaches the port, from other machines too
+    /// Let in only who has a token for this audience (its `aud`)
+    #[arg(long, value_name = "NAME", env = "LOCKKEEPER_AUDIENCE", hide_env = true)]
+    pub(crate) audience: Option<String>,
+    /// Let in everybody who reaches the port, from other machines too; with --keys: let tokens travel without TLS
     #[arg(long, env = "LOCKKEEPER_INSECURE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
@@ -110,11 +113,12 @@ impl Settings {
                 false => Ok(None),
             };
         };
-        if self.keys.is_some() && self.insecure {
-            return Err("with --keys, only who has a token is let in: --insecure does not go with it".into());
+        if self.keys.is_none() && self.audience.is_some() {
+            return Err("--audience is for tokens: --keys says whose are good".into());
         }
-        let (keys, insecure, origins) = (self.keys.clone(), self.insecure, self.allow_origin.clone());
-        Ok(Some(Listen { tls, keys, insecure, origins, ..Listen::at(address) }))
+        let (keys, audience, insecure) = (self.keys.clone(), self.audience.clone(), self.insecure);
+        let origins = self.allow_origin.clone();
+        Ok(Some(Listen { tls, keys, audience, insecure, origins, ..Listen::at(address) }))
     }
 }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 pub(crate) fn token(args: Token) -> Done {
-    let Token { new_key, keys, bucket, expires, steal, force_release, inspect } = args;
+    let Token { new_key, keys, bucket, expires, steal, force_release, inspect, subject, audience } = args;
     if let Some(path) = new_key {
         let failed = |error| (exit::SOFTWARE, format!("{}: {error}", path.display()));
         // Nobody else's to read, and no key that is in use is lost.
@@ -20,7 +20,7 @@ pub(crate) fn token(args: Token) -> Done {
     if let Some(path) = keys {
         let text = fs::read_to_string(&path);
         let text = text.map_err(|error| (exit::USAGE, format!("{}: {error}", path.display())))?;
-        let permit = Permit { buckets: bucket, steal, force_release, inspect };
+        let permit = Permit { buckets: bucket, steal, force_release, inspect, subject, audience };
         let token = sign(&text, permit, expires);
         let token = token.map_err(|why| (exit::USAGE, format!("{}: {why}", path.display())))?;
         println!("{token}");

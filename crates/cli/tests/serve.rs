@@ -95,14 +95,26 @@ fn what_is_wrong_is_said_with_its_place_and_status_64() {
     refused("listen = \"127.0.0.1:0\"\nkeys = \"/nowhere/keys.json\"\n", &["/nowhere/keys.json"]);
     refused("listen = \"127.0.0.1:0\"\ntls-cert = \"/nowhere/cert.pem\"\n", &["--tls-key"]);
     refused("tls-cert = \"/a\"\ntls-key = \"/b\"\n", &["--listen"]);
-    refused("listen = \"127.0.0.1:0\"\ninsecure = true\nkeys = \"/nowhere\"\n", &["--insecure"]);
+    let keys = user.file("keys.json", &new_keys(&user));
+    let clear = format!("listen = \"0.0.0.0:7420\"\nkeys = {keys:?}\n");
+    refused(&clear, &["--tls-cert", "--insecure"]);
+    refused("listen = \"127.0.0.1:0\"\naudience = \"locks\"\n", &["--keys"]);
     let missing = check(user.command(&[]).env("LOCKKEEPER_CONFIG", "/nowhere/config.toml"));
     assert_eq!(missing.status.code(), Some(64));
     // What is fine is not refused.
-    let open = file(&user, "config.toml", "listen = \"0.0.0.0:7420\"\ninsecure = true\n");
-    assert!(check(user.command(&[]).env("LOCKKEEPER_CONFIG", open)).status.success());
+    for fine in ["listen = \"0.0.0.0:7420\"\ninsecure = true\n", &format!("{clear}insecure = true\n")] {
+        let open = file(&user, "config.toml", fine);
+        assert!(check(user.command(&[]).env("LOCKKEEPER_CONFIG", open)).status.success());
+    }
     let refused = user.run(&["serve", "--listen", "0.0.0.0:0"]);
     assert_eq!(refused.status.code(), Some(64), "not only when it is asked to check");
+}
+
+/// A new key set.
+fn new_keys(user: &User) -> String {
+    let path = user.file("unused", "").replace("unused", "new-keys.json");
+    assert!(user.run(&["token", "--new-key", &path]).status.success());
+    fs::read_to_string(path).expect("it is written")
 }
 
 /// A daemon of a test's, which is ended with it.

@@ -160,7 +160,19 @@ impl Endpoint {
 
     /// The credentials as they are now. Nobody asks for them on this machine.
     pub(crate) fn token(&self) -> io::Result<Option<String>> {
-        match self.token.as_ref().filter(|_| self.socket().is_none()) {
+        let token = self.token.as_ref().filter(|_| self.socket().is_none());
+        #[cfg(feature = "network")]
+        if let (Some(_), Place::Network(addresses)) = (token, &self.place)
+            && let Some(address) = addresses.iter().find(|address| !address.tls && !address.is_loopback())
+            && env::var_os("LOCKKEEPER_INSECURE").is_none_or(|value| value != "1" && value != "true")
+        {
+            let why = format!(
+                "the token could be read on its way to {}: use wss://, or set LOCKKEEPER_INSECURE=1 if that is meant",
+                address.host
+            );
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        }
+        match token {
             None => Ok(None),
             Some(Token::Text(token)) => Ok(Some(token.clone())),
             Some(Token::File(path)) => match fs::read_to_string(path) {
@@ -325,6 +337,12 @@ impl Address {
         Some(Self { tls, host: host.into(), port, path: path.into() })
     }
 
+    /// Whether it is this machine itself.
+    fn is_loopback(&self) -> bool {
+        let address = self.host.parse().map(|address: std::net::IpAddr| address.is_loopback());
+        address.unwrap_or(self.host == "localhost")
+    }
+
     /// The host and port, as URLs and HTTP have them.
     pub(crate) fn authority(&self) -> String {
         match self.host.contains(':') {
@@ -363,6 +381,21 @@ mod tests {
             "ws://a,unix:/b",
         ] {
             assert!(wrong.parse::<Endpoint>().is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn a_token_goes_without_tls_to_this_machine_only() {
+        for (url, sent) in [
+            ("ws://127.0.0.1:7420", true),
+            ("ws://[::1]:7420", true),
+            ("ws://localhost:7420", true),
+            ("wss://example.com", true),
+            ("ws://example.com", false),
+            ("wss://example.com,ws://10.0.0.1:7420", false),
+        ] {
+            let endpoint = url.parse::<Endpoint>().unwrap().with_token("secret");
+            assert_eq!(endpoint.token().is_ok(), sent, "{url}");
         }
     }
 }

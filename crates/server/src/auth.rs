@@ -21,6 +21,24 @@ pub struct Permit {
     pub force_release: bool,
     /// Whether it shows what others said of themselves.
     pub inspect: bool,
+    /// Who has it: others see that.
+    pub subject: Option<String>,
+    /// The daemon that it is for.
+    pub audience: Option<String>,
+}
+
+/// What the bearer of a token may do, and who that is.
+pub(crate) struct Bearer {
+    pub(crate) rights: Rights,
+    pub(crate) subject: Option<String>,
+}
+
+/// The audience of a token: one, or several.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Audience {
+    One(String),
+    Several(Vec<String>),
 }
 
 /// A new key set, with one key for HS256. Whoever can read it can make tokens.
@@ -35,7 +53,7 @@ pub fn new_keys() -> String {
 ///
 /// If there is no such key, in words.
 pub fn sign(keys: &str, permit: Permit, expires: Duration) -> Result<String, String> {
-    let Keys(keys) = Keys::parse(keys)?;
+    let keys = Keys::parse(keys)?.keys;
     let secret = keys.iter().find_map(|key| match &key.kind {
         Kind::Hs256(secret) => Some((secret, key.id.clone())),
         Kind::EdDsa(_) => None,
@@ -43,9 +61,10 @@ pub fn sign(keys: &str, permit: Permit, expires: Duration) -> Result<String, Str
     let (secret, kid) =
         secret.ok_or("no key is for HS256: tokens for EdDSA are made where the private key is")?;
     let exp = now().saturating_add(expires).as_secs_f64().floor();
-    let Permit { buckets, steal, force_release, inspect } = permit;
+    let Permit { buckets, steal, force_release, inspect, subject: sub, audience } = permit;
+    let aud = audience.map(Audience::One);
     let header = part(&Header { alg: "HS256".into(), kid, crit: None })?;
-    let claims = part(&Claims { exp, nbf: None, buckets, steal, force_release, inspect })?;
+    let claims = part(&Claims { exp, nbf: None, sub, aud, buckets, steal, force_release, inspect })?;
     let signed = format!("{header}.{claims}");
     let seal = hmac::sign(secret, signed.as_bytes());
     Ok(format!("{signed}.{}", URL_SAFE_NO_PAD.encode(seal)))
@@ -68,7 +87,11 @@ const SHORTEST: usize = 32;
 const AHEAD: Duration = Duration::from_secs(60);
 
 /// The keys whose tokens are good.
-pub(crate) struct Keys(Vec<Key>);
+pub(crate) struct Keys {
+    keys: Vec<Key>,
+    /// What tokens have to name as the daemon that they are for, if anything.
+    pub(crate) audience: Option<String>,
+}
 
 struct Key {
     id: Option<String>,
@@ -109,6 +132,10 @@ struct Claims {
     exp: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     nbf: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    sub: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    aud: Option<Audience>,
     #[serde(default)]
     buckets: Vec<String>,
     #[serde(default)]
@@ -127,12 +154,12 @@ impl Keys {
             set.keys.into_iter().filter_map(|key| key.read().transpose()).collect::<Result<_, _>>()?;
         match keys.is_empty() {
             true => Err("no key is for HS256 (kty oct) or EdDSA (kty OKP, crv Ed25519)".into()),
-            false => Ok(Self(keys)),
+            false => Ok(Self { keys, audience: None }),
         }
     }
 
     /// What the bearer of a token may do in a bucket.
-    pub(crate) fn rights(&self, token: Option<&str>, bucket: &str) -> Result<Rights, String> {
+    pub(crate) fn check(&self, token: Option<&str>, bucket: &str) -> Result<Bearer, String> {
         let token = token.ok_or("a token is needed")?;
         let claims = self
             .verify(token)
@@ -144,10 +171,28 @@ impl Keys {
         if claims.nbf.is_some_and(|begin| (now + AHEAD).as_secs_f64() < begin) {
             return Err("the token is not valid yet".into());
         }
-        let Claims { buckets, steal, force_release, inspect, .. } = claims;
-        match buckets.iter().any(|pattern| matches(pattern, bucket)) {
-            true => Ok(Rights { steal, force_release, inspect }),
-            false => Err("the token is not for this bucket".into()),
+        self.check_audience(claims.aud.as_ref())?;
+        claims.bearer(bucket)
+    }
+
+    /// What the bearer of a token that was good once may do now: none if its key is gone.
+    pub(crate) fn check_again(&self, token: &str, bucket: &str) -> Option<Rights> {
+        let claims = self.verify(token)?;
+        self.check_audience(claims.aud.as_ref()).ok()?;
+        claims.bearer(bucket).ok().map(|bearer| bearer.rights)
+    }
+
+    fn check_audience(&self, audience: Option<&Audience>) -> Result<(), String> {
+        let named = match audience {
+            None => &[],
+            Some(Audience::One(one)) => std::slice::from_ref(one),
+            Some(Audience::Several(several)) => &several[..],
+        };
+        match &self.audience {
+            Some(own) if named.contains(own) => Ok(()),
+            Some(own) => Err(format!("the token is not for this daemon: its audience has to be {own}")),
+            None if named.is_empty() => Ok(()),
+            None => Err("the token is for another audience: this daemon was given none (--audience)".into()),
         }
     }
 
@@ -158,7 +203,7 @@ impl Keys {
         let header: Header = serde_json::from_slice(&URL_SAFE_NO_PAD.decode(header).ok()?).ok()?;
         let seal = URL_SAFE_NO_PAD.decode(seal).ok()?;
         let fits = |key: &&Key| header.kid.is_none() || header.kid == key.id;
-        let good = self.0.iter().filter(fits).any(|key| match (&key.kind, &header.alg[..]) {
+        let good = self.keys.iter().filter(fits).any(|key| match (&key.kind, &header.alg[..]) {
             (Kind::Hs256(key), "HS256") => hmac::verify(key, signed.as_bytes(), &seal).is_ok(),
             (Kind::EdDsa(key), "EdDSA" | "Ed25519") => key.verify(signed.as_bytes(), &seal).is_ok(),
             _ => false,
@@ -166,6 +211,16 @@ impl Keys {
         // What is critical and not known must be refused, and nothing is known.
         let good = good && header.crit.is_none();
         good.then(|| serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()).flatten()
+    }
+}
+
+impl Claims {
+    fn bearer(self, bucket: &str) -> Result<Bearer, String> {
+        let Self { buckets, steal, force_release, inspect, sub: subject, .. } = self;
+        match buckets.iter().any(|pattern| matches(pattern, bucket)) {
+            true => Ok(Bearer { rights: Rights { steal, force_release, inspect }, subject }),
+            false => Err("the token is not for this bucket".into()),
+        }
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::{
     Config, Error,
-    auth::Keys,
+    auth::{Bearer, Keys},
     clock,
     fifo::{self, Fifos, Life},
     metrics,
@@ -39,6 +39,9 @@ const LAZY: Duration = Duration::from_millis(5);
 
 /// Tokens that may be given out before the mark has to be set again.
 const TOKENS: u64 = 1 << 24;
+
+/// What is said of who did what to others, and who was refused.
+const AUDIT: &str = "audit";
 
 /// Bytes of a snapshot that are written at a time.
 const SLICE: usize = 128 << 10;
@@ -74,6 +77,8 @@ pub(crate) struct Daemon {
     pub(crate) keys: Option<Keys>,
     /// What other users of this machine may do.
     pub(crate) allow: Vec<Allow>,
+    /// The tokens of connections on the network, with the bucket that each is used for.
+    tokens: HashMap<ConnectionId, (Box<str>, Box<str>)>,
     pub(crate) spin: Rc<Spin>,
     signals: Rc<Signals>,
     ttl: Ttl,
@@ -174,6 +179,7 @@ impl Daemon {
             descriptors: HashMap::new(),
             keys: None,
             allow: Vec::new(),
+            tokens: HashMap::new(),
             spin: Rc::new(Spin::new()),
             signals: Rc::default(),
             ttl,
@@ -255,29 +261,40 @@ impl Daemon {
         else {
             return;
         };
-        let rights = match (&self.keys, origin) {
-            (Some(keys), Origin::Network) => keys.rights(token, bucket),
-            (None, Origin::Network) => Ok(Rights::ALL),
-            (_, Origin::Local) => users::rights(&self.allow, subject.user, bucket),
+        let bearer = match (&self.keys, origin) {
+            (Some(keys), Origin::Network) => keys.check(token, bucket),
+            (None, Origin::Network) => Ok(Bearer { rights: Rights::ALL, subject: None }),
+            (_, Origin::Local) => {
+                let rights = users::rights(&self.allow, subject.user, bucket);
+                rights.map(|rights| Bearer { rights, subject: None })
+            }
         };
-        let rights = match rights {
-            Ok(rights) => rights,
+        let Bearer { rights, subject: name } = match bearer {
+            Ok(bearer) => bearer,
             Err(why) => {
+                tracing::warn!(target: AUDIT, client = subject.words, bucket, why, "refused");
                 self.server.close(id, code::UNAUTHORIZED, &why);
                 return self.changed();
             }
+        };
+        let subject = match name {
+            Some(name) => format!("{} {}", printable(&name), subject.words),
+            None => subject.words.clone(),
         };
         if !self.make_room(RECORD + bucket.len()) || !self.raise_mark(origin, ttl) {
             return;
         }
         let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
-        let access = Access { rights, subject: subject.words.clone() };
+        let access = Access { rights, subject };
         let now = self.tick();
         if !self.settle(now) {
             return;
         }
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
+        if let (Some(_), Some(token)) = (&self.keys, token) {
+            self.tokens.insert(id, (token.into(), bucket.into()));
+        }
         if let Some(session) = self.server.session_of(id) {
             self.unwatch(session);
         }
@@ -294,6 +311,30 @@ impl Daemon {
         self.check(done);
         if self.server.counts().granted > granted {
             self.spin.hand_over();
+        }
+        self.changed();
+    }
+
+    /// Takes other keys. What the tokens of those who are connected allow now is looked at again, and sessions end whose
+    /// key is gone.
+    pub(crate) fn set_keys(&mut self, keys: Option<Keys>) {
+        self.keys = keys;
+        let Some(keys) = &self.keys else { return };
+        let again = |(&id, (token, bucket)): (&ConnectionId, &(Box<str>, Box<str>))| {
+            (id, keys.check_again(token, bucket))
+        };
+        let now: Vec<_> = self.tokens.iter().map(again).collect();
+        for (id, rights) in now {
+            match (rights, self.server.session_of(id)) {
+                (Some(rights), _) => self.server.set_rights(id, rights),
+                (None, Some(session)) if self.make_room(RECORD) => {
+                    let why = "the key of its token is gone, or is not for this bucket any more";
+                    tracing::warn!(target: AUDIT, session = %format_args!("{session:016x}"), why, "ended");
+                    let done = self.server.revoke(session, why);
+                    self.check(done);
+                }
+                _ => {}
+            }
         }
         self.changed();
     }
@@ -326,6 +367,7 @@ impl Daemon {
     pub(crate) fn disconnect(&mut self, id: ConnectionId) {
         self.wakers.remove(&id);
         self.descriptors.remove(&id);
+        self.tokens.remove(&id);
         if self.failure.is_none() && self.make_room(RECORD) {
             self.server.disconnect(id);
             self.changed();
@@ -735,6 +777,11 @@ fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Damaged> {
         effects.clear();
     }
     Ok(state)
+}
+
+/// What of a name others can be shown.
+fn printable(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
 /// Half of the descriptors that this process may have.

@@ -87,7 +87,9 @@ pub struct Listen {
     pub tls: Option<(PathBuf, PathBuf)>,
     /// A JSON Web Key Set: who has a token of one of these keys may do what it says. Everybody everything if there is none.
     pub keys: Option<PathBuf>,
-    /// Whether that may be so beyond this machine.
+    /// What tokens have to name as the daemon that they are for.
+    pub audience: Option<String>,
+    /// Whether strangers may be let in, and tokens read on their way, beyond this machine.
     pub insecure: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
@@ -98,8 +100,8 @@ pub struct Listen {
 impl Listen {
     /// A port for everybody who reaches it; of this machine only, unless more is said.
     pub fn at(address: SocketAddr) -> Self {
-        let (given, tls, keys, insecure) = (None, None, None, false);
-        Self { address, given, tls, keys, insecure, origins: Vec::new(), reload: Arc::default() }
+        let (given, tls, keys, audience, insecure) = (None, None, None, None, false);
+        Self { address, given, tls, keys, audience, insecure, origins: Vec::new(), reload: Arc::default() }
     }
 
     /// Whether its files can be used, and all that can reach it may.
@@ -114,9 +116,11 @@ impl Listen {
 
     /// Whether all that can reach it at this address may.
     fn check_address(&self, address: SocketAddr) -> Result<(), Error> {
-        match address.ip().is_loopback() || self.keys.is_some() || self.insecure {
-            true => Ok(()),
-            false => Err(Error::Insecure(address)),
+        match (&self.keys, &self.tls) {
+            _ if address.ip().is_loopback() || self.insecure => Ok(()),
+            (None, _) => Err(Error::Insecure(address)),
+            (Some(_), None) => Err(Error::Clear(address)),
+            (Some(_), Some(_)) => Ok(()),
         }
     }
 
@@ -125,7 +129,8 @@ impl Listen {
         let tls = network::acceptor(self)?;
         let Some(path) = &self.keys else { return Ok((tls, None)) };
         let text = fs::read_to_string(path).map_err(|error| Error::File(path.clone(), error))?;
-        let keys = Keys::parse(&text).map_err(|why| Error::File(path.clone(), io::Error::other(why)))?;
+        let mut keys = Keys::parse(&text).map_err(|why| Error::File(path.clone(), io::Error::other(why)))?;
+        keys.audience.clone_from(&self.audience);
         Ok((tls, Some(keys)))
     }
 }
@@ -144,6 +149,8 @@ pub enum Error {
     Address(SocketAddr, io::Error),
     /// A port that others can reach would be open to all of them.
     Insecure(SocketAddr),
+    /// Tokens would travel to a port that others can reach without TLS.
+    Clear(SocketAddr),
     /// The log cannot be used.
     Log(lockkeeper_log::OpenError),
     /// What the state directory holds is damaged.
@@ -167,6 +174,11 @@ impl std::fmt::Display for Error {
                 f,
                 "{address} can be reached by others, and without keys everybody may do everything: give --keys, or \
                  --insecure if that is meant"
+            ),
+            Self::Clear(address) => write!(
+                f,
+                "{address} can be reached by others, and without TLS tokens can be read on their way there: give \
+                 --tls-cert and --tls-key, or --insecure if something before it speaks TLS"
             ),
             Self::Log(error) => error.fmt(f),
             Self::Damaged(path, why) => write!(

@@ -80,7 +80,7 @@ impl Network {
             match self.listen.read() {
                 Ok((tls, keys)) => {
                     *self.tls.borrow_mut() = tls;
-                    daemon.borrow_mut().keys = keys;
+                    daemon.borrow_mut().set_keys(keys);
                     tracing::info!("certificates and keys are read anew");
                 }
                 Err(error) => tracing::error!(%error, "certificates and keys stay as they were"),

@@ -612,6 +612,14 @@ impl Server {
         self.end(session, EndReason::Revoked)
     }
 
+    /// Has a connection's client have other rights from now on.
+    pub fn set_rights(&mut self, id: ConnectionId, rights: Rights) {
+        let session = self.connections.get(&id).and_then(|connection| connection.session);
+        if let Some(attached) = session.and_then(|session| self.attached.get_mut(&session)) {
+            attached.rights = rights;
+        }
+    }
+
     /// Ends every session because the machine crashed, and has tokens skip ahead: the log may lack its tail.
     ///
     /// # Errors

@@ -32,6 +32,7 @@ pub(crate) struct Setup {
     pub(crate) address: Option<SocketAddr>,
     pub(crate) tls: Option<(PathBuf, PathBuf)>,
     pub(crate) keys: Option<PathBuf>,
+    pub(crate) audience: Option<String>,
     pub(crate) origins: Vec<String>,
     pub(crate) ttl: Duration,
     pub(crate) ttl_bounds: (Duration, Duration),
@@ -93,6 +94,7 @@ impl Daemon {
             address: None,
             tls: None,
             keys: None,
+            audience: None,
             origins: Vec::new(),
             // Longer than a test: no session expires, unless a test wants that.
             ttl: Duration::from_secs(600),
@@ -214,8 +216,8 @@ fn process() {
     }
     let listen = setup.address.map(|address| {
         let port = std::io::stdin().as_fd().try_clone_to_owned().expect("it was given a port");
-        let Setup { tls, keys, origins, .. } = setup.clone();
-        Listen { given: Some(Arc::new(port.into())), tls, keys, origins, ..Listen::at(address) }
+        let Setup { tls, keys, audience, origins, .. } = setup.clone();
+        Listen { given: Some(Arc::new(port.into())), tls, keys, audience, origins, ..Listen::at(address) }
     });
     let reload = listen.as_ref().map(|listen| Arc::clone(&listen.reload)).unwrap_or_default();
     let config = Config {

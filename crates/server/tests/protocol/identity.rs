@@ -283,9 +283,48 @@ fn keys_are_read_anew_and_bad_ones_change_nothing() {
     }
     fs::write(&path, format!(r#"{{"keys":[{{"kty":"oct","k":"{}"}}]}}"#, encode(other))).expect("it is ours");
     let mut before = open(&daemon, "a", Some(&old)).expect("it is still good");
+    before.hold("held");
     daemon.reload();
-    while open(&daemon, "a", Some(&new)).is_err() {}
+    // The session of a key that is gone ends, with all it has.
+    assert_eq!(before.goodbye().0, code::ENDED);
+    let mut after = open(&daemon, "a", Some(&new)).expect("it is good now");
     assert!(open(&daemon, "a", Some(&old)).is_err());
-    before.hold("who was let in stays");
+    after.hold("held");
+    // That of a key that stays goes on.
+    daemon.reload();
+    after.hold("another");
     assert!(web::get(&daemon, "/healthz").contains("200 OK"));
+}
+
+#[test]
+fn a_token_is_for_its_audience() {
+    let of = |audience: &str| token(&format!(r#""buckets":["*"]{audience}"#));
+    let (none, one, other) = (of(""), of(r#","aud":"locks""#), of(r#","aud":"elsewhere""#));
+    let several = of(r#","aud":["elsewhere","locks"]"#);
+    let mut daemon = daemon();
+    assert!(open(&daemon, "a", Some(&none)).is_ok());
+    for token in [&one, &several, &other] {
+        let (code, words) = open(&daemon, "a", Some(token)).map(drop).expect_err("it is for an audience");
+        assert!(code == code::UNAUTHORIZED && words.contains("--audience"), "{words}");
+    }
+    daemon.kill();
+    daemon.setup.audience = Some("locks".into());
+    daemon.run();
+    assert!(open(&daemon, "a", Some(&one)).is_ok() && open(&daemon, "a", Some(&several)).is_ok());
+    for token in [&none, &other] {
+        let (code, words) =
+            open(&daemon, "a", Some(token)).map(drop).expect_err("it is not for that audience");
+        assert!(code == code::UNAUTHORIZED && words.contains("locks"), "{words}");
+    }
+}
+
+#[test]
+fn the_subject_of_a_token_is_shown() {
+    let daemon = daemon();
+    let token = token(r#""buckets":["a"],"inspect":true,"sub":"alice\u0007""#);
+    let mut client = open(&daemon, "a", Some(&token)).expect("it is good");
+    client.hold("x");
+    let entries = client.query(None);
+    let owner = entries[0].owner.unwrap_or_default();
+    assert!(owner.starts_with("alice 127.0.0.1"), "{owner}");
 }
