@@ -25,6 +25,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask unit        * every test of the workspace, examples and doc examples included
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
+  cargo xtask tools         the npm package in Next.js: server, client page, standalone output. Other tools are in `packages`
   cargo xtask guides      * every command of the guides in docs/, compared with what they show
   cargo xtask package       a Debian package: target/package/lockkeeper_VERSION_ARCH.deb
   cargo xtask package --check
@@ -57,6 +58,7 @@ fn main() -> ExitCode {
         ["loom"] => loom(),
         ["miri"] => miri(),
         ["packages", ref skips @ ..] => skipped(skips).and_then(|skips| packages(&skips)),
+        ["tools"] => tools(),
         ["guides"] => guides::run_all(),
         ["package"] => package::package(),
         ["package", "--check"] => package::check(),
@@ -152,6 +154,16 @@ fn packages(skips: &[&str]) -> Result {
     npm(&["run", "build"])?;
     let skips = skips.iter().flat_map(|name| ["--skip", name]);
     npm(&["test", "--"].into_iter().chain(skips).collect::<Vec<_>>())
+}
+
+fn tools() -> Result {
+    setup::node_modules()?;
+    npm(&["run", "build"])?;
+    let project = "packages/lockkeeper/test/next";
+    npm(&["ci", "--prefix", project, "--no-audit", "--no-fund"])?;
+    let node = root().join("node_modules/node24/bin/node");
+    // A build takes longer than a test may.
+    run(Command::new(node).arg(format!("{project}/run.mjs")).env("WATCHDOG", "600000"))
 }
 
 fn gate() -> Result {

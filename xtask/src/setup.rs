@@ -22,13 +22,15 @@ pub(crate) fn browser(skips: &[&str]) -> Result {
     if skips.contains(&"chromium") { Ok(()) } else { command("chromium", "chromium") }
 }
 
-/// What package-lock.json names: TypeScript, and the runtimes in which the npm package is tested.
+/// What package-lock.json names: TypeScript, and the runtimes and tools in which the npm package is tested.
 pub(crate) fn node_modules() -> Result {
     let changed = |path| fs::metadata(root().join(path)).and_then(|file| file.modified()).ok();
     if changed("node_modules/.package-lock.json") >= changed("package-lock.json") {
         return Ok(());
     }
-    eprintln!("xtask: installing TypeScript, Node 20 to 26, Bun and Deno into node_modules (npm)");
+    eprintln!(
+        "xtask: installing TypeScript, Node 20 to 26, Bun, Deno and the tools of the tests into node_modules (npm)"
+    );
     run(Command::new("npm").args(["ci", "--no-audit", "--no-fund"]))
 }
 

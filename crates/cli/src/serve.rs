@@ -7,12 +7,12 @@ use crate::{
     exit,
     log_file::LogFile,
     session,
-    settings::{Address, LogFormat, Settings, Span},
+    settings::{Address, LogFormat, Settings, Size, Span},
 };
 use listenfd::ListenFd;
 use lockkeeper_client::Endpoint;
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Allow, Config, Error, Listen};
+use lockkeeper_server::{Allow, Bytes, Config, Error, Listen};
 use rustix::{
     fs::Mode,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -209,6 +209,12 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         clients: *settings.max_clients.get_or_insert(1_000_000),
         ..Limits::default()
     };
+    let default = Bytes::default();
+    let bytes = Bytes {
+        session: settings.max_bytes_per_client.get_or_insert(Size(default.session)).0,
+        bucket: settings.max_bytes_per_bucket.get_or_insert(Size(default.bucket)).0,
+        all: settings.max_bytes.get_or_insert(Size(default.all)).0,
+    };
     settings.log_format.get_or_insert(LogFormat::Text);
     (settings.socket, settings.state_dir) = (Some(socket.clone()), Some(state_dir.clone()));
     let idle = settings.idle.map(|Span(idle)| idle);
@@ -216,7 +222,9 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     let allow = settings.allow.clone();
     let ttl_bounds = (ttl.min(Duration::from_secs(1)), ttl.max(Duration::from_secs(600)));
     let sync = *settings.sync.get_or_insert(false);
-    Ok((settings, Config { socket, given, allow, listen, state_dir, sync, ttl, ttl_bounds, idle, limits }))
+    let config =
+        Config { socket, given, allow, listen, state_dir, sync, ttl, ttl_bounds, idle, limits, bytes };
+    Ok((settings, config))
 }
 
 /// Where the daemon is that is meant.

@@ -67,6 +67,15 @@ pub(crate) struct Settings {
     /// The most clients of a bucket [default: 1000000]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_CLIENTS", hide_env = true)]
     pub(crate) max_clients: Option<u32>,
+    /// The most memory that requests of a client take [default: 256MiB]
+    #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_CLIENT", hide_env = true)]
+    pub(crate) max_bytes_per_client: Option<Size>,
+    /// The most memory that requests of a bucket take [default: 1GiB]
+    #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_BUCKET", hide_env = true)]
+    pub(crate) max_bytes_per_bucket: Option<Size>,
+    /// The most memory that requests of all clients take [default: 2GiB]
+    #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
+    pub(crate) max_bytes: Option<Size>,
     /// How to write the log [default: text]
     #[arg(long, value_name = "FORMAT", env = "LOCKKEEPER_LOG_FORMAT", hide_env = true)]
     pub(crate) log_format: Option<LogFormat>,
@@ -119,6 +128,41 @@ impl Settings {
         let (keys, audience, insecure) = (self.keys.clone(), self.audience.clone(), self.insecure);
         let origins = self.allow_origin.clone();
         Ok(Some(Listen { tls, keys, audience, insecure, origins, ..Listen::at(address) }))
+    }
+}
+
+/// A number of bytes, as people write it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub(crate) struct Size(pub(crate) usize);
+
+const UNITS: [(&str, usize); 4] = [("GiB", 30), ("MiB", 20), ("KiB", 10), ("", 0)];
+
+impl FromStr for Size {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || "a size is a whole number with KiB, MiB or GiB, or of bytes".to_string();
+        let unit = UNITS.iter().find_map(|(unit, bits)| Some((text.strip_suffix(unit)?, bits)));
+        let (number, bits) = unit.ok_or_else(wrong)?;
+        let number: usize = number.trim_end().parse().map_err(|_| wrong())?;
+        number.checked_mul(1 << bits).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl TryFrom<String> for Size {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Size> for String {
+    fn from(Size(bytes): Size) -> Self {
+        let fits = |(_, bits): &&(&str, usize)| bytes.is_multiple_of(1 << bits) && bytes > 0;
+        let (unit, bits) = UNITS.iter().find(fits).unwrap_or(&("", 0));
+        format!("{}{unit}", bytes >> bits)
     }
 }
 

@@ -3,11 +3,18 @@
 mod common;
 
 use common::{User, running, wait_until};
+use lockkeeper_client::{Callbacks, Endpoint, Flags, Options, Request, Session, Update};
+use lockkeeper_core::{Mode, Name};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader, Read, Write},
+    os::{
+        fd::OwnedFd,
+        unix::{net::UnixStream, process::CommandExt},
+    },
     process::{Child, Command, Stdio},
+    sync::mpsc,
     thread,
 };
 
@@ -100,6 +107,96 @@ fn a_command_whose_guardian_is_killed_is_killed() {
     assert!(!running(command));
     // Its session has nobody left to end it: it lasts as long as its lease.
     wait_until(|| server.is_free());
+}
+
+#[test]
+fn a_command_whose_guardian_is_stopped_is_killed() {
+    let server = Server::start(SHORT);
+    let (mut run, guardian, command) = server.hold();
+    kill_process(guardian, Signal::STOP).expect("it runs");
+    assert_eq!(run.wait().expect("it ends").code(), Some(76));
+    assert!(!running(command));
+    kill_process(guardian, Signal::KILL).expect("it is stopped");
+    wait_until(|| server.is_free());
+}
+
+/// What `run` says to a guardian, and a process that waits to become a command.
+struct Candidate {
+    control: UnixStream,
+    allowed: io::PipeReader,
+    guardian: Child,
+    process: Child,
+    /// Closes when the process and `run` have ended.
+    life: Option<OwnedFd>,
+}
+
+impl Candidate {
+    /// Starts a guardian as `run` does, with a session that holds the lock.
+    fn new(server: &Server) -> Self {
+        let endpoint: Endpoint = server.url.parse().expect("an address");
+        let session = Session::open(&endpoint, Options::new("default"), Callbacks).expect("it serves");
+        let scope = vec![(Name::from("a"), Mode::Exclusive)];
+        let request = Request { scope, flags: Flags::default(), nested_in: None, info: None };
+        let (granted, grants) = mpsc::channel();
+        session.request(request, Box::new(move |update| _ = granted.send(update)));
+        assert!(matches!(grants.recv(), Ok(Update::Granted { .. })));
+        let transfer = session.give_away().expect("it has a session");
+        let (mut control, its_control) = UnixStream::pair().expect("a socket");
+        let ((read, write), (allowed, allows)) = (io::pipe().expect("a pipe"), io::pipe().expect("a pipe"));
+        let mut guardian = server.command(&["guard"]);
+        guardian.stdin(OwnedFd::from(its_control)).stdout(OwnedFd::from(read)).stderr(OwnedFd::from(allows));
+        let guardian = guardian.spawn().expect("it starts");
+        writeln!(control, "{}\ngrace 0", transfer.to_line()).expect("it reads");
+        let mut sleep = Command::new("sleep");
+        let process = sleep.arg("1000").process_group(0).spawn().expect("it starts");
+        Self { control, allowed, guardian, process, life: Some(OwnedFd::from(write)) }
+    }
+
+    /// Reads what the guardian reports, up to a line that begins so.
+    fn hear(&self, report: &str) {
+        let mut lines = BufReader::new(&self.control).lines();
+        assert!(lines.any(|line| line.expect("it is there").starts_with(report)), "{report}");
+    }
+
+    fn apply(&mut self) {
+        writeln!(self.control, "command {} true", self.process.id()).expect("it reads");
+    }
+}
+
+impl Drop for Candidate {
+    fn drop(&mut self) {
+        self.life = None;
+        for child in [&mut self.process, &mut self.guardian] {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[test]
+fn a_command_is_executed_if_the_guardian_allows_it() {
+    let server = Server::start(LONG);
+    let mut candidate = Candidate::new(&server);
+    candidate.hear("ready");
+    candidate.apply();
+    assert_eq!(candidate.allowed.read(&mut [0]).expect("a pipe"), 1);
+    assert!(candidate.process.try_wait().expect("a child").is_none());
+}
+
+#[test]
+fn a_command_whose_lock_was_lost_meanwhile_is_not_executed() {
+    let server = Server::start(SHORT);
+    let mut candidate = Candidate::new(&server);
+    candidate.hear("ready");
+    let daemon = Pid::from_raw(server.child.id().try_into().expect("a process")).expect("a process");
+    kill_process(daemon, Signal::STOP).expect("it runs");
+    // `run` is stopped, say, and does not read it.
+    candidate.hear("lost");
+    candidate.apply();
+    assert!(!candidate.process.wait().expect("a child").success());
+    candidate.guardian.kill().expect("it runs");
+    assert_eq!(candidate.allowed.read(&mut [0]).expect("a pipe"), 0);
+    kill_process(daemon, Signal::CONT).expect("it is stopped");
 }
 
 #[test]

@@ -39,3 +39,9 @@ pub use lockkeeper_service::{
 pub use lockkeeper_wire::v2::{Flags, code};
 pub use session::{Options, Session};
 pub use state::View;
+
+/// The time of the clock that leases are counted by. It is the same for all processes of a machine, and runs while the
+/// machine is suspended.
+pub fn now() -> std::time::Duration {
+    std::time::Duration::from_micros(clock::now())
+}

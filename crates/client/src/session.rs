@@ -284,13 +284,19 @@ impl<H: Host> Session<H> {
     }
 
     /// The descriptor on which the life of a local session depends, for a child process to inherit: the session outlives
-    /// this process as long as somebody has it open. None if the session has a lease, or none yet.
+    /// this process as long as somebody has it open. None if the session has a lease, or none yet. Blocks for one answer of
+    /// the server if the descriptor has just come: until it is confirmed, the session has a lease.
     ///
     /// # Errors
     ///
     /// If there are no descriptors left.
     pub fn fifo(&self) -> io::Result<Option<OwnedFd>> {
-        self.shared.lock().fifo.as_ref().map(OwnedFd::try_clone).transpose()
+        if self.shared.lock().is_fifo_unconfirmed() {
+            // The server answers in order: what was confirmed before the question is, or never will be.
+            let _ = self.answer(Question::Query { name: Some(Name::default()), deadlocks: false });
+        }
+        let state = self.shared.lock();
+        state.fifo.as_ref().filter(|_| !state.is_fifo_unconfirmed()).map(OwnedFd::try_clone).transpose()
     }
 
     /// The lease of the session; none if it lives by a descriptor, or there is no session.
@@ -300,8 +306,13 @@ impl<H: Host> Session<H> {
 
     /// For how long locks can be considered held without another word of the server; none if there is no lease.
     pub fn lease_left(&self) -> Option<Duration> {
-        let deadline = self.shared.lock().machine.lease_deadline()?;
-        Some(Duration::from_micros(deadline.saturating_sub(clock::now())))
+        Some(self.lease_deadline()?.saturating_sub(crate::now()))
+    }
+
+    /// Up to when locks can be considered held without another word of the server, by the clock that [`now`](crate::now)
+    /// shows to all processes of the machine; none if there is no lease.
+    pub fn lease_deadline(&self) -> Option<Duration> {
+        self.shared.lock().machine.lease_deadline().map(Duration::from_micros)
     }
 
     /// Gives the session away, with the locks it holds, to another process of this machine, which

@@ -99,6 +99,11 @@ impl<H: Host> State<H> {
         [self.machine.next_wake(), connect_at].into_iter().flatten().min()
     }
 
+    /// Whether the session has a lease although it has a descriptor: the server has not said that it lives by that.
+    pub(crate) fn is_fifo_unconfirmed(&self) -> bool {
+        self.fifo.is_some() && self.machine.ttl().is_some()
+    }
+
     /// Notices that the lease has expired, if it has: also if the session thread has not run for long.
     pub(crate) fn check_lease(&mut self) {
         if self.machine.lease_deadline().is_some() {

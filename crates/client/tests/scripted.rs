@@ -7,10 +7,14 @@ use lockkeeper_wire::{
     frame,
     v2::{Listed, ToClient, ToServer, VERSION},
 };
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::{
     env, fs,
-    io::{Read, Write},
-    os::unix::net::{UnixListener, UnixStream},
+    io::{IoSlice, Read, Write},
+    os::{
+        fd::AsFd,
+        unix::net::{UnixListener, UnixStream},
+    },
     path::PathBuf,
     process,
     sync::mpsc::{self, Receiver},
@@ -153,6 +157,59 @@ fn bytes_that_are_no_message_end_the_connection_and_not_the_session() {
     let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
     let (_, updates) = request(&session, "a");
     assert_eq!(updates.recv_timeout(NEVER), Ok(Update::Granted { token: 7 }));
+    drop(session);
+    server.join().unwrap();
+}
+
+/// Passes a descriptor that ends up as the session's.
+fn pass_fifo(stream: &mut UnixStream) {
+    let (_, writer) = std::io::pipe().unwrap();
+    let mut out = Vec::new();
+    frame::append(&mut out, |out| ToClient::Fifo.encode(out));
+    let fds = [writer.as_fd()];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    assert!(control.push(SendAncillaryMessage::ScmRights(&fds)));
+    assert_eq!(sendmsg(&*stream, &[IoSlice::new(&out)], &mut control, SendFlags::NOSIGNAL), Ok(out.len()));
+}
+
+/// Answers the next question, after what else there is to say.
+fn answer<const N: usize>(stream: &mut UnixStream, before: [ToClient<'_>; N]) {
+    let mut number = 0;
+    let question = |message: &ToServer<'_>| match message {
+        ToServer::Query { rid, .. } => {
+            number = *rid;
+            true
+        }
+        _ => false,
+    };
+    assert!(hear(stream, question));
+    say(stream, before);
+    let (entries, deadlocks) = (Vec::new(), Vec::new());
+    say(stream, [ToClient::Snapshot { rid: number, entries, deadlocks, last_token: 0, more: false }]);
+}
+
+/// A child that inherits it would not keep the session alive: that has a lease, which ends with this process.
+#[test]
+fn a_descriptor_is_inherited_once_the_server_has_confirmed_that_the_session_lives_by_it() {
+    let (script, endpoint) = Script::new("confirmed");
+    let (confirmed, confirms) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let mut stream = script.accept();
+        say(&mut stream, [welcome(false, 0), ToClient::Synced]);
+        pass_fifo(&mut stream);
+        assert!(hear(&mut stream, |message| matches!(message, ToServer::Confirm { .. })));
+        confirmed.send(()).unwrap();
+        answer(&mut stream, []);
+        answer(&mut stream, [ToClient::Confirmed]);
+        assert!(hear(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
+    });
+    let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
+    confirms.recv_timeout(NEVER).unwrap();
+    assert!(session.fifo().unwrap().is_none());
+    assert!(session.fifo().unwrap().is_some());
+    // From now on nobody has to be asked.
+    assert!(session.fifo().unwrap().is_some());
     drop(session);
     server.join().unwrap();
 }

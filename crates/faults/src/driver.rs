@@ -4,10 +4,11 @@ use crate::{
     Nanos,
     check::{self, Facts, Fate, Rule, Violation},
     history::Lines,
+    machine::{Disk, Freezer, PLENTY},
     network::Network,
     now,
     plan::{self, Fault, KINDS, Step},
-    process::{Daemon, Worker},
+    process::{Daemon, Settings, Worker},
     report::Report,
     stage::Stage,
     worker::Orders,
@@ -16,7 +17,7 @@ use lockkeeper_client::{Callbacks, Endpoint, Entry, Options, Session};
 use rustix::process::Signal;
 use std::{
     fmt, fs, io,
-    net::{SocketAddr, TcpListener},
+    net::TcpListener,
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -79,11 +80,13 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let mut faults = [0; KINDS.len()];
     for Step { after, fault } in config.schedule() {
         thread::sleep(after);
+        driver.end_lasting(|until, _| until <= Instant::now())?;
         driver.look_after_all()?;
         driver.note(&fault);
         faults[fault.kind()] += 1;
         driver.inject(fault)?;
     }
+    driver.end_lasting(|_, _| true)?;
     let settled = driver.settle()?;
     driver.leave(settled)?;
     driver.look_for_panics()?;
@@ -107,17 +110,41 @@ struct Driver<'a> {
     /// When the one before ended.
     down: Option<Nanos>,
     workers: Vec<Worker>,
-    /// The daemon's port, and the way of each place among the workers that is on the network.
-    port: Option<SocketAddr>,
+    /// The way of each place among the workers that is on the network.
     networks: Vec<Network>,
     violations: Vec<Violation>,
+    /// How the next daemon is set up.
+    settings: Settings,
+    /// The disk of the daemon's state, if it is to be full.
+    disk: Option<Disk>,
+    /// What lasts while other faults happen: since when, and until when.
+    lasting: Vec<(Nanos, Instant, Lasting)>,
+    /// Cgroups whose processes may still run.
+    thawed: Vec<Freezer>,
 }
+
+/// A fault that lasts while others happen.
+enum Lasting {
+    Full,
+    Scarce,
+    Frozen { process: usize, freezer: Freezer },
+}
+
+/// Descriptors with which a daemon can start, and not look at all its sessions.
+const FEW: u64 = 32;
+
+/// The daemon's disk. Its log reserves some space ahead.
+const DISK: &str = "192m";
 
 impl<'a> Driver<'a> {
     fn start(config: &'a Config) -> io::Result<Self> {
         let stage = Stage::new(&config.dir)?;
         let deeds = Lines::open(&stage.deeds())?;
-        let facts = Facts { ttl: config.ttl, ..Facts::default() };
+        let has = |name| config.kinds.iter().any(|kind| KINDS[*kind] == name);
+        let disk = has("full-disk").then(|| Disk::mount(&stage.state(), DISK)).transpose()?;
+        // Leases may be twice as long.
+        let ttl = if has("settings") { 2 * config.ttl } else { config.ttl };
+        let facts = Facts { ttl, ..Facts::default() };
         let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
         // Free a moment ago, and of this run in all lives of the daemon.
         // Not an address that connections of this machine come from: one could have the port while the daemon is down.
@@ -125,8 +152,23 @@ impl<'a> Driver<'a> {
         let port = (config.network > 0).then(free).transpose()?;
         let network = |_| Network::to(port.expect("somebody is on the network"));
         let networks = (0..config.network).map(network).collect::<io::Result<_>>()?;
-        let mut driver =
-            Self { config, stage, deeds, facts, daemon, down, workers, port, networks, violations };
+        let settings = Settings { ttl: config.ttl, sync: false, listen: port, descriptors: PLENTY };
+        let (lasting, thawed) = (Vec::new(), Vec::new());
+        let mut driver = Self {
+            config,
+            stage,
+            deeds,
+            facts,
+            daemon,
+            down,
+            workers,
+            networks,
+            violations,
+            settings,
+            disk,
+            lasting,
+            thawed,
+        };
         driver.start_daemon()?;
         driver.serving()?;
         for place in 0..config.workers {
@@ -203,6 +245,45 @@ impl<'a> Driver<'a> {
                 self.fate(process).silences.push((from, now()));
                 Ok(())
             }
+            Fault::Change { percent, sync } => {
+                self.kill_daemon()?;
+                (self.settings.ttl, self.settings.sync) = (self.config.ttl * percent / 100, sync);
+                self.start_daemon()
+            }
+            Fault::FullDisk { full } => {
+                if let Some(disk) = &self.disk
+                    && !self.lasting.iter().any(|(_, _, what)| matches!(what, Lasting::Full))
+                {
+                    disk.fill()?;
+                    self.lasts(full, Lasting::Full);
+                }
+                Ok(())
+            }
+            Fault::Descriptors { scarce, fresh } => {
+                if fresh {
+                    self.kill_daemon()?;
+                    self.settings.descriptors = FEW;
+                    self.start_daemon()?;
+                } else if self.settings.descriptors == PLENTY {
+                    self.daemon().limit_descriptors(true)?;
+                }
+                self.lasts(scarce, Lasting::Scarce);
+                Ok(())
+            }
+            Fault::Freeze { worker, frozen } => {
+                let (process, pid) = (self.workers[worker].process, self.workers[worker].pid());
+                let freezer = Freezer::new(&process.to_string());
+                match freezer {
+                    Ok(freezer) => {
+                        freezer.freeze(pid)?;
+                        self.lasts(frozen, Lasting::Frozen { process, freezer });
+                        Ok(())
+                    }
+                    // It is frozen already.
+                    Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+                    Err(error) => Err(error),
+                }
+            }
             Fault::StopDaemon { fresh, stopped } => {
                 if fresh {
                     self.kill_daemon()?;
@@ -221,12 +302,50 @@ impl<'a> Driver<'a> {
         }
     }
 
+    fn lasts(&mut self, pause: Duration, what: Lasting) {
+        self.lasting.push((now(), Instant::now() + pause, what));
+    }
+
+    /// Ends what has lasted long enough, or all.
+    fn end_lasting(&mut self, over: impl Fn(Instant, &Lasting) -> bool) -> io::Result<()> {
+        let (ended, lasting) =
+            std::mem::take(&mut self.lasting).into_iter().partition(|(_, until, what)| over(*until, what));
+        self.lasting = lasting;
+        for (from, _, what) in ended {
+            match what {
+                Lasting::Full => {
+                    self.disk.as_ref().map_or(Ok(()), Disk::clear)?;
+                    self.facts.full.push((from, now()));
+                }
+                Lasting::Scarce => {
+                    if self.settings.descriptors < PLENTY {
+                        // It cannot be given more than it was started with.
+                        self.kill_daemon()?;
+                        self.settings.descriptors = PLENTY;
+                        self.start_daemon()?;
+                    } else {
+                        // It may be another daemon by now.
+                        self.daemon().limit_descriptors(false)?;
+                    }
+                    self.facts.outages.push((from, now()));
+                    self.facts.disturbances.extend([from, now()]);
+                }
+                Lasting::Frozen { process, freezer } => {
+                    freezer.thaw()?;
+                    self.fate(process).stops.push((from, now()));
+                    self.thawed.push(freezer);
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn daemon(&mut self) -> &mut Daemon {
         self.daemon.as_mut().expect("between faults there is a daemon")
     }
 
     fn start_daemon(&mut self) -> io::Result<()> {
-        self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.config.ttl, self.port)?);
+        self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.settings)?);
         self.facts.disturbances.push(now());
         self.facts.outages.extend(self.down.take().map(|since| (since, now())));
         Ok(())
@@ -290,6 +409,9 @@ impl<'a> Driver<'a> {
     }
 
     fn kill_worker(&mut self, worker: usize) -> io::Result<()> {
+        // In some kernels a frozen process does not die.
+        let killed = self.workers[worker].process;
+        self.end_lasting(|_, what| matches!(what, Lasting::Frozen { process, .. } if *process == killed))?;
         let worker = self.workers.remove(worker);
         // Its locks may be another's from now on.
         self.fate(worker.process).killed = Some(now());
@@ -342,7 +464,7 @@ impl<'a> Driver<'a> {
     fn settle(&mut self) -> io::Result<bool> {
         self.note(&"settle");
         self.workers.iter_mut().try_for_each(Worker::settle)?;
-        let deadline = Instant::now() + 2 * self.config.ttl + PROMPT;
+        let deadline = Instant::now() + 2 * self.facts.ttl + PROMPT;
         let left = || deadline.saturating_duration_since(Instant::now());
         let late: Vec<_> = self
             .workers
@@ -378,9 +500,9 @@ impl<'a> Driver<'a> {
             }
         }
         // Sessions on the network, and those that were killed before they had their FIFO, have a lease.
-        thread::sleep(self.config.ttl + Duration::from_millis(200));
+        thread::sleep(self.facts.ttl + Duration::from_millis(200));
         for life in ["last", "next"] {
-            match self.query(2 * self.config.ttl) {
+            match self.query(2 * self.facts.ttl) {
                 Ok(entries) if entries.is_empty() => {}
                 Ok(entries) => {
                     let shown: Vec<_> = entries.iter().map(show).collect();

@@ -12,6 +12,7 @@
 pub mod check;
 pub mod driver;
 pub mod history;
+pub mod machine;
 mod network;
 pub mod plan;
 pub mod process;

@@ -3,6 +3,7 @@
 use clap::{Parser, Subcommand};
 use lockkeeper_faults::{
     driver::{self, Config, Mutation},
+    machine,
     plan::KINDS,
     process, worker,
 };
@@ -23,7 +24,8 @@ and in the end reads what the workers have seen. It exits with 0 if all was well
 says which: then the histories are kept, and where they are is printed.
 
 The kinds of faults: kill-daemon, end-daemon, kill-in-start, kill-in-end, kill-worker, kill-both, stop-worker,
-stop-across, cut, cut-stopped, stop-daemon; with --network, silence.
+stop-across, cut, cut-stopped, stop-daemon, settings, full-disk, descriptors, freeze; with --network, silence. What the
+machine does not allow is left out, and named.
 
 To see that the check notices:
   lockkeeper-faults --mutate forgetful        a daemon that has been killed forgets who had sessions
@@ -120,8 +122,13 @@ fn run(args: Run) -> io::Result<bool> {
     let seed = args.seed.unwrap_or_else(clock);
     println!("seed {seed}");
     let worker = env::current_exe()?;
+    let not_allowed = machine::not_allowed();
+    for (kind, why) in &not_allowed {
+        println!("SKIPPED {kind}: {why}");
+    }
+    let allowed = |kind: &usize| !not_allowed.iter().any(|(name, _)| KINDS[*kind] == *name);
     let wanted = |kind: &usize| match args.only.is_empty() {
-        true => args.network > 0 || KINDS[*kind] != "silence",
+        true => allowed(kind) && (args.network > 0 || KINDS[*kind] != "silence"),
         false => args.only.iter().any(|only| only == KINDS[*kind]),
     };
     let kinds: Vec<_> = (0..KINDS.len()).filter(wanted).collect();

@@ -91,10 +91,36 @@ pub enum Fault {
         /// For how long.
         silent: Duration,
     },
+    /// The daemon is killed, and the next one has other settings.
+    Change {
+        /// Its lease, in percent of the ordinary one.
+        percent: u32,
+        /// Whether it syncs its log.
+        sync: bool,
+    },
+    /// The daemon's disk is full for a while, in which other faults happen.
+    FullDisk {
+        /// For how long.
+        full: Duration,
+    },
+    /// The daemon has no descriptor left for a while, in which other faults happen.
+    Descriptors {
+        /// For how long.
+        scarce: Duration,
+        /// Whether it is killed before, and the next one has too few from its start.
+        fresh: bool,
+    },
+    /// A worker is in a frozen cgroup for a while, in which other faults happen.
+    Freeze {
+        /// Which.
+        worker: usize,
+        /// For how long.
+        frozen: Duration,
+    },
 }
 
 /// Every kind of fault, by the name it goes by.
-pub const KINDS: [&str; 12] = [
+pub const KINDS: [&str; 16] = [
     "kill-daemon",
     "end-daemon",
     "kill-in-start",
@@ -107,6 +133,10 @@ pub const KINDS: [&str; 12] = [
     "cut-stopped",
     "stop-daemon",
     "silence",
+    "settings",
+    "full-disk",
+    "descriptors",
+    "freeze",
 ];
 
 impl Fault {
@@ -125,6 +155,10 @@ impl Fault {
             Self::CutStopped { .. } => 9,
             Self::StopDaemon { .. } => 10,
             Self::Silence { .. } => 11,
+            Self::Change { .. } => 12,
+            Self::FullDisk { .. } => 13,
+            Self::Descriptors { .. } => 14,
+            Self::Freeze { .. } => 15,
         }
     }
 
@@ -162,6 +196,10 @@ impl Fault {
                     _ => ttl * rng.u32(..100) / 100,
                 },
             },
+            12 => Self::Change { percent: [50, 75, 100, 150, 200][rng.usize(..5)], sync: rng.bool() },
+            13 => Self::FullDisk { full: between(rng, 0, 400) },
+            14 => Self::Descriptors { scarce: between(rng, 0, 400), fresh: rng.bool() },
+            15 => Self::Freeze { worker, frozen: between(rng, 0, 300) },
             _ => match rng.u8(..40) {
                 0 => Self::StopDaemon { fresh: true, stopped: ttl + between(rng, 0, 200) },
                 _ => Self::StopDaemon { fresh: rng.bool(), stopped: between(rng, 0, 60) },

@@ -1,6 +1,6 @@
 //! The processes of a run: the daemon and the workers. They end when what stands for them is dropped, whatever happens.
 
-use crate::{stage::Stage, worker::Orders};
+use crate::{machine, stage::Stage, worker::Orders};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::{
     env,
@@ -36,6 +36,19 @@ impl Drop for Own {
     }
 }
 
+/// How a daemon is set up.
+#[derive(Clone, Copy, Debug)]
+pub struct Settings {
+    /// The lease.
+    pub ttl: Duration,
+    /// Whether it syncs its log.
+    pub sync: bool,
+    /// The address for clients on the network.
+    pub listen: Option<SocketAddr>,
+    /// How many descriptors it may have.
+    pub descriptors: u64,
+}
+
 /// A daemon.
 pub struct Daemon {
     own: Own,
@@ -50,16 +63,16 @@ impl Daemon {
     /// # Errors
     ///
     /// If the program cannot be started.
-    pub fn start(
-        program: &Path,
-        stage: &Stage,
-        ttl: Duration,
-        listen: Option<SocketAddr>,
-    ) -> io::Result<Self> {
-        let mut command = Command::new(program);
+    pub fn start(program: &Path, stage: &Stage, settings: Settings) -> io::Result<Self> {
+        let Settings { ttl, sync, listen, descriptors } = settings;
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={descriptors}:{descriptors}")).arg(program);
         command.arg("serve").arg("--socket").arg(stage.socket()).arg("--state-dir").arg(stage.state());
         command.args(["--ttl", &format!("{}ms", ttl.as_millis())]);
         command.args(listen.iter().flat_map(|address| ["--listen".into(), address.to_string()]));
+        if sync {
+            command.arg("--sync");
+        }
         // Should this process be killed, it leaves when the workers have.
         command.args(["--idle", "30s"]);
         command.env("NO_COLOR", "1").env("LOCKKEEPER_LOG", "info").env("RUST_BACKTRACE", "0");
@@ -86,6 +99,11 @@ impl Daemon {
             self.served = self.serving.recv_timeout(patience).is_ok();
         }
         self.served
+    }
+
+    /// Leaves it no descriptor beyond those it has; or as many as it wants.
+    pub(crate) fn limit_descriptors(&self, limited: bool) -> io::Result<()> {
+        machine::limit_descriptors(self.own.pid(), limited)
     }
 
     /// Whether it has ended of its own accord, and how.
@@ -163,6 +181,10 @@ impl Worker {
 
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
         self.own.signal(signal)
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.own.0.id()
     }
 
     /// Kills it.

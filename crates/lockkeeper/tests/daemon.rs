@@ -110,8 +110,7 @@ mod connecting {
             listen.keys = Some(file("keys.json", &keys));
         });
         drop(daemon.connect());
-        let permit =
-            Permit { buckets: vec!["default".into()], steal: false, force_release: false, inspect: false };
+        let permit = Permit { buckets: vec!["default".into()], ..Permit::default() };
         let token = sign(&keys, permit, Duration::from_secs(60)).unwrap();
         let url = format!("wss://localhost:{}", daemon.address().port());
         let connects = |ca: &PathBuf, token: &str| {
@@ -540,6 +539,7 @@ mod parts {
             ttl_bounds: (Duration::from_secs(1), Duration::from_secs(60)),
             idle: Some(Duration::from_millis(100)),
             limits: Default::default(),
+            bytes: lockkeeper_server::Bytes::default(),
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let local = tokio::task::LocalSet::new();

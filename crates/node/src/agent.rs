@@ -23,6 +23,8 @@ pub struct Agent {
 
 pub(crate) struct Inner {
     pub(crate) mailbox: Address,
+    /// Which of [`State::managers`] it is an agent of.
+    pub(crate) manager: usize,
     pub(crate) client: ClientId,
     /// The requests of this thread by slot. A slot is used again only after its request has ended and the thread knows.
     pub(crate) slots: RefCell<Vec<RequestId>>,
@@ -52,20 +54,27 @@ pub(crate) fn at_thread_exit(end: impl Fn() + 'static) {
 #[napi]
 impl Agent {
     /// The caller keeps the array `numbers` for as long as the agent. `on_mail` is called in a task when there are
-    /// letters.
+    /// letters. With `own_manager`, it is the only agent of a lock manager of its own.
     #[napi(constructor)]
-    pub fn new(env: Env, mut numbers: Float64ArraySlice<'_>, on_mail: Function<'_, (), ()>) -> Result<Self> {
+    pub fn new(
+        env: Env,
+        mut numbers: Float64ArraySlice<'_>,
+        on_mail: Function<'_, (), ()>,
+        own_manager: bool,
+    ) -> Result<Self> {
         let bell = bell(&env, &on_mail)?;
         // SAFETY: nothing else reads or writes the array during this call.
         let numbers = Numbers::new(unsafe { numbers.as_mut() });
         let mut state = State::lock();
-        let client = state.manager.client().map_err(|limit| Error::from_reason(limit.to_string()))?;
+        let manager = if own_manager { state.new_manager() } else { 0 };
+        let client =
+            state.managers[manager].client().map_err(|limit| Error::from_reason(limit.to_string()))?;
         let mailbox = state.open(bell);
         drop(state);
-        let inner =
-            Rc::new(Inner { mailbox, client, slots: RefCell::default(), numbers, last: RefCell::default() });
+        let (slots, last) = (RefCell::default(), RefCell::default());
+        let inner = Rc::new(Inner { mailbox, manager, client, slots, numbers, last });
         env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
-        at_thread_exit(move || _ = State::lock().close(mailbox, client));
+        at_thread_exit(move || _ = State::lock().close(mailbox, manager, client));
         Ok(Self { inner })
     }
 
@@ -107,8 +116,8 @@ impl Agent {
     pub fn abort(&self, slot: u32) -> u32 {
         let Some(request) = self.inner.slots.borrow().get(slot as usize).copied() else { return 0 };
         let mut state = State::lock();
-        let State { manager, effects, .. } = &mut *state;
-        let aborted = manager.abort(request, effects);
+        let State { managers, effects, .. } = &mut *state;
+        let aborted = managers[self.inner.manager].abort(request, effects);
         let aborted = if aborted { answer::ABORTED } else { 0 };
         aborted | self.inner.post(&mut state)
     }
@@ -118,26 +127,27 @@ impl Agent {
     pub fn force_release(&self, env: Env, name: JsString<'_>) -> Result<u32> {
         let name = names::name(&env, &name)?;
         let mut state = State::lock();
-        let State { manager, effects, .. } = &mut *state;
-        manager.force_release(&name, effects);
+        let State { managers, effects, .. } = &mut *state;
+        managers[self.inner.manager].force_release(&name, effects);
         Ok(self.inner.post(&mut state))
     }
 
     #[napi]
     pub fn query(&self) -> Snapshot {
-        report::query(&State::lock())
+        report::query(&State::lock().managers[self.inner.manager])
     }
 
     #[napi]
     pub fn inspect(&self) -> Inspection {
-        report::inspect(&State::lock())
+        let state = State::lock();
+        report::inspect(&state.managers[self.inner.manager], state.now())
     }
 
     /// The deadlock that a waiting request is part of.
     #[napi]
     pub fn deadlock(&self, slot: u32) -> Option<Deadlock> {
         let request = self.inner.slots.borrow().get(slot as usize).copied()?;
-        State::lock().manager.deadlock(request).as_ref().map(report::deadlock)
+        State::lock().managers[self.inner.manager].deadlock(request).as_ref().map(report::deadlock)
     }
 }
 
@@ -159,8 +169,8 @@ impl Inner {
         };
         let ticket = Ticket { mailbox: self.mailbox.place, slot, queued_at: 0, info };
         let mut state = State::lock();
-        let State { manager, effects, .. } = &mut *state;
-        let outcome = manager.request(self.client, scope, options, ticket, effects)?;
+        let State { managers, effects, .. } = &mut *state;
+        let outcome = managers[self.manager].request(self.client, scope, options, ticket, effects)?;
         let (mut answer, token) = match outcome {
             Outcome::Granted { request, token } => {
                 self.note(slot, request);
@@ -168,7 +178,7 @@ impl Inner {
             }
             Outcome::Queued { request } => {
                 self.note(slot, request);
-                state.queued(request);
+                state.queued(self.manager, request);
                 (answer::QUEUED, 0)
             }
             Outcome::Unavailable => (answer::UNAVAILABLE, 0),
@@ -183,7 +193,7 @@ impl Inner {
 
     /// Delivers the effects of a command. [`answer::MAIL`] if some are the caller's own.
     fn post(&self, state: &mut State) -> u32 {
-        if state.deliver(Some(self.mailbox.place)) { answer::MAIL } else { 0 }
+        if state.deliver(self.manager, Some(self.mailbox.place)) { answer::MAIL } else { 0 }
     }
 
     /// Slots are handed out densely.
@@ -197,7 +207,7 @@ impl Inner {
 
     /// At the environment's end: no code of this thread runs any more.
     fn end(&self) {
-        let bell = State::lock().close(self.mailbox, self.client);
+        let bell = State::lock().close(self.mailbox, self.manager, self.client);
         bell.into_iter().for_each(Bell::release);
     }
 }

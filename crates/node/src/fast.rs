@@ -212,9 +212,9 @@ impl Inner {
         self.numbers.put(0, 0.0, 0);
         let Some(request) = self.slots.borrow().get(slot as usize).copied() else { return };
         let mut state = State::lock();
-        let State { manager, effects, .. } = &mut *state;
-        let released = manager.release(request, effects).is_some();
-        if released && effects.is_empty() || !state.deliver(Some(self.mailbox.place)) {
+        let State { managers, effects, .. } = &mut *state;
+        let released = managers[self.manager].release(request, effects).is_some();
+        if released && effects.is_empty() || !state.deliver(self.manager, Some(self.mailbox.place)) {
             return;
         }
         let letters = state.letters(self.mailbox.place);

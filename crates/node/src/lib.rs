@@ -1,5 +1,5 @@
 //! The lock manager of this process, for JavaScript: one [`Manager`](lockkeeper_core::Manager) behind one mutex,
-//! shared by all threads that load the addon, and an `agent` for each of them.
+//! shared by all threads that load the addon, and an `agent` for each of them; and one for each `createLocks()`.
 //!
 //! A request takes this path: `packages/lockkeeper` converts the arguments and picks a *slot*, a small number by which
 //! the thread's own table of requests goes; `fast` reads the name and runs the engine inside the call; the
@@ -28,4 +28,4 @@ mod state;
 /// The number of the interface between this addon and its TypeScript: two copies of the package share one addon
 /// only if both were made for it.
 #[napi_derive::napi]
-pub const ABI: u32 = 2;
+pub const ABI: u32 = 3;

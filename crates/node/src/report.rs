@@ -2,9 +2,9 @@
 
 use crate::{
     names::{self, Text},
-    state::State,
+    state::Ticket,
 };
-use lockkeeper_core::{ClientId, Mode, Name, WaitsFor};
+use lockkeeper_core::{ClientId, Manager, Mode, Name, WaitsFor};
 use napi::{
     Either,
     bindgen_prelude::{BigInt, Uint32Array, Utf16String},
@@ -26,10 +26,10 @@ pub struct Snapshot {
     pub clients: Vec<String>,
 }
 
-pub(crate) fn query(state: &State) -> Snapshot {
+pub(crate) fn query(manager: &Manager<Ticket>) -> Snapshot {
     let (mut held, mut pending) = (Entries::default(), Entries::default());
     let mut clients: Vec<ClientId> = Vec::new();
-    for live in state.manager.requests() {
+    for live in manager.requests() {
         let client = match clients.iter().rposition(|&known| known == live.client()) {
             Some(index) => index,
             None => {
@@ -107,10 +107,9 @@ pub struct Step {
     pub waits_for: Option<JsText>,
 }
 
-pub(crate) fn inspect(state: &State) -> Inspection {
-    let now = state.now();
+pub(crate) fn inspect(manager: &Manager<Ticket>, now: u64) -> Inspection {
     let (mut held, mut pending) = (Vec::new(), Vec::new());
-    for live in state.manager.requests() {
+    for live in manager.requests() {
         let token = live.token();
         let list = if token.is_some() { &mut held } else { &mut pending };
         let ticket = live.data();
@@ -127,7 +126,7 @@ pub(crate) fn inspect(state: &State) -> Inspection {
             stole: live.stole(),
         });
     }
-    let deadlocks = state.manager.deadlocks().iter().map(deadlock).collect();
+    let deadlocks = manager.deadlocks().iter().map(deadlock).collect();
     Inspection { held, pending, deadlocks }
 }
 

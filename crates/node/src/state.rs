@@ -1,4 +1,4 @@
-//! The one lock manager of the process, and a mailbox for each agent.
+//! The lock manager of the process, those of `createLocks()`, and a mailbox for each agent.
 
 use lockkeeper_core::{Cause, ClientId, Effect, Manager, RequestId};
 use napi::bindgen_prelude::sys;
@@ -11,7 +11,7 @@ use std::{
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
     Mutex::new(State {
-        manager: Manager::default(),
+        managers: vec![Manager::default()],
         mailboxes: Vec::new(),
         opened: 0,
         effects: Vec::new(),
@@ -22,7 +22,9 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
 });
 
 pub(crate) struct State {
-    pub(crate) manager: Manager<Ticket>,
+    /// The first is that of the process; the others are `createLocks()`'s, each of one agent. They are as small as they are
+    /// empty, and stay.
+    pub(crate) managers: Vec<Manager<Ticket>>,
     /// By [`Ticket::mailbox`]. A place is free again once its agent has ended, and all its requests with it.
     mailboxes: Vec<Option<Mailbox>>,
     /// How many mailboxes there have been.
@@ -110,6 +112,12 @@ impl State {
         u64::try_from(self.began.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
+    /// A manager that shares nothing with the others.
+    pub(crate) fn new_manager(&mut self) -> usize {
+        self.managers.push(Manager::default());
+        self.managers.len() - 1
+    }
+
     /// Gives a new agent its mailbox.
     pub(crate) fn open(&mut self, bell: Bell) -> Address {
         self.opened += 1;
@@ -140,19 +148,19 @@ impl State {
     }
 
     /// Ends an agent (§2.6), once. Returns its bell, for a thread that can still take it down.
-    pub(crate) fn close(&mut self, address: Address, client: ClientId) -> Option<Bell> {
+    pub(crate) fn close(&mut self, address: Address, manager: usize, client: ClientId) -> Option<Bell> {
         let bell = self.shut(address)?;
-        self.manager.client_gone(client, &mut self.effects);
-        self.deliver(None);
+        self.managers[manager].client_gone(client, &mut self.effects);
+        self.deliver(manager, None);
         Some(bell)
     }
 
-    /// Puts the effects of a command into the mailboxes of those concerned, and rings where they do not call
+    /// Puts the effects of a command to one manager into the mailboxes of those concerned, and rings where they do not call
     /// themselves. Whether the caller has letters.
-    pub(crate) fn deliver(&mut self, caller: Option<u32>) -> bool {
+    pub(crate) fn deliver(&mut self, manager: usize, caller: Option<u32>) -> bool {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
-            let Some((place, letter)) = self.letter(&effect) else { continue };
+            let Some((place, letter)) = self.letter(manager, &effect) else { continue };
             let Some(mailbox) = &mut self.mailboxes[place as usize] else { continue };
             mailbox.letters.push_back(letter);
             if Some(place) != caller {
@@ -182,10 +190,10 @@ impl State {
     }
 
     /// To whom an effect is told, and what. A request that its own agent aborted is known to be gone.
-    fn letter(&self, effect: &Effect<Ticket>) -> Option<(u32, Letter)> {
+    fn letter(&self, manager: usize, effect: &Effect<Ticket>) -> Option<(u32, Letter)> {
         match effect {
             Effect::Granted { request, token } => {
-                let ticket = self.manager.get(*request)?.data();
+                let ticket = self.managers[manager].get(*request)?.data();
                 Some((ticket.mailbox, Letter::Granted { slot: ticket.slot, token: token.get() }))
             }
             Effect::Aborted { .. } => None,
@@ -196,9 +204,9 @@ impl State {
     }
 
     /// Notes that a request has begun to wait.
-    pub(crate) fn queued(&mut self, request: RequestId) {
+    pub(crate) fn queued(&mut self, manager: usize, request: RequestId) {
         let now = self.now();
-        if let Some(ticket) = self.manager.data_mut(request) {
+        if let Some(ticket) = self.managers[manager].data_mut(request) {
             ticket.queued_at = now;
         }
     }

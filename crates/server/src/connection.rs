@@ -26,6 +26,9 @@ const READ: usize = 16 << 10;
 /// Bytes of its buffer that an idle connection keeps.
 const KEPT: usize = 4 << 10;
 
+/// The longest message before Hello is done.
+const HELLO: usize = 8 << 10;
+
 /// While so many bytes wait for a client, it is not read.
 const HIGH_WATER: usize = 256 << 10;
 
@@ -59,6 +62,8 @@ struct Connection<S> {
     more: bool,
     /// How to find messages in it, if not by their lengths.
     frames: Option<Frames>,
+    /// It has sent Hello, and may send long messages.
+    greeted: bool,
     /// The server's work at which it is the others' turn.
     turn_ends: u64,
 }
@@ -74,12 +79,24 @@ pub(crate) async fn run<S: Transport>(
 ) {
     let (framing, frames) = match origin {
         Origin::Local => (Framing::Lengths, None),
-        Origin::Network => (Framing::WebSocket, Some(Frames::new(true, frame::MAX))),
+        Origin::Network => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
     };
     let id = daemon.borrow_mut().connect(origin, framing);
     let more = !input.is_empty();
-    let mut connection =
-        Connection { stream, id, origin, subject, daemon, handshake, input, more, frames, turn_ends: 0 };
+    let (greeted, turn_ends) = (false, 0);
+    let mut connection = Connection {
+        stream,
+        id,
+        origin,
+        subject,
+        daemon,
+        handshake,
+        input,
+        more,
+        frames,
+        greeted,
+        turn_ends,
+    };
     let closed = poll_fn(|context| connection.poll(context)).await;
     connection.daemon.borrow_mut().disconnect(id);
     if closed.is_ok() {
@@ -174,15 +191,19 @@ impl<S: Transport> Connection<S> {
             let rest = &mut input[done..];
             let first = match &mut frames {
                 Some(frames) => frames.first(rest).map_err(|error| error.to_string()),
-                None => match frame::first(rest, frame::MAX) {
+                None => match frame::first(rest, if self.greeted { frame::MAX } else { HELLO }) {
                     Ok(first) => Ok(first.map(|(message, length)| (Said::Message(message), length))),
                     Err(error) => Err(error.to_string()),
                 },
             };
             match first {
                 Ok(Some((said, length))) => {
+                    let greeted = self.greeted;
                     self.on_frame(said);
                     done += length;
+                    if self.greeted && !greeted && frames.is_some() {
+                        frames = Some(Frames::new(true, frame::MAX));
+                    }
                 }
                 Ok(None) => break,
                 Err(why) => self.daemon.borrow_mut().reject(self.id, code::MALFORMED, &why),
@@ -205,6 +226,7 @@ impl<S: Transport> Connection<S> {
                 {
                     daemon.hello(self.id, message, self.origin, &self.subject);
                     self.handshake = None;
+                    self.greeted = true;
                 }
                 Ok(message) => daemon.message(self.id, message, bytes.len()),
                 Err(error) => daemon.reject(self.id, code::MALFORMED, &error.to_string()),

@@ -54,9 +54,6 @@ const RESERVE: u64 = 4 << 20;
 
 const SEGMENT: u64 = 64 << 20;
 
-/// After the deadline of a lease, for how long connections are read once more.
-const READ_FIRST: Duration = Duration::from_millis(10);
-
 pub(crate) struct Daemon {
     server: Server,
     log: Option<Log>,
@@ -75,10 +72,10 @@ pub(crate) struct Daemon {
     descriptors: HashMap<ConnectionId, OwnedFd>,
     /// Who may do what on the network. Without keys, everybody may do everything.
     pub(crate) keys: Option<Keys>,
-    /// What other users of this machine may do.
-    pub(crate) allow: Vec<Allow>,
     /// The tokens of connections on the network, with the bucket that each is used for.
     tokens: HashMap<ConnectionId, (Box<str>, Box<str>)>,
+    /// What other users of this machine may do.
+    pub(crate) allow: Vec<Allow>,
     pub(crate) spin: Rc<Spin>,
     signals: Rc<Signals>,
     ttl: Ttl,
@@ -153,6 +150,7 @@ impl Daemon {
             limits: config.limits,
             sessions: config.limits.clients as usize,
             buckets: BUCKETS,
+            bytes: config.bytes,
             backlog: BACKLOG,
             hash: hash_secret,
         };
@@ -178,8 +176,8 @@ impl Daemon {
             wakers: HashMap::new(),
             descriptors: HashMap::new(),
             keys: None,
-            allow: Vec::new(),
             tokens: HashMap::new(),
+            allow: Vec::new(),
             spin: Rc::new(Spin::new()),
             signals: Rc::default(),
             ttl,
@@ -264,10 +262,8 @@ impl Daemon {
         let bearer = match (&self.keys, origin) {
             (Some(keys), Origin::Network) => keys.check(token, bucket),
             (None, Origin::Network) => Ok(Bearer { rights: Rights::ALL, subject: None }),
-            (_, Origin::Local) => {
-                let rights = users::rights(&self.allow, subject.user, bucket);
-                rights.map(|rights| Bearer { rights, subject: None })
-            }
+            (_, Origin::Local) => users::rights(&self.allow, subject.user, bucket)
+                .map(|rights| Bearer { rights, subject: None }),
         };
         let Bearer { rights, subject: name } = match bearer {
             Ok(bearer) => bearer,
@@ -615,7 +611,7 @@ impl Daemon {
         self.signals.lazy.notify_one();
     }
 
-    /// Ends sessions whose lease has expired at that time, by which every connection was read.
+    /// Ends sessions whose lease has expired at that time.
     fn expire(&mut self, now: Micros) {
         if self.make_room(RECORD) {
             self.server.set_wall(clock::wall());
@@ -740,10 +736,9 @@ async fn watch_leases(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
             }
             continue;
         }
-        // After a stall there may be messages that came in time.
-        let now = clock::now();
-        tokio::time::sleep(READ_FIRST).await;
-        daemon.borrow_mut().expire(now);
+        daemon.borrow_mut().expire(clock::now());
+        // The deadline stays if the daemon has failed: the task that ends it has to get a turn.
+        tokio::task::yield_now().await;
     }
 }
 

@@ -8,7 +8,7 @@ use std::{cell::RefCell, io};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes and number of the headers that are listened to.
-const HEAD: usize = 16 << 10;
+const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
 
 /// Answers a request. If it was for a WebSocket, and has one now: what was read after it.

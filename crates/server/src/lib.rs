@@ -29,6 +29,7 @@ pub use auth::{Permit, new_keys, sign};
 pub use clock::boot_id;
 pub use listen::remembered_state_dir;
 pub use lockkeeper_log as log;
+pub use lockkeeper_service::Bytes;
 pub use lockkeeper_wire::v2::code;
 pub use users::Allow;
 
@@ -74,6 +75,8 @@ pub struct Config {
     pub idle: Option<Duration>,
     /// What each bucket takes on.
     pub limits: Limits,
+    /// How much memory clients may take.
+    pub bytes: Bytes,
 }
 
 /// A TCP port, and who may do what there.

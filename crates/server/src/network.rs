@@ -12,9 +12,9 @@ use crate::{
 use lockkeeper_service::Origin;
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::Path,
     rc::Rc,
     sync::Arc,
@@ -37,8 +37,10 @@ use tokio_rustls::{
 /// How long it may take from the connection to the hello.
 const HELLO: Duration = Duration::from_secs(10);
 
-/// Pending handshakes at a time. One more, and the oldest is closed.
+/// Pending handshakes at a time, in all and of one address. One more, and the least advanced is closed; of those, the
+/// oldest.
 const HANDSHAKES: usize = 1_000;
+const HANDSHAKES_PER_ADDRESS: usize = 500;
 
 pub(crate) struct Network {
     listener: TcpListener,
@@ -96,27 +98,32 @@ impl Network {
         // Messages are short, and somebody waits for each.
         let _ = stream.set_nodelay(true);
         let (network, daemon) = (Rc::clone(self), Rc::clone(daemon));
+        let Ok(address) = stream.peer_addr().map(|address| address.ip()) else { return };
         let mut handshakes = self.handshakes.borrow_mut();
         handshakes.last += 1;
         let number = handshakes.last;
         let handshake = PendingHandshake { number, handshakes: Rc::clone(&self.handshakes) };
-        let subject = stream.peer_addr().map(|address| address.ip().to_string()).unwrap_or_default();
+        let subject = address.to_string();
         let task = tokio::task::spawn_local(async move {
             let tls = network.tls.borrow().clone();
             let _ = match tls {
                 Some(tls) => match tls.accept(stream).await {
-                    Ok(stream) => network.serve(stream, subject, daemon, handshake).await,
+                    Ok(stream) => {
+                        handshake.advance(Stage::Secured);
+                        network.serve(stream, subject, daemon, handshake).await
+                    }
                     Err(error) => Err(error),
                 },
                 None => network.serve(stream, subject, daemon, handshake).await,
             };
         });
-        handshakes.waiting.insert(number, (Instant::now() + HELLO, task.abort_handle()));
-        if handshakes.waiting.len() > HANDSHAKES
-            && let Some((_, (_, oldest))) = handshakes.waiting.pop_first()
-        {
-            oldest.abort();
-        }
+        let pending = Pending {
+            until: Instant::now() + HELLO,
+            stage: Stage::Connected,
+            address,
+            task: task.abort_handle(),
+        };
+        handshakes.insert(number, pending);
         self.first.notify_one();
     }
 
@@ -128,6 +135,7 @@ impl Network {
         handshake: PendingHandshake,
     ) -> io::Result<()> {
         if let Some(input) = http::greet(&mut stream, &self.listen.origins, &daemon).await? {
+            handshake.advance(Stage::Upgraded);
             let subject = Subject { words: subject, user: None };
             let run = connection::run(stream, input, Origin::Network, subject, daemon, Some(handshake));
             run.await;
@@ -138,27 +146,80 @@ impl Network {
     /// Sends away those who have had their time.
     pub(crate) async fn time_out_handshakes(&self) {
         loop {
-            let first = self.handshakes.borrow().waiting.values().next().map(|(until, _)| *until);
+            let first = self.handshakes.borrow().waiting.values().next().map(|pending| pending.until);
             match first {
                 Some(until) => tokio::time::sleep_until(until.into()).await,
                 None => self.first.notified().await,
             }
-            let waiting = &mut self.handshakes.borrow_mut().waiting;
-            while let Some(entry) = waiting.first_entry()
-                && entry.get().0 <= Instant::now()
+            let mut handshakes = self.handshakes.borrow_mut();
+            while let Some((&number, _)) =
+                handshakes.waiting.first_key_value().filter(|(_, pending)| pending.until <= Instant::now())
             {
-                entry.remove().1.abort();
+                handshakes.close(number);
             }
         }
     }
 }
 
-/// Those who have connected and not said hello: by their number, which is the order of their coming, until when each
-/// has, and what ends it.
+/// How far a handshake has come.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    Connected,
+    Secured,
+    Upgraded,
+}
+
+struct Pending {
+    until: Instant,
+    stage: Stage,
+    address: IpAddr,
+    task: AbortHandle,
+}
+
+/// Those who have connected and not said hello, by their number, which is the order of their coming.
 #[derive(Default)]
 struct Handshakes {
-    waiting: BTreeMap<u64, (Instant, AbortHandle)>,
+    waiting: BTreeMap<u64, Pending>,
+    /// The same by stage and number: in all, and of each address.
+    order: BTreeSet<(Stage, u64)>,
+    by_address: HashMap<IpAddr, BTreeSet<(Stage, u64)>>,
     last: u64,
+}
+
+impl Handshakes {
+    fn insert(&mut self, number: u64, pending: Pending) {
+        let place = (pending.stage, number);
+        let of_address = self.by_address.entry(pending.address).or_default();
+        of_address.insert(place);
+        self.order.insert(place);
+        self.waiting.insert(number, pending);
+        let crowded = match of_address.len() > HANDSHAKES_PER_ADDRESS {
+            true => of_address.first(),
+            false => self.order.first().filter(|_| self.order.len() > HANDSHAKES),
+        };
+        if let Some(&(_, number)) = crowded {
+            self.close(number);
+        }
+    }
+
+    fn remove(&mut self, number: u64) -> Option<Pending> {
+        let pending = self.waiting.remove(&number)?;
+        let place = (pending.stage, number);
+        self.order.remove(&place);
+        if let Some(of_address) = self.by_address.get_mut(&pending.address) {
+            of_address.remove(&place);
+            if of_address.is_empty() {
+                self.by_address.remove(&pending.address);
+            }
+        }
+        Some(pending)
+    }
+
+    fn close(&mut self, number: u64) {
+        if let Some(pending) = self.remove(number) {
+            pending.task.abort();
+        }
+    }
 }
 
 /// Leaves the handshake set on drop.
@@ -167,9 +228,18 @@ pub(crate) struct PendingHandshake {
     handshakes: Rc<RefCell<Handshakes>>,
 }
 
+impl PendingHandshake {
+    fn advance(&self, stage: Stage) {
+        let mut handshakes = self.handshakes.borrow_mut();
+        if let Some(pending) = handshakes.remove(self.number) {
+            handshakes.insert(self.number, Pending { stage, ..pending });
+        }
+    }
+}
+
 impl Drop for PendingHandshake {
     fn drop(&mut self) {
-        self.handshakes.borrow_mut().waiting.remove(&self.number);
+        self.handshakes.borrow_mut().remove(self.number);
     }
 }
 

@@ -35,7 +35,7 @@ pub use outbox::Framing;
 pub use record::{EndReason, Fifo, Origin, Record, SecretHash};
 pub use sabotage::{Rule, sabotage};
 pub use server::{
-    Access, Action, ConnectionId, Counts, Fresh, Hello, Histogram, Refusal, Rights, Round, Server,
+    Access, Action, Bytes, ConnectionId, Counts, Fresh, Hello, Histogram, Refusal, Rights, Round, Server,
     ServerConfig, Ttl,
 };
 pub use session::{

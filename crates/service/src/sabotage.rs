@@ -54,6 +54,10 @@ pub enum Rule {
     ResendInOrder,
     /// What is listed and not wanted is released.
     ReleaseUnwanted,
+    /// A session that was given away has a lease, not a FIFO that closes with the process that took it.
+    AdoptedHasLease,
+    /// A session's FIFO is removed once the session's end is committed.
+    RemoveFifoAfterCommit,
 }
 
 #[cfg(feature = "sabotage")]

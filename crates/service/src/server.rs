@@ -4,8 +4,7 @@
 //!
 //! * a connection: [`connect`](Server::connect), [`hello`](Server::hello), [`message`](Server::message),
 //!   [`disconnect`](Server::disconnect);
-//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake). A driver reads every connection
-//!   that has something to read before it does: a server that was stalled must not take its clients for silent;
+//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake);
 //! * the log: [`take_round`](Server::take_round), [`round_done`](Server::round_done);
 //! * output: [`next_ready`](Server::next_ready), [`output`](Server::output), [`sent`](Server::sent),
 //!   [`is_closing`](Server::is_closing), and [`next_action`](Server::next_action) for what only the driver can do.
@@ -25,7 +24,7 @@ use crate::{
     codec::Damaged,
     outbox::{Framing, Outbox},
     record::{EndReason, Fifo, Origin, Record, SecretHash},
-    state::{Effect, LEVEL, SessionId, State, put_batch_head},
+    state::{Effect, LEVEL, SessionId, State, put_batch_head, request_bytes},
 };
 use lockkeeper_core::{Cause, Limits, Mode, Options, RequestError, validate};
 use lockkeeper_wire::v2::{EndFlags, Flags, NestedIn, Secret, ToClient, ToServer, code};
@@ -42,10 +41,29 @@ pub struct ServerConfig {
     pub sessions: usize,
     /// How many buckets there may be.
     pub buckets: usize,
+    /// How much memory clients may take.
+    pub bytes: Bytes,
     /// How many bytes of messages may wait for a client before it is disconnected.
     pub backlog: usize,
     /// Hashes a secret, so that the log does not have it.
     pub hash: fn(&Secret) -> SecretHash,
+}
+
+/// How many bytes of memory clients may take, about: sessions with their requests, and what they have yet to acknowledge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bytes {
+    /// One of them.
+    pub session: usize,
+    /// Those of a bucket.
+    pub bucket: usize,
+    /// All.
+    pub all: usize,
+}
+
+impl Default for Bytes {
+    fn default() -> Self {
+        Self { session: 256 << 20, bucket: 1 << 30, all: 2 << 30 }
+    }
 }
 
 /// The leases that a server gives out, in milliseconds.
@@ -515,7 +533,19 @@ impl Server {
         let most = limits.requests_per_client;
         limit(view.requests + view.notices >= most as usize, Limit::RequestsPerClient(most))?;
         let all = self.state.manager(session).map_or(0, |manager| manager.len());
-        limit(all + scope.len() > limits.requests as usize, Limit::Requests(limits.requests))
+        limit(all + scope.len() > limits.requests as usize, Limit::Requests(limits.requests))?;
+        let more = request_bytes(scope.iter().map(|(name, _)| name.len()), info.map(str::len));
+        let Bytes { session, bucket, all } = self.config.bytes;
+        for (taken, limit, whose) in [
+            (view.bytes, session, "a client (max-bytes-per-client)"),
+            (view.bucket_bytes, bucket, "a bucket (max-bytes-per-bucket)"),
+            (self.state.bytes(), all, "all clients (max-bytes)"),
+        ] {
+            if taken + more > limit {
+                return Err(format!("limit reached: at most {limit} bytes of {whose}"));
+            }
+        }
+        Ok(())
     }
 
     fn release(&mut self, session: SessionId, rid: u64, flags: EndFlags) -> Result<(), Damaged> {
@@ -807,7 +837,8 @@ impl Server {
 
     /// What only the driver can do.
     pub fn next_action(&mut self) -> Option<Action> {
-        let committed = self.committed;
+        let after_commit = crate::sabotage::holds(crate::Rule::RemoveFifoAfterCommit);
+        let committed = if after_commit { self.committed } else { u64::MAX };
         self.actions.pop_front().or_else(|| {
             let (_, session) = self.removals.pop_front_if(|(round, _)| *round <= committed)?;
             Some(Action::RemoveFifo { session })

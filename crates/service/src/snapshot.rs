@@ -9,7 +9,7 @@
 use crate::{
     codec::{Damaged, Reader, put_bytes, put_option, put_uint},
     record::{put_fifo, put_origin, put_scope, read_fifo, read_origin, read_scope},
-    state::{Notice, Session, SessionId, State, Ticket},
+    state::{Notice, Session, SessionId, State, Ticket, request_bytes, session_bytes},
     walk::{Place, Walk},
 };
 use lockkeeper_core::{Cause, Live, Name, RestoredRequest, Token};
@@ -285,22 +285,34 @@ impl Restoring {
             fifo_until: reader.option(Reader::uint)?,
             requests: BTreeMap::new(),
             notices: read_notices(reader)?,
+            bytes: 0,
         };
+        let bytes =
+            session.notices.values().map(Notice::bytes).sum::<usize>() + session_bytes(&session.owner);
         match self.state.sessions.insert(id, session) {
-            None => Ok(()),
+            None => {
+                self.state.charge(id, bytes, 0);
+                Ok(())
+            }
             Some(_) => Err(Damaged::new(format!("session {id:016x} stands twice in the snapshot"))),
         }
     }
 
     fn request(&mut self, reader: &mut Reader<'_>) -> Result<(), Damaged> {
         let (session, rid, arrival) = (reader.uint()?, reader.uint()?, reader.uint()?);
-        let scope = read_scope(reader)?.into_iter().map(|(name, mode)| (Name::from(name), mode)).collect();
+        let scope: Vec<_> =
+            read_scope(reader)?.into_iter().map(|(name, mode)| (Name::from(name), mode)).collect();
         let token = reader.option(Reader::uint)?;
         let token = token.map(|token| Token::new(token).ok_or_else(|| Damaged::new("there is no token 0")));
         let (token, stole) = (token.transpose()?, reader.bool()?);
         let nested_in = reader.option(Reader::uint)?;
-        let (since, info) = (reader.uint()?, reader.option(Reader::text)?.map(Into::into));
-        let ticket = Ticket { session, rid, since, info };
+        let (since, info) = (reader.uint()?, reader.option(Reader::text)?.map(Box::<str>::from));
+        let bytes = request_bytes(
+            scope.iter().map(|(name, _)| name.as_bytes().len()),
+            info.as_ref().map(|info| info.len()),
+        );
+        let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let ticket = Ticket { session, rid, since, info, bytes };
         self.loose.push(Restored { session, arrival, scope, token, stole, nested_in, ticket });
         Ok(())
     }
@@ -313,9 +325,12 @@ impl Restoring {
             let session = self.state.sessions.get(&request.session);
             let session = session.ok_or_else(|| Damaged::new("a request has no session"))?;
             let bucket = &self.state.bucket(session.bucket).name;
+            let bytes = request.ticket.bytes as usize;
             let list =
                 self.requests.get_mut(bucket).ok_or_else(|| Damaged::new("a request has no bucket"))?;
+            let id = request.session;
             list.1.push(request);
+            self.state.charge(id, bytes, 0);
         }
         for (name, (next_arrival, requests)) in self.requests {
             let place = self.state.by_name[&name];

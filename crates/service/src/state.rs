@@ -45,6 +45,8 @@ pub struct State {
     pub(crate) buckets: Vec<Option<Bucket>>,
     pub(crate) next_bucket: u64,
     free_buckets: Vec<usize>,
+    /// What all sessions take.
+    bytes: usize,
     /// A snapshot that is being taken.
     pub(crate) snapshot: Option<Box<Progress>>,
     /// Answers to long queries, by connection.
@@ -60,6 +62,8 @@ pub(crate) struct Bucket {
     /// Never the same for two buckets, also of one name.
     pub(crate) serial: u64,
     pub(crate) sessions: usize,
+    /// What its sessions take.
+    pub(crate) bytes: usize,
     pub(crate) manager: Manager<Ticket>,
 }
 
@@ -71,6 +75,28 @@ pub(crate) struct Ticket {
     /// When it began to wait, or was granted, in milliseconds since the epoch.
     pub(crate) since: u64,
     pub(crate) info: Option<Box<str>>,
+    /// What it counts for in [`State::bytes`].
+    pub(crate) bytes: u32,
+}
+
+/// About what a request takes in memory.
+pub(crate) fn request_bytes(names: impl Iterator<Item = usize>, info: Option<usize>) -> usize {
+    names.fold(96 + info.unwrap_or(0), |sum, name| sum + 96 + name)
+}
+
+/// About what a session takes, without its requests and notices.
+pub(crate) fn session_bytes(owner: &str) -> usize {
+    512 + owner.len()
+}
+
+impl Notice {
+    /// About what it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        match self {
+            Self::Broken { by, .. } => 96 + by.len(),
+            Self::Outcome { .. } => 96,
+        }
+    }
 }
 
 pub(crate) struct Session {
@@ -100,6 +126,8 @@ pub(crate) struct Session {
     pub(crate) requests: BTreeMap<u64, RequestId>,
     /// What the client has not acknowledged, by number.
     pub(crate) notices: BTreeMap<u64, Notice>,
+    /// What it takes, with its requests and notices.
+    pub(crate) bytes: usize,
 }
 
 /// What a client is told until it acknowledges it.
@@ -221,6 +249,10 @@ pub struct SessionView<'a> {
     pub requests: usize,
     /// How many messages it has not acknowledged.
     pub notices: usize,
+    /// About how many bytes of memory it takes, with all it has.
+    pub bytes: usize,
+    /// The same, of all sessions of its bucket.
+    pub bucket_bytes: usize,
 }
 
 /// The state takes on whatever is recorded: the server has checked its own limits before.
@@ -249,6 +281,7 @@ impl State {
             buckets: Vec::new(),
             next_bucket: 0,
             free_buckets: Vec::new(),
+            bytes: 0,
             snapshot: None,
             views: BTreeMap::new(),
             hash_seed,
@@ -292,6 +325,20 @@ impl State {
         self.sessions.len()
     }
 
+    /// About how many bytes of memory all sessions take, with all they have.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// A session takes more, or less.
+    pub(crate) fn charge(&mut self, id: SessionId, more: usize, less: usize) {
+        let Some(session) = self.sessions.get_mut(&id) else { return };
+        let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
+        for bytes in [&mut session.bytes, &mut bucket.bytes, &mut self.bytes] {
+            *bytes = *bytes + more - less;
+        }
+    }
+
     /// How many buckets there are.
     pub fn bucket_count(&self) -> usize {
         self.by_name.len()
@@ -319,6 +366,8 @@ impl State {
             last_rid: session.last_rid,
             requests: session.requests.len(),
             notices: session.notices.len(),
+            bytes: session.bytes,
+            bucket_bytes: self.bucket(session.bucket).bytes,
         })
     }
 
@@ -522,8 +571,10 @@ impl State {
             last_rid: 0,
             requests: BTreeMap::new(),
             notices: BTreeMap::new(),
+            bytes: 0,
         };
         self.sessions.insert(id, session);
+        self.charge(id, session_bytes(owner), 0);
         Ok(())
     }
 
@@ -538,7 +589,8 @@ impl State {
         };
         let serial = self.next_bucket;
         self.next_bucket += 1;
-        let bucket = Some(Bucket { name: name.into(), serial, sessions: 0, manager: Manager::new(config) });
+        let bucket =
+            Some(Bucket { name: name.into(), serial, sessions: 0, bytes: 0, manager: Manager::new(config) });
         let place = match self.free_buckets.pop() {
             Some(place) => {
                 self.buckets[place] = bucket;
@@ -575,7 +627,15 @@ impl State {
         let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
         let nested_in = outer.filter(|&(place, _)| place == session.bucket).map(|(_, id)| id);
         let options = Options { steal, nested_in, ..Options::default() };
-        let ticket = Ticket { session: id, rid, since: time, info: info.map(Into::into) };
+        let bytes = request_bytes(scope.iter().map(|(name, _)| name.len()), info.map(str::len));
+        let ticket = Ticket {
+            session: id,
+            rid,
+            since: time,
+            info: info.map(Into::into),
+            bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        };
+        let bytes = ticket.bytes as usize;
         let outcome = bucket.manager.request(session.client, scope, options, ticket, &mut self.effects);
         let outcome =
             outcome.map_err(|error| Damaged::new(format!("request {rid} of {id:016x}: {error}")))?;
@@ -594,11 +654,12 @@ impl State {
         }
         if self.effects.is_empty() {
             effects.push(effect);
+            self.charge(id, bytes, 0);
             return Ok(());
         }
+        let (place, by) = (session.bucket, session.owner.clone());
+        self.charge(id, bytes, 0);
         // Those whom a steal broke are told before the thief has the lock; those whom that let in, after.
-        let place = session.bucket;
-        let by = session.owner.clone();
         let let_in = self.effects.iter().position(|effect| !matches!(effect, CoreEffect::Broken { .. }));
         let let_in = self.effects.split_off(let_in.unwrap_or(self.effects.len()));
         self.translate(place, &by, effects);
@@ -616,6 +677,7 @@ impl State {
         let place = session.bucket;
         let time = self.time;
         let manager = &mut self.buckets[place].as_mut().expect(HAS_BUCKET).manager;
+        let bytes = manager.get(request).map_or(0, |live| live.data().bytes as usize);
         let held = match manager.release(request, &mut self.effects) {
             Some(ticket) => Some(time.saturating_sub(ticket.since)),
             None => {
@@ -624,6 +686,7 @@ impl State {
             }
         };
         effects.push(Effect::Released { session: id, rid, held });
+        self.charge(id, 0, bytes);
         self.translate(place, "", effects);
         Ok(())
     }
@@ -672,10 +735,7 @@ impl State {
     ) -> Result<(), Damaged> {
         let session = self.known(id)?;
         session.last_rid = session.last_rid.max(rid);
-        let number = session.notify(Notice::Outcome { rid, count });
-        if !holds(Rule::OutcomeIsKept) {
-            session.notices.remove(&number);
-        }
+        let number = self.notify(id, Notice::Outcome { rid, count }, Rule::OutcomeIsKept);
         effects.push(Effect::Outcome { session: id, number, rid, count });
         Ok(())
     }
@@ -694,6 +754,8 @@ impl State {
         self.translate(session.bucket, "", effects);
         let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
         bucket.sessions -= 1;
+        bucket.bytes -= session.bytes;
+        self.bytes -= session.bytes;
         if bucket.sessions == 0 {
             self.last_token = self.last_token.max(bucket.manager.last_token());
             self.by_name.remove(&bucket.name);
@@ -711,13 +773,29 @@ impl State {
             return;
         }
         session.acked = ack;
-        session.notices = session.notices.split_off(&(ack + 1));
+        let kept = session.notices.split_off(&(ack + 1));
+        let dropped = std::mem::replace(&mut session.notices, kept);
         if let Some((_, ttl)) = session.lowering.take_if(|(number, _)| *number <= ack) {
             session.ttl = ttl;
         }
         if session.fifo_until.take_if(|number| *number <= ack).is_some() {
             session.fifo = None;
         }
+        if !dropped.is_empty() {
+            self.charge(id, 0, dropped.values().map(Notice::bytes).sum());
+        }
+    }
+
+    /// Keeps a notice until its session has acknowledged it, as a rule wants it.
+    fn notify(&mut self, id: SessionId, notice: Notice, rule: Rule) -> u64 {
+        let Some(session) = self.sessions.get_mut(&id) else { return 0 };
+        session.number += 1;
+        let (number, bytes) = (session.number, notice.bytes());
+        if holds(rule) {
+            session.notices.insert(number, notice);
+            self.charge(id, bytes, 0);
+        }
+        number
     }
 
     /// Makes the core's effects those of sessions.
@@ -739,15 +817,14 @@ impl State {
                     effects.push(Effect::Granted { session, rid, token: token.get(), waited, new: false });
                 }
                 CoreEffect::Aborted { .. } => {}
-                CoreEffect::Broken { cause, data: Ticket { session: id, rid, .. }, .. } => {
+                CoreEffect::Broken { cause, data: Ticket { session: id, rid, bytes, .. }, .. } => {
                     // Not if it was broken with its session.
                     self.save_session(id);
                     let Some(session) = self.sessions.get_mut(&id) else { continue };
                     session.requests.remove(&rid);
-                    let number = session.notify(Notice::Broken { rid, cause, by: by.into() });
-                    if !holds(Rule::KeepTombstones) {
-                        session.notices.remove(&number);
-                    }
+                    self.charge(id, 0, bytes as usize);
+                    let notice = Notice::Broken { rid, cause, by: by.into() };
+                    let number = self.notify(id, notice, Rule::KeepTombstones);
                     effects.push(Effect::Broken { session: id, number, rid, cause });
                 }
             }
@@ -777,12 +854,6 @@ fn unknown(id: SessionId) -> Damaged {
 }
 
 impl Session {
-    fn notify(&mut self, notice: Notice) -> u64 {
-        self.number += 1;
-        self.notices.insert(self.number, notice);
-        self.number
-    }
-
     /// The lease that a Welcome tells: raised at once, lowered when the client has acknowledged that Welcome.
     fn lower_after(&mut self, number: u64, ttl: u64) {
         let keep_older = self.lowering.is_some() && !holds(Rule::NewerCancelsLowering);

@@ -2,8 +2,8 @@
 
 use lockkeeper_core::{Limits, Mode, Name};
 use lockkeeper_service::{
-    Access, Answer, ConnectionId, Event, Fifo, Framing, Fresh, Hello, Key, Micros, Origin, Outcome, Request,
-    Rights, Server, ServerConfig, Session, SessionConfig, State, Ttl,
+    Access, Answer, Bytes, ConnectionId, Event, Fifo, Framing, Fresh, Hello, Key, Micros, Origin, Outcome,
+    Request, Rights, Server, ServerConfig, Session, SessionConfig, State, Ttl,
 };
 use lockkeeper_wire::{
     frame,
@@ -21,6 +21,7 @@ fn server() -> Server {
         limits: Limits::default(),
         sessions: 100,
         buckets: 100,
+        bytes: Bytes::default(),
         backlog: 1 << 20,
         hash: |secret| {
             let mut hash = [0; 32];

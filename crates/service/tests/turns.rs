@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{Limits, Mode};
 use lockkeeper_service::{
-    Access, ConnectionId, Framing, Fresh, Hello, Origin, Rights, Server, ServerConfig, State, Ttl,
+    Access, Bytes, ConnectionId, Framing, Fresh, Hello, Origin, Rights, Server, ServerConfig, State, Ttl,
 };
 use lockkeeper_wire::{
     frame,
@@ -30,6 +30,7 @@ impl World {
             limits: Limits::default(),
             sessions: 100,
             buckets: 100,
+            bytes: Bytes::default(),
             backlog: 64 << 20,
             hash: |_| [0; 32],
         };

@@ -3,7 +3,6 @@
 use crate::{
     clock::{Clock, Ticks},
     network::{Direction, Packet},
-    rules::DriverRule,
     transcript,
     world::{Happening, World, note},
 };
@@ -11,7 +10,7 @@ use lockkeeper_core::{Cause, Mode, Name};
 use lockkeeper_service::{
     Event, Failure, Key, Micros, Origin, Outcome, Request, Session, SessionConfig, SessionId,
 };
-use lockkeeper_wire::v2::ToClient;
+use lockkeeper_wire::v2::{ToClient, code};
 use std::collections::BTreeMap;
 
 /// What goes into a session.
@@ -83,15 +82,57 @@ pub(crate) struct Client {
     pub(crate) wishes: BTreeMap<Key, Wish>,
     /// The wishes that are not over.
     pub(crate) live: Vec<Key>,
-    /// The write ends that it has.
-    pub(crate) descriptors: Vec<u64>,
+    /// The write end that it has: the newest that it was passed.
+    pub(crate) descriptor: Option<u64>,
     received: Option<u64>,
+    /// The connection on which it has confirmed the descriptor.
+    pub(crate) confirming: Option<usize>,
     timer: Option<Ticks>,
     /// Sessions that were lost.
     pub(crate) losses: u64,
-    /// Commands that go on without their lock, and until when.
-    pub(crate) lingering: Vec<(Key, Ticks)>,
+    /// Whether it is `run`, with a command of its own.
+    pub(crate) runs: bool,
+    /// The `run` that it belongs to, as `run` or as the guardian.
+    pub(crate) job: Option<usize>,
+    /// The lock whose command works.
+    pub(crate) working: Option<Key>,
     pub(crate) steps: Vec<String>,
+}
+
+impl Client {
+    pub(crate) fn new(
+        session: Session<()>,
+        config: SessionConfig,
+        clock: Clock,
+        start: Micros,
+        origin: Origin,
+    ) -> Self {
+        Self {
+            session,
+            config,
+            clock,
+            start,
+            origin,
+            alive: true,
+            away: false,
+            connecting: None,
+            connected_meanwhile: None,
+            attempts: 0,
+            current: None,
+            readable: Vec::new(),
+            wishes: BTreeMap::new(),
+            live: Vec::new(),
+            descriptor: None,
+            received: None,
+            confirming: None,
+            timer: None,
+            losses: 0,
+            runs: false,
+            job: None,
+            working: None,
+            steps: Vec::new(),
+        }
+    }
 }
 
 impl World {
@@ -120,28 +161,11 @@ impl World {
             going_away_ends: false,
         };
         note!(self, "client {index} starts: {config:?}, clock {clock:?}");
-        self.clients.push(Client {
-            session: Session::new(config.clone(), start),
-            config,
-            clock,
-            start,
-            origin: if local { Origin::Local } else { Origin::Network },
-            alive: true,
-            away: false,
-            connecting: None,
-            connected_meanwhile: None,
-            attempts: 0,
-            current: None,
-            readable: Vec::new(),
-            wishes: BTreeMap::new(),
-            live: Vec::new(),
-            descriptors: Vec::new(),
-            received: None,
-            timer: None,
-            losses: 0,
-            lingering: Vec::new(),
-            steps: Vec::new(),
-        });
+        let origin = if local { Origin::Local } else { Origin::Network };
+        let session = Session::new(config.clone(), start);
+        let mut client = Client::new(session, config, clock, start, origin);
+        client.runs = self.random.chance(self.plan.runs);
+        self.clients.push(client);
         self.stats.clients += 1;
         self.arm_client(index);
         let pause = self.around(self.plan.act_every);
@@ -227,14 +251,12 @@ impl World {
             self.check_beliefs(index);
         }
         if fifo && let Some(inode) = self.clients[index].received.take() {
-            let client = &mut self.clients[index];
-            if !self.plan.keeps(DriverRule::KeepDescriptors) {
-                client.descriptors.clear();
-            }
-            client.descriptors.push(inode);
+            self.clients[index].descriptor = Some(inode);
+            self.clients[index].confirming = self.clients[index].current;
             self.feed(index, Input::Confirm);
         }
         self.arm_client(index);
+        self.tend_job_of(index);
         result
     }
 
@@ -321,7 +343,6 @@ impl World {
         let client = &mut self.clients[index];
         client.live.retain(|live| *live != key);
         let Some(wish) = client.wishes.get_mut(&key) else { return };
-        let was_held = wish.token.is_some() && !wish.given_up;
         if wish.over {
             let what = format!("client {index}: {key} is over twice: {outcome:?}");
             return self.fail(what);
@@ -343,12 +364,7 @@ impl World {
             let what = format!(
                 "client {index}: {key} ended with {outcome:?}, losses {losses}, closed {closed}, {wish:?}"
             );
-            return self.fail(what);
-        }
-        let lost = matches!(outcome, Outcome::Broken { .. });
-        if was_held && lost && !self.plan.keeps(DriverRule::CommandDiesFirst) {
-            // The command gets a signal, and ten seconds.
-            self.clients[index].lingering.push((key, self.now + crate::clock::ticks(10_000_000)));
+            self.fail(what);
         }
     }
 
@@ -370,7 +386,7 @@ impl World {
 
     pub(crate) fn close_descriptors(&mut self, index: usize) {
         let client = &mut self.clients[index];
-        client.descriptors.clear();
+        client.descriptor = None;
         client.received = None;
         if client.origin == Origin::Local {
             self.turn_soon(0);
@@ -385,7 +401,6 @@ impl World {
         self.replace(index);
         let client = &mut self.clients[index];
         client.live.clear();
-        client.lingering.clear();
         if let Some(current) = client.current.take() {
             let local = client.origin == Origin::Local;
             if !local && self.random.chance(self.plan.unnoticed) {
@@ -415,6 +430,7 @@ impl World {
                         let lost = self.random.chance(self.plan.lose_descriptor);
                         self.clients[index].received = descriptor.filter(|_| !lost);
                     }
+                    self.check_superseded(index, connection, &message);
                     self.feed(index, Input::Message(number, message));
                 }
                 Packet::End => {
@@ -429,12 +445,22 @@ impl World {
         }
     }
 
+    /// A client's newest connection is never superseded: a Hello that was late does not cut it off.
+    fn check_superseded(&mut self, index: usize, connection: usize, message: &[u8]) {
+        let superseded =
+            matches!(ToClient::decode(message), Ok(ToClient::Goodbye { code: code::SUPERSEDED, .. }));
+        if superseded && self.clients[index].current == Some(connection) {
+            self.fail(format!("client {index}: its newest connection, {connection}, is superseded"));
+        }
+    }
+
     /// The client goes on where it was: it looks at the clock first, or reads first.
     pub(crate) fn client_back(&mut self, index: usize) {
         if !std::mem::take(&mut self.clients[index].away) || !self.clients[index].alive {
             return;
         }
         note!(self, "client {index} goes on");
+        self.tend_job_of(index);
         if let Some((attempt, daemon)) = self.clients[index].connected_meanwhile.take() {
             self.connect(index, attempt, daemon);
         }
@@ -477,7 +503,7 @@ impl World {
     }
 
     /// Sets the client's timer to the next thing it has to do.
-    fn arm_client(&mut self, index: usize) {
+    pub(crate) fn arm_client(&mut self, index: usize) {
         let client = &mut self.clients[index];
         if client.away || !client.alive || client.session.is_closed() {
             return;

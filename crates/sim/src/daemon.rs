@@ -9,8 +9,8 @@ use crate::{
 };
 use lockkeeper_core::Limits;
 use lockkeeper_service::{
-    Access, Action, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights, Server,
-    ServerConfig, SessionId, Ttl,
+    Access, Action, Bytes, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights,
+    Server, ServerConfig, SessionId, Ttl,
 };
 use lockkeeper_wire::v2::{Secret, ToServer};
 use std::collections::BTreeMap;
@@ -107,6 +107,7 @@ impl World {
                 1000
             },
             buckets: 10,
+            bytes: Bytes::default(),
             backlog: 1 << 20,
             hash,
         }
@@ -131,6 +132,8 @@ impl World {
         };
         let mut state = state;
         self.check_replica(&mut state);
+        self.disk.fifos.remove_others(|session| state.session(session).is_some());
+        self.tamper_with_fifos();
         let now = self.daemons[index].clock.read(self.now);
         let crashed = self.disk.crashed;
         let blind = crashed || (self.disk.blind && self.plan.keeps(DriverRule::StaysBlind));
@@ -209,7 +212,8 @@ impl World {
     pub(crate) fn daemon_back(&mut self, index: usize) {
         if std::mem::take(&mut self.daemons[index].stalled) && self.daemons[index].running {
             note!(self, "daemon {index} goes on");
-            if !self.plan.keeps(DriverRule::ReadBeforeExpiry) {
+            // It may find that leases are over before it reads what came meanwhile, or after.
+            if self.random.chance(500) {
                 self.expire(index);
             }
             for id in std::mem::take(&mut self.daemons[index].replies) {
@@ -315,7 +319,8 @@ impl World {
     fn look_at_fifos(&mut self, index: usize) {
         let watches = std::mem::take(&mut self.daemons[index].watches);
         for (session, fifo) in watches {
-            let held = self.clients.iter().any(|client| client.descriptors.contains(&fifo.inode));
+            let held = self.clients.iter().any(|client| client.descriptor == Some(fifo.inode))
+                || self.is_inherited(fifo.inode);
             if held || self.descriptor_in_flight(fifo.inode) {
                 self.daemons[index].watches.push((session, fifo));
             } else if let Some(server) = &mut self.daemons[index].server {
@@ -326,13 +331,18 @@ impl World {
         }
     }
 
+    /// Does what only a driver can. It may be killed after any step.
     fn take_actions(&mut self, index: usize) {
         while let Some(action) = self.daemons[index].server.as_mut().and_then(Server::next_action) {
             note!(self, "daemon {index}: {action:?}");
             match action {
-                Action::PassFifo { connection, .. } => {
-                    self.disk.fifos += 1;
-                    let inode = self.disk.fifos;
+                Action::PassFifo { connection, session } => {
+                    let inode = self.disk.fifos.make(session);
+                    if self.random.chance(self.plan.no_fifo) {
+                        // There was no descriptor for it, or no room. The session has a lease.
+                        self.disk.fifos.remove(session);
+                        continue;
+                    }
                     let fifo = Fifo { device: 1, inode, boot: boot(self.disk.boot) };
                     let Some(&at) = self.daemons[index].connections.get(&connection) else { continue };
                     self.connections[at].descriptor = Some(inode);
@@ -341,24 +351,47 @@ impl World {
                     }
                 }
                 Action::WatchFifo { session, fifo } => self.watch_fifo(index, session, fifo),
-                Action::RemoveFifo { .. } => {}
+                Action::RemoveFifo { session } => {
+                    self.disk.fifos.remove(session);
+                    self.daemons[index].watches.retain(|(watched, _)| *watched != session);
+                }
+            }
+            if !self.calm && self.random.chance(self.plan.kill_at_commit) {
+                return self.kill_and_restart(index, "killed before it committed what it did");
             }
         }
     }
 
+    /// Somebody copies or restores the state directory while no daemon runs.
+    fn tamper_with_fifos(&mut self) {
+        for session in self.disk.fifos.sessions() {
+            if self.random.chance(self.plan.replace_fifo) && !self.calm {
+                let removes = self.random.chance(500);
+                self.disk.fifos.tamper(session, removes);
+            }
+        }
+    }
+
+    /// Opens a session's FIFO by its name, and has it watched.
     fn watch_fifo(&mut self, index: usize, session: SessionId, fifo: Fifo) {
-        let replaced = self.daemons[index].rounds == 0 && self.random.chance(self.plan.replace_fifo);
         let other_boot = fifo.boot != boot(self.disk.boot);
+        let found = self.disk.fifos.is_found(session, fifo.inode);
         let Some(server) = &mut self.daemons[index].server else { return };
+        if !server.is_detached(session, fifo) {
+            return;
+        }
         if other_boot {
             let result = server.fifo_closed(session, fifo);
             self.unharmed(result);
-        } else if replaced {
-            server.fifo_unverifiable(session);
-            note!(self, "daemon {index}: another file stands where the FIFO of {session:016x} was");
-        } else {
+        } else if found {
             self.daemons[index].watches.push((session, fifo));
             self.turn_soon(index);
+        } else {
+            server.fifo_unverifiable(session);
+            note!(self, "daemon {index}: the FIFO of {session:016x} is not where it was");
+            if !self.disk.fifos.is_tampered(fifo.inode) {
+                self.fail(format!("nobody can say whether the client of {session:016x} is alive"));
+            }
         }
     }
 
@@ -400,6 +433,7 @@ impl World {
             self.speak(index, usize::MAX);
             self.take_snapshot(index);
             self.compare_with_replica(index);
+            self.take_actions(index);
         }
     }
 

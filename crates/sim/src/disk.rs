@@ -1,6 +1,7 @@
 //! The file log of one machine: what survives a kill, and what survives a crash of the machine.
 
-use lockkeeper_service::{Damaged, Effect, State};
+use lockkeeper_service::{Damaged, Effect, SessionId, State};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What is on the disk.
 pub(crate) struct Disk {
@@ -23,8 +24,59 @@ pub(crate) struct Disk {
     pub(crate) blind: bool,
     /// Counts the boots of the machine.
     pub(crate) boot: u64,
-    /// Counts the FIFOs.
-    pub(crate) fifos: u64,
+    pub(crate) fifos: Fifos,
+}
+
+/// The directory of FIFOs. What is done to it lasts at once, whatever becomes of the log.
+#[derive(Debug, Default)]
+pub(crate) struct Fifos {
+    /// Counts the files, and numbers them.
+    last: u64,
+    /// By the session that a file is named after: its inode.
+    files: BTreeMap<SessionId, u64>,
+    /// FIFOs in whose place somebody put another file, or none: nobody can say whether they have a writer.
+    tampered: BTreeSet<u64>,
+}
+
+impl Fifos {
+    /// Makes a FIFO, in the place of one that the session may have had.
+    pub(crate) fn make(&mut self, session: SessionId) -> u64 {
+        self.last += 1;
+        self.files.insert(session, self.last);
+        self.last
+    }
+
+    pub(crate) fn remove(&mut self, session: SessionId) {
+        self.files.remove(&session);
+    }
+
+    /// Removes the files of sessions that are not in the log.
+    pub(crate) fn remove_others(&mut self, is_session: impl Fn(SessionId) -> bool) {
+        self.files.retain(|session, _| is_session(*session));
+    }
+
+    /// The sessions that have a file.
+    pub(crate) fn sessions(&self) -> Vec<SessionId> {
+        self.files.keys().copied().collect()
+    }
+
+    /// Somebody puts another FIFO in the place of a session's, or removes it.
+    pub(crate) fn tamper(&mut self, session: SessionId, removes: bool) {
+        self.tampered.extend(self.files.get(&session));
+        match removes {
+            true => self.remove(session),
+            false => _ = self.make(session),
+        }
+    }
+
+    /// Whether a session's FIFO is found by its name.
+    pub(crate) fn is_found(&self, session: SessionId, inode: u64) -> bool {
+        self.files.get(&session) == Some(&inode)
+    }
+
+    pub(crate) fn is_tampered(&self, inode: u64) -> bool {
+        self.tampered.contains(&inode)
+    }
 }
 
 /// What a daemon must know after a crash. Always synced.
@@ -49,7 +101,7 @@ impl Disk {
             crashed: false,
             blind: false,
             boot: 1,
-            fifos: 0,
+            fifos: Fifos::default(),
         }
     }
 

@@ -34,6 +34,7 @@ impl World {
             faults.revoke,
             faults.hand_over,
             faults.partition,
+            faults.process,
         ];
         let daemon = self.random.index(self.daemons.len());
         match self.random.weighted(&weights) {
@@ -62,6 +63,7 @@ impl World {
                 note!(self, "daemon {daemon} is cut off from the log for {pause}");
                 self.daemons[daemon].partitioned_until = self.now + ticks(pause);
             }
+            Some(12) => self.disturb_job(),
             _ => {}
         }
     }
@@ -130,6 +132,10 @@ impl World {
         }
         let client = self.random.index(self.clients.len());
         let pause = self.choose_outage();
+        self.suspend_client(client, pause);
+    }
+
+    pub(crate) fn suspend_client(&mut self, client: usize, pause: Micros) {
         if self.clients[client].alive && !self.clients[client].away {
             note!(self, "client {client} is suspended for {pause}");
             self.clients[client].away = true;
@@ -165,6 +171,7 @@ impl World {
                     self.crash_client(client);
                 }
             }
+            self.end_local_commands();
             let lost = self.random.index(self.disk.unsynced() + 1);
             note!(self, "the machine crashes, and loses {lost} batches");
             self.disk.crash(lost);
@@ -192,7 +199,10 @@ impl World {
         let rate = self.random.between(SLOWEST, FASTEST);
         let at = self.random.index(self.clients.len() + self.daemons.len());
         match self.clients.get_mut(at) {
-            Some(client) if client.origin == Origin::Network => client.clock.set_rate(now, rate),
+            // The processes of a job have one clock.
+            Some(client) if client.origin == Origin::Network && client.job.is_none() => {
+                client.clock.set_rate(now, rate)
+            }
             _ => {}
         }
     }

@@ -102,7 +102,10 @@ impl World {
                 }
             }
             Effect::Queued { session, rid, .. } => self.enqueue(session, rid, false),
-            Effect::Released { session, rid, .. } => self.dequeue(session, rid),
+            Effect::Released { session, rid, .. } => {
+                self.dequeue(session, rid);
+                self.check_commands(session, Some(rid));
+            }
             Effect::Broken { session, rid, cause, .. } => {
                 self.dequeue(session, rid);
                 if let Some(wish) = self.wish_of(session, rid) {
@@ -124,6 +127,7 @@ impl World {
                 if by_other {
                     self.excuse(session);
                 }
+                self.check_commands(session, None);
             }
         }
     }

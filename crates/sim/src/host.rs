@@ -21,6 +21,7 @@ impl World {
         if !client.away {
             match (self.closing, self.calm) {
                 (true, _) => _ = self.feed(index, Input::Close),
+                _ if client.runs => self.act_as_run(index),
                 (false, true) => self.release_all(index),
                 (false, false) => self.act_freely(index),
             }
@@ -46,7 +47,7 @@ impl World {
         client.live.iter().filter(wanted).copied().collect()
     }
 
-    fn give_up(&mut self, index: usize, key: Key, detach: bool) {
+    pub(crate) fn give_up(&mut self, index: usize, key: Key, detach: bool) {
         let timed_out = self.random.chance(100);
         if let Some(wish) = self.clients[index].wishes.get_mut(&key) {
             wish.given_up = true;
@@ -106,7 +107,7 @@ impl World {
         }
     }
 
-    fn choose_name(&mut self) -> Name {
+    pub(crate) fn choose_name(&mut self) -> Name {
         let name = [b'a' + u8::try_from(self.random.below(self.plan.names)).unwrap_or(0)];
         Name::from(&name[..])
     }

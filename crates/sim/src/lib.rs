@@ -25,6 +25,7 @@ mod oracle;
 mod plan;
 mod random;
 mod rules;
+mod run;
 mod store;
 mod transcript;
 mod world;
@@ -57,6 +58,7 @@ pub struct Stats {
     pub losses: u64,
     pub expired: u64,
     pub takeovers: u64,
+    pub commands: u64,
 }
 
 impl Stats {
@@ -72,6 +74,7 @@ impl Stats {
         self.losses += other.losses;
         self.expired += other.expired;
         self.takeovers += other.takeovers;
+        self.commands += other.commands;
     }
 }
 
@@ -101,7 +104,9 @@ pub fn run_plan(seed: u64, plan: Plan, trace: bool) -> Result<Stats, Violation> 
 ///
 /// The first violation.
 pub fn transcripts(seed: u64) -> Result<Vec<String>, Violation> {
-    let mut world = World::new(seed, Plan::of_seed(seed), false);
+    // A session that is given to another process has no transcript of its own.
+    let plan = Plan { runs: 0, ..Plan::of_seed(seed) };
+    let mut world = World::new(seed, plan, false);
     world.transcripts = true;
     world.run()?;
     let lines = world.clients.iter().enumerate().map(|(index, client)| {

@@ -8,16 +8,15 @@ use crate::{
 use lockkeeper_service::{Key, SessionId};
 
 impl Client {
-    /// Whether the client believes in a lock at this moment, by its own clock, or its command goes on regardless.
+    /// Whether the client believes in a lock at this moment, by its own clock, or its command works.
     fn believes(&self, now: u64, key: Key) -> bool {
-        self.session.is_held(self.clock.read(now), key)
-            || self.lingering.iter().any(|(lingering, until)| *lingering == key && now < *until)
+        self.working == Some(key) || self.alive && self.session.is_held(self.clock.read(now), key)
     }
 
     fn locks(&self) -> impl Iterator<Item = (Key, &Wish)> {
         let of = |key: &Key| Some((*key, self.wishes.get(key)?));
-        let live = self.live.iter().chain(self.lingering.iter().map(|(key, _)| key));
-        live.filter_map(of).filter(|(_, wish)| wish.token.is_some())
+        let working = self.working.iter().filter(|key| !self.live.contains(key));
+        self.live.iter().chain(working).filter_map(of).filter(|(_, wish)| wish.token.is_some())
     }
 }
 
@@ -42,7 +41,7 @@ impl World {
         let believed = client.locks().filter(|(key, wish)| !wish.is_excused() && client.believes(now, *key));
         for (key, wish) in believed {
             for (other, someone) in self.clients.iter().enumerate() {
-                if !someone.alive || someone.config.bucket != client.config.bucket {
+                if someone.config.bucket != client.config.bucket {
                     continue;
                 }
                 for (known, theirs) in someone.locks() {
@@ -83,7 +82,9 @@ impl World {
         let mut alive = self.clients.iter().filter(|client| client.alive);
         if !self.closing {
             self.closing = alive.all(|client| client.live.is_empty());
-        } else if alive.all(|client| client.session.is_closed()) && self.history.replica.session_count() == 0
+        } else if alive.all(|client| client.session.is_closed())
+            && self.history.replica.session_count() == 0
+            && self.disk.fifos.sessions().is_empty()
         {
             self.finished = true;
         }
@@ -135,6 +136,10 @@ impl World {
         if !sessions.is_empty() {
             let open: Vec<_> = self.clients.iter().map(|client| client.session.is_closed()).collect();
             self.fail(format!("sessions are left: {sessions:?}; clients that have closed: {open:?}"));
+        }
+        let fifos = self.disk.fifos.sessions();
+        if !fifos.is_empty() {
+            self.fail(format!("FIFOs are left of {fifos:x?}"));
         }
     }
 }

@@ -16,7 +16,9 @@ pub struct Plan {
     pub local: usize,
     /// How many clients there are in all: those that crash or close are replaced.
     pub clients_in_all: usize,
-    /// How many names and buckets there are.
+    /// That a client is `run`: it has a command while it holds a lock.
+    pub runs: u64,
+    /// How many names there are.
     pub names: u64,
     /// How many buckets there are.
     pub buckets: u64,
@@ -58,8 +60,10 @@ pub struct Plan {
     pub trusted: bool,
     /// That a client does not get a descriptor that it was sent.
     pub lose_descriptor: u64,
-    /// That another file stands where a FIFO was, after a restart.
+    /// That another file, or none, stands where a FIFO was, after a restart.
     pub replace_fifo: u64,
+    /// That a daemon cannot make a FIFO.
+    pub no_fifo: u64,
     /// How often a snapshot is taken, in rounds.
     pub snapshot_every: u64,
     /// That a message to or from the shared log is lost.
@@ -136,6 +140,8 @@ pub struct Faults {
     pub revoke: u64,
     pub hand_over: u64,
     pub partition: u64,
+    /// Of `run`, its guardian or its command.
+    pub process: u64,
 }
 
 impl Plan {
@@ -145,6 +151,7 @@ impl Plan {
             clients: 3,
             local: 0,
             clients_in_all: 3,
+            runs: 0,
             names: 2,
             buckets: 1,
             daemons: 1,
@@ -167,6 +174,7 @@ impl Plan {
             trusted: false,
             lose_descriptor: 0,
             replace_fifo: 0,
+            no_fifo: 0,
             snapshot_every: 0,
             lose_log_message: 0,
             log_delay: Delay::NONE,
@@ -216,6 +224,7 @@ impl Plan {
             clients: count(clients),
             local: count(local),
             clients_in_all: count(clients + random.between(0, 6)),
+            runs: if random.chance(400) { random.pick(&[200, 500, 1000]) } else { 0 },
             names: random.between(1, 3),
             buckets: if random.chance(150) { 2 } else { 1 },
             daemons: count(daemons),
@@ -255,6 +264,7 @@ impl Plan {
                 revoke: seldom(random, 2),
                 hand_over: seldom(random, 3),
                 partition: weight(random, 3),
+                process: weight(random, 12),
             },
             kill_at_commit: if intensity > 0 && random.chance(300) { random.between(1, 20) } else { 0 },
             cut_between: if intensity > 0 { seldom(random, 100) } else { 0 },
@@ -265,6 +275,7 @@ impl Plan {
             trusted: random.chance(200),
             lose_descriptor: seldom(random, 300),
             replace_fifo: if random.chance(200) { 300 } else { 0 },
+            no_fifo: seldom(random, 300),
             snapshot_every: random.pick(&[0, 5, 20, 100]),
             lose_log_message: if intensity > 0 { seldom(random, 100) } else { 0 },
             log_delay: match random.below(3) {

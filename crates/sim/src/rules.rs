@@ -3,8 +3,6 @@
 /// A rule that a driver of the service keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DriverRule {
-    /// A server that was stalled reads before it ends sessions.
-    ReadBeforeExpiry,
     /// A torn record is cut off before the next one is written.
     CutTornTail,
     /// The mark of leases and tokens is synced before they are told.
@@ -13,10 +11,16 @@ pub enum DriverRule {
     MarkStaysWhileBlind,
     /// A daemon that is started again while leases from before a crash may be valid waits as the one before did.
     StaysBlind,
-    /// A session's command is dead before the lease is over.
-    CommandDiesFirst,
-    /// A client keeps every descriptor of its session until that is over.
-    KeepDescriptors,
+    /// The guardian ends a command before the lease can expire.
+    KillBeforeExpiry,
+    /// `run` ends a command whose guardian is gone or stopped before the lease can expire.
+    RunWatchesLease,
+    /// The guardian knows of a command before it is executed.
+    CommandIsKnown,
+    /// A command is executed if the guardian allows it: the lease is valid then.
+    GuardianAllows,
+    /// A command inherits the FIFO once that is confirmed: until then the session has a lease.
+    ConfirmedFifo,
     /// An append succeeds only if the leader's key has the revision that was seen last.
     AppendComparesLeader,
     /// A round is done once its append is known to have succeeded.

@@ -10,6 +10,7 @@ use crate::{
     network::{Connection, Direction},
     plan::Plan,
     random::Random,
+    run::Job,
     store::Store,
 };
 use lockkeeper_service::Micros;
@@ -32,6 +33,10 @@ pub(crate) enum Happening {
     ClientBack(usize),
     /// A client takes the place of one that is gone.
     Spawn,
+    /// A command has done its work.
+    CommandEnds(usize),
+    /// The processes around a command look at the clock.
+    Tend(usize),
     /// A daemon reads, works, and commits.
     Turn(usize),
     /// A stalled daemon goes on.
@@ -67,6 +72,7 @@ pub(crate) struct World {
     queue: BinaryHeap<Reverse<(Ticks, u64, Happening)>>,
     sequence: u64,
     pub(crate) clients: Vec<Client>,
+    pub(crate) jobs: Vec<Job>,
     pub(crate) daemons: Vec<Daemon>,
     pub(crate) connections: Vec<Connection>,
     pub(crate) disk: Disk,
@@ -118,6 +124,7 @@ impl World {
             queue: BinaryHeap::new(),
             sequence: 0,
             clients: Vec::new(),
+            jobs: Vec::new(),
             daemons,
             connections: Vec::new(),
             calm: false,
@@ -177,6 +184,8 @@ impl World {
             Happening::Act(client) => self.act(client),
             Happening::ClientBack(client) => self.client_back(client),
             Happening::Spawn => self.spawn(),
+            Happening::CommandEnds(job) => self.end_command(job, "has done its work"),
+            Happening::Tend(job) => self.tend(job),
             Happening::Turn(daemon) => self.turn(daemon),
             Happening::DaemonBack(daemon) => self.daemon_back(daemon),
             Happening::Start(daemon) => self.start(daemon),

@@ -2,7 +2,7 @@
 
 use lockkeeper_core::{Limits, Mode, Name};
 use lockkeeper_service::{
-    Access, ConnectionId, Framing, Fresh, Hello, Key, Micros, Origin, Request, Rights, Rule, Server,
+    Access, Bytes, ConnectionId, Framing, Fresh, Hello, Key, Micros, Origin, Request, Rights, Rule, Server,
     ServerConfig, Session, SessionConfig, State, Ttl, sabotage,
 };
 use lockkeeper_wire::{
@@ -16,6 +16,7 @@ fn server(state: State, ttl: u64, now: Micros) -> Server {
         limits: Limits::default(),
         sessions: 100,
         buckets: 100,
+        bytes: Bytes::default(),
         backlog: 1 << 20,
         hash: |_| [0; 32],
     };

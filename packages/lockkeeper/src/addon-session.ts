@@ -6,7 +6,7 @@
 import { DeadlockError, noSession, refusal } from './errors.js';
 import { task } from './host.js';
 import { newNumbers, readLetters } from './mail.js';
-import { addon, daemonPath, News, type NativeRemote } from './native.js';
+import { daemonPath, loadAddon, News, type NativeRemote } from './native.js';
 import type { Listener, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
 
@@ -36,7 +36,7 @@ export class AddonSession implements Session {
   constructor(listener: Listener, url: string | undefined, bucket: string) {
     this.#listener = listener;
     this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
-    this.#native = new addon.Remote(this.#numbers, () => this.#collect(), url, daemonPath(), bucket);
+    this.#native = new (loadAddon().Remote)(this.#numbers, () => this.#collect(), url, daemonPath(), bucket);
   }
 
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void {

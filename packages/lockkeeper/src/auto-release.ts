@@ -145,10 +145,10 @@ export class ExplicitLock extends Lock {
   }
 }
 
-exposeInterface('AutoReleased', AutoReleased.prototype, ['scope', 'mode', 'released', 'token', 'signal', 'waitUntil']);
-exposeInterface('Flag', Flag.prototype, []);
-exposeInterface('Lock', Lock.prototype, []);
-exposeInterface('ExplicitLock', ExplicitLock.prototype, ['release']);
+exposeInterface('AutoReleased', AutoReleased.prototype);
+exposeInterface('Flag', Flag.prototype);
+exposeInterface('Lock', Lock.prototype);
+exposeInterface('ExplicitLock', ExplicitLock.prototype);
 
 type Constructor<T> = new (given: typeof key, request: Request) => T;
 

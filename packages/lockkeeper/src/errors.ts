@@ -3,13 +3,13 @@
 import * as Code from './codes.js';
 import type { Deadlock, DeadlockStep } from './transport.js';
 
-/** Why a held lock ended without its holder's doing: another request stole it, or its session was lost. */
-export type BrokenBy = 'stolen' | 'lost';
+/** Why a held lock ended without its holder's doing: stolen by another request, lost with its session, or by `close()`. */
+export type BrokenBy = 'stolen' | 'lost' | 'closed';
 
-/** An `AbortError`, as §4.1 has it, whose `cause` tells *stolen* from *lost*. */
-export function broken(names: string, cause: BrokenBy): DOMException {
-  const text = cause === 'stolen' ? 'was stolen by another request' : 'was lost';
-  return withCause(new DOMException(`The lock ${names} ${text}`, 'AbortError'), cause);
+/** An `AbortError`, as §4.1 has it, whose `cause` tells what happened. */
+export function broken(names: string, cause: BrokenBy, why?: string): DOMException {
+  const by = cause === 'stolen' ? ' by another request' : why ? `: ${why}` : '';
+  return withCause(new DOMException(`The lock ${names} was ${cause}${by}`, 'AbortError'), cause);
 }
 
 export function notSupported(message: string): DOMException {
@@ -21,17 +21,20 @@ export function timedOut(names: string, milliseconds: number): DOMException {
 }
 
 /** What the engine refuses once the arguments are right: a limit stands against it. */
-export function refused(error: unknown): unknown {
-  return error instanceof Error ? new DOMException(error.message, 'QuotaExceededError') : error;
+export function refused(error: unknown): DOMException {
+  return new DOMException((error as Error).message, 'QuotaExceededError');
 }
 
 /** What a server refuses, with a code for programs and a message for people. */
 export function refusal(code: number, message: string): Error {
-  if (code === Code.NOT_SUPPORTED) return notSupported(message);
-  if (code === Code.LIMIT) return new DOMException(message, 'QuotaExceededError');
-  if (code === Code.FORBIDDEN) return new DOMException(message, 'NotAllowedError');
-  return new DOMException(message, 'OperationError');
+  return new DOMException(message, NAMES[code] ?? 'OperationError');
 }
+
+const NAMES: { [code: number]: string } = {
+  [Code.NOT_SUPPORTED]: 'NotSupportedError',
+  [Code.LIMIT]: 'QuotaExceededError',
+  [Code.FORBIDDEN]: 'NotAllowedError',
+};
 
 /** Why there is no session: nobody answers, or the server refuses. */
 export function noSession(message: string, code?: number, cause?: unknown): DOMException {

@@ -3,7 +3,12 @@
  * browser can load all that imports this.
  */
 
+import { observer } from './observer.js';
+
 export const { process } = globalThis as { process?: NodeJS.Process };
+
+/** A module of the runtime. Only for what browsers do not load. */
+export const builtin = process?.getBuiltinModule as NodeJS.Process['getBuiltinModule'];
 
 const timers = process?.getBuiltinModule?.('node:timers');
 
@@ -43,24 +48,6 @@ export const now = clockOf(
   () => Date.now(),
 );
 
-let unreferencing = false;
-
-/**
- * Has no process of Node's live for a WebSocket of this protocol alone. A WebSocket cannot be told so, but diagnostics
- * show its socket.
- */
-export function unrefWebSockets(protocol: string): void {
-  if (unreferencing) return;
-  unreferencing = true;
-  const diagnostics = process?.getBuiltinModule?.('node:diagnostics_channel');
-  diagnostics?.subscribe('undici:client:sendHeaders', (message) => {
-    const { headers, socket } = message as { headers: string; socket: { unref(): void } };
-    if (headers.includes(`\r\nsec-websocket-protocol: ${protocol}\r\n`)) socket.unref();
-  });
-}
-
-const leaving = new Set<(ends: boolean) => void>();
-
 /**
  * Tells when a page is left, or the process `ends`, and when a page is shown, perhaps out of the back/forward cache.
  * Returns how to stop that.
@@ -76,43 +63,7 @@ export function watchPage(left: (ends: boolean) => void, shown: () => void): () 
       page.removeEventListener('pageshow', shown);
     };
   }
-  if (leaving.size === 0) process?.on('exit', leave);
-  leaving.add(left);
-  return () => {
-    leaving.delete(left);
-    if (leaving.size === 0) process?.off('exit', leave);
-  };
-}
-
-function leave(): void {
-  for (const left of leaving) left(true);
-}
-
-/** Keeps the event loop alive, at no cost, while somebody waits. */
-export class Liveness {
-  waiting = 0;
-  private timer: ReturnType<NonNullable<typeof timers>['setInterval']> | undefined;
-
-  waits(more: 1 | -1): void {
-    this.waiting += more;
-    if (this.waiting === 0) this.timer?.unref();
-    else if (this.waiting === more) (this.timer ??= timers?.setInterval(() => {}, 2 ** 31 - 1))?.ref();
-  }
-
-  async during<T>(promise: Promise<T>): Promise<T> {
-    this.waits(1);
-    try {
-      return await promise;
-    } finally {
-      this.waits(-1);
-    }
-  }
-
-  /** Nobody need wait any more, or not for now. */
-  end(): void {
-    timers?.clearInterval(this.timer);
-    this.timer = undefined;
-  }
+  return observer.watchExit?.(() => left(true)) ?? (() => {});
 }
 
 /** In a browser, a message is the quickest task, and the one that no timer's throttle holds up. */

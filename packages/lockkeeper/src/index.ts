@@ -8,9 +8,11 @@
  * });
  */
 
+import './runtime.js';
+
 // But for `connect`, which reaches further here.
-export * from './connect.js';
-export { locks } from './local.js';
+export { AcquiredLock, DeadlockError, Lock, LockManager } from './connect.js';
+export { createLocks, locks } from './local.js';
 export { connect } from './reach.js';
 export type { LockMessage } from './diagnostics.js';
 export { detectDeadlocks } from './nesting.js';

@@ -5,6 +5,7 @@
  * Which lock manager it is, `LOCKKEEPER_URL` says, as for `connect()`; without it, that of the process.
  */
 
+import './runtime.js';
 import { locks as local } from './local.js';
 import { Lock } from './lock.js';
 import { LockManager, newManager } from './manager.js';

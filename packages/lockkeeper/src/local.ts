@@ -1,128 +1,247 @@
 /**
- * The transport of this process: the agent of this thread, with the table of its requests by slot and the mail that
- * tells what other threads did to them.
+ * The transport within this process: an agent of this thread, with the table of its requests by slot and the mail that
+ * tells what other threads did to them. The addon is loaded when it is first needed, so that who only wants `connect()`
+ * needs none.
  */
 
 import { DeadlockError, refused } from './errors.js';
-import { Liveness, task } from './host.js';
+import { task } from './host.js';
+import { Liveness } from './liveness.js';
 import { newNumbers, readLetters } from './mail.js';
 import { newManager, type LockManager } from './manager.js';
-import { addon, Answer, News } from './native.js';
+import { Answer, loadAddon, News, type NativeAgent } from './native.js';
 import { watchForDeadlock } from './nesting.js';
 import type { Request } from './request.js';
 import * as State from './state.js';
 import type { Deadlock, Inspection, Transport } from './transport.js';
 import type { LockManagerSnapshot } from './webidl.js';
 
-const numbers = newNumbers();
-const agent = new addon.Agent(numbers, woken);
-const native = agent.fast();
-
 /** Says that the name is that of the last request: to hand over a string takes long. */
 const SAME = 16;
-let last: string | undefined;
-
-const table: (Request | undefined)[] = [];
-const free: number[] = [];
 
 /** How often to look for letters, once each turn of the event loop, before the thread sleeps. */
 const LOOKS = 20;
 /** How many rings of the bell it takes at most until that is tried again, once it was in vain. */
 const DOUBT = 127;
 
-/** How often it will still look; and whether that seems worth it for what waits next. */
-let looks = 0;
-let quick = false;
-/** After how many rings it will; and the last such number. */
-let rings = 0;
-let doubt = 0;
-/** Whether letters are read in a task of their own. */
-let alone = false;
-
-/** Counts the requests of this thread that wait. */
-const liveness = new Liveness();
-
-export const local = {
-  clientId: agent.clientId,
-
-  submit(request: Request, flags: number): boolean {
-    const { name } = request;
-    const same = name === last;
-    numbers[0] = take(request);
-    numbers[1] = same ? flags | SAME : flags;
-    try {
-      native.request(same ? undefined : name);
-    } catch (error) {
-      last = undefined;
-      give(request);
-      throw refused(error);
-    }
-    last = name;
-    return answered(request);
-  },
-
-  submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
-    const { names, shared } = request.scope();
-    const slot = (numbers[0] = take(request));
-    numbers[1] = flags;
-    let deadlock: Deadlock | null;
-    try {
-      deadlock = agent.requestScope(names, shared, nestedIn?.slot, info);
-    } catch (error) {
-      give(request);
-      throw refused(error);
-    }
-    if (deadlock) {
-      give(request);
-      throw new DeadlockError(deadlock);
-    }
-    const available = answered(request);
-    if (nestedIn && request.state === State.WAITING) watchForDeadlock(request, () => agent.deadlock(slot));
-    return available;
-  },
-
-  abort(request: Request): boolean {
-    const answer = agent.abort(request.slot);
-    if (answer & Answer.MAIL) collect();
-    if (!(answer & Answer.ABORTED)) return false;
-    give(request);
-    liveness.waits(-1);
-    return true;
-  },
-
-  release(request: Request): boolean {
-    numbers[0] = request.slot;
-    native.release();
-    const answer = numbers[0]!;
-    const token = numbers[1]!;
-    // One of the letters may say that the lock was broken.
-    if (answer < 0) collect();
-    if (request.state === State.ENDED) return false;
-    give(request);
-    if (answer > 0) grant(answer - 1, token);
-    return true;
-  },
-
-  forceRelease(name: string): void {
-    if (agent.forceRelease(name) & Answer.MAIL) collect();
-  },
-
-  close(): void {
-    throw new TypeError('the lock manager of the process cannot be closed');
-  },
-
-  query: () => snapshot(agent.query()),
-  inspect: (): Inspection => agent.inspect(),
-} satisfies Transport;
+/** The transport to the lock manager that all threads of this process share. */
+export const local = newLocal(false);
 
 /** The lock manager of this process. */
 export const locks: LockManager = newManager(local);
+
+/** A lock manager of its own: nobody else has its names, on this thread or others. */
+export function createLocks(): LockManager {
+  return newManager(newLocal(true));
+}
+
+function newLocal(ownManager: boolean): Transport {
+  const numbers = newNumbers();
+  let agent: NativeAgent | undefined;
+  let native: ReturnType<NativeAgent['fast']>;
+
+  let last: string | undefined;
+
+  const table: (Request | undefined)[] = [];
+  const free: number[] = [];
+
+  /** How often it will still look; and whether that seems worth it for what waits next. */
+  let looks = 0;
+  let quick = false;
+  /** After how many rings it will; and the last such number. */
+  let rings = 0;
+  let doubt = 0;
+  /** Whether letters are read in a task of their own. */
+  let alone = false;
+
+  /** Counts the requests of this thread that wait. */
+  const liveness = new Liveness();
+
+  const transport = {
+    get clientId(): string {
+      return started().clientId;
+    },
+
+    submit(request: Request, flags: number): boolean {
+      if (agent === undefined) start();
+      const { name } = request;
+      const same = name === last;
+      numbers[0] = take(request);
+      numbers[1] = same ? flags | SAME : flags;
+      try {
+        native.request(same ? undefined : name);
+      } catch (error) {
+        last = undefined;
+        give(request);
+        throw refused(error);
+      }
+      last = name;
+      return answered(request);
+    },
+
+    submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
+      const agent = started();
+      const { names, shared } = request.scope();
+      const slot = (numbers[0] = take(request));
+      numbers[1] = flags;
+      let deadlock: Deadlock | null;
+      try {
+        deadlock = agent.requestScope(names, shared, nestedIn?.slot, info);
+      } catch (error) {
+        give(request);
+        throw refused(error);
+      }
+      if (deadlock) {
+        give(request);
+        throw new DeadlockError(deadlock);
+      }
+      const available = answered(request);
+      if (nestedIn && request.state === State.WAITING) watchForDeadlock(request, () => agent.deadlock(slot));
+      return available;
+    },
+
+    abort(request: Request): boolean {
+      const answer = agent!.abort(request.slot);
+      if (answer & Answer.MAIL) collect();
+      if (!(answer & Answer.ABORTED)) return false;
+      give(request);
+      liveness.waits(-1);
+      return true;
+    },
+
+    release(request: Request): boolean {
+      numbers[0] = request.slot;
+      native.release();
+      const answer = numbers[0]!;
+      const token = numbers[1]!;
+      // One of the letters may say that the lock was broken.
+      if (answer < 0) collect();
+      if (request.state === State.ENDED) return false;
+      give(request);
+      if (answer > 0) grant(answer - 1, token);
+      return true;
+    },
+
+    forceRelease(name: string): void {
+      if (started().forceRelease(name) & Answer.MAIL) collect();
+    },
+
+    close(): void {
+      throw new TypeError('a lock manager of this process cannot be closed: close() is for what connect() gives');
+    },
+
+    query: () => snapshot(started().query()),
+    inspect: (): Inspection => started().inspect(),
+  } satisfies Transport;
+
+  return transport;
+
+  function started(): NativeAgent {
+    return agent ?? start();
+  }
+
+  function start(): NativeAgent {
+    agent = new (loadAddon().Agent)(numbers, woken, ownManager);
+    native = agent.fast();
+    return agent;
+  }
+
+  /** What became of a request that was just made. */
+  function answered(request: Request): boolean {
+    const answer = numbers[0]!;
+    const token = numbers[1]!;
+    const outcome = answer & ~Answer.MAIL;
+    // Whom a steal broke learns of it before the thief is granted, who may have been robbed itself by then.
+    if (answer & Answer.MAIL) collect();
+    if (outcome === Answer.GRANTED) {
+      if (request.state === State.NEW) request.granted(token);
+    } else if (outcome === Answer.QUEUED) {
+      liveness.waits(1);
+      request.queued();
+      if (quick && looks === 0) {
+        looks = LOOKS;
+        task(look);
+      }
+    } else {
+      give(request);
+      return false;
+    }
+    return true;
+  }
+
+  function collect(): number {
+    return readLetters(numbers, takeLetters, hear);
+  }
+
+  /** The same, in a task that does nothing else: a grant that comes alone is delivered in it. */
+  function collectAlone(): number {
+    alone = true;
+    const heard = collect();
+    alone = false;
+    return heard;
+  }
+
+  function takeLetters(): void {
+    numbers[0] = looks;
+    native.collect();
+  }
+
+  /** The bell has rung. */
+  function woken(): void {
+    if (rings > 0) rings -= 1;
+    else quick = true;
+    collectAlone();
+  }
+
+  /** Looks for letters, rather than sleep until the bell rings: to wake a thread takes longer than all else. */
+  function look(): void {
+    const heard = collectAlone() > 0;
+    if (heard) doubt = 0;
+    if (liveness.waiting === 0) looks = 0;
+    else looks = heard ? LOOKS : looks - 1;
+    if (looks > 0) return task(look);
+    if (liveness.waiting > 0) {
+      quick = false;
+      rings = doubt = Math.min(2 * doubt + 1, DOUBT);
+    }
+    // From now on, the bell rings.
+    collectAlone();
+  }
+
+  function hear(slot: number, news: number, token: number): void {
+    if (news === News.GRANTED) grant(slot, token, alone && numbers[0] === 1);
+    else breakLock(slot, news);
+  }
+
+  function grant(slot: number, token: number, now?: boolean): void {
+    liveness.waits(-1);
+    table[slot]!.granted(token, now);
+  }
+
+  function breakLock(slot: number, news: number): void {
+    const request = table[slot]!;
+    give(request);
+    request.broke(news === News.STOLEN ? 'stolen' : 'lost');
+  }
+
+  function take(request: Request): number {
+    const slot = free.length > 0 ? free.pop()! : table.length;
+    table[slot] = request;
+    request.slot = slot;
+    return slot;
+  }
+
+  function give(request: Request): void {
+    table[request.slot] = undefined;
+    free.push(request.slot);
+  }
+}
 
 /**
  * Unpacks a snapshot: plain objects, and in each entry the three members that the draft has, in the order in which Web
  * IDL has the members of a dictionary.
  */
-function snapshot({ names, entries, held, clients }: ReturnType<typeof agent.query>): LockManagerSnapshot {
+function snapshot({ names, entries, held, clients }: ReturnType<NativeAgent['query']>): LockManagerSnapshot {
   const lists: LockManagerSnapshot = { held: [], pending: [] };
   let at = 0;
   let name = '';
@@ -134,94 +253,4 @@ function snapshot({ names, entries, held, clients }: ReturnType<typeof agent.que
     list.push({ clientId: clients[entries[i + 1]!]!, mode, name });
   }
   return lists;
-}
-
-/** What became of a request that was just made. */
-function answered(request: Request): boolean {
-  const answer = numbers[0]!;
-  const token = numbers[1]!;
-  const outcome = answer & ~Answer.MAIL;
-  // Whom a steal broke learns of it before the thief is granted, who may have been robbed itself by then.
-  if (answer & Answer.MAIL) collect();
-  if (outcome === Answer.GRANTED) {
-    if (request.state === State.NEW) request.granted(token);
-  } else if (outcome === Answer.QUEUED) {
-    liveness.waits(1);
-    request.queued();
-    if (quick && looks === 0) {
-      looks = LOOKS;
-      task(look);
-    }
-  } else {
-    give(request);
-    return false;
-  }
-  return true;
-}
-
-function collect(): number {
-  return readLetters(numbers, takeLetters, hear);
-}
-
-/** The same, in a task that does nothing else: a grant that comes alone is delivered in it. */
-function collectAlone(): number {
-  alone = true;
-  const heard = collect();
-  alone = false;
-  return heard;
-}
-
-function takeLetters(): void {
-  numbers[0] = looks;
-  native.collect();
-}
-
-/** The bell has rung. */
-function woken(): void {
-  if (rings > 0) rings -= 1;
-  else quick = true;
-  collectAlone();
-}
-
-/** Looks for letters, rather than sleep until the bell rings: to wake a thread takes longer than all else. */
-function look(): void {
-  const heard = collectAlone() > 0;
-  if (heard) doubt = 0;
-  if (liveness.waiting === 0) looks = 0;
-  else looks = heard ? LOOKS : looks - 1;
-  if (looks > 0) return task(look);
-  if (liveness.waiting > 0) {
-    quick = false;
-    rings = doubt = Math.min(2 * doubt + 1, DOUBT);
-  }
-  // From now on, the bell rings.
-  collectAlone();
-}
-
-function hear(slot: number, news: number, token: number): void {
-  if (news === News.GRANTED) grant(slot, token, alone && numbers[0] === 1);
-  else breakLock(slot, news);
-}
-
-function grant(slot: number, token: number, now?: boolean): void {
-  liveness.waits(-1);
-  table[slot]!.granted(token, now);
-}
-
-function breakLock(slot: number, news: number): void {
-  const request = table[slot]!;
-  give(request);
-  request.broke(news === News.STOLEN ? 'stolen' : 'lost');
-}
-
-function take(request: Request): number {
-  const slot = free.length > 0 ? free.pop()! : table.length;
-  table[slot] = request;
-  request.slot = slot;
-  return slot;
-}
-
-function give(request: Request): void {
-  table[request.slot] = undefined;
-  free.push(request.slot);
 }

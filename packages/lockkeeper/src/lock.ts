@@ -32,7 +32,7 @@ export class Lock {
   }
 
   /**
-   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is "stolen" or "lost".
+   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is a `BrokenBy`.
    *
    * To read this attribute checks the lease: code that blocked its thread past the lease reads a signal that is aborted.
    * A signal that was read before learns of it in a later task only, so `lock.signal.aborted` tells more than
@@ -45,6 +45,11 @@ export class Lock {
   /** Whether the lock is held now: not released, stolen or lost, and the lease valid by the clock. */
   get held(): boolean {
     return this.#request.held;
+  }
+
+  /** Throws unless the lock is held now: why it was stolen or lost, or an `InvalidStateError` if it was released. */
+  assertHeld(): void {
+    this.#request.assertHeld();
   }
 
   /** The request behind a lock, or `undefined` if it is none. */
@@ -85,7 +90,7 @@ export class AcquiredLock extends Lock {
   }
 }
 
-exposeInterface('Lock', Lock.prototype, ['name', 'mode', 'token', 'signal', 'held']);
+exposeInterface('Lock', Lock.prototype);
 
 export const requestOf: (lock: unknown) => Request | undefined = Lock[key];
 // It is nobody's business.

@@ -1,15 +1,17 @@
 /** `LockManager` (§3.2), and what goes beyond it. */
 
-import { channels, publish } from './diagnostics.js';
 import { notSupported } from './errors.js';
+import * as Flag from './flags.js';
 import { Promise } from './intrinsics.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
 import { outerRequest } from './nesting.js';
-import { AcquireRequest, CallbackRequest, ScopedRequest } from './request.js';
+import { observer } from './observer.js';
+import { AcquireRequest, CallbackRequest, ScopedRequest, type Request } from './request.js';
 import * as State from './state.js';
-import { Flag, type Inspection, type Scope, type Transport } from './transport.js';
+import type { Inspection, Scope, Transport } from './transport.js';
 import {
   exposeInterface,
+  checkMembers,
   isAborted,
   reasonOf,
   toAbortSignal,
@@ -42,6 +44,8 @@ export interface AcquireOptions {
   /** A `DeadlockError` rather than a request that would wait for itself. */
   deadlock?: 'refuse' | 'report';
 }
+
+const ACQUIRE = ['mode', 'ifAvailable', 'steal', 'signal', 'timeout', 'info', 'within', 'deadlock'];
 
 const HYPHEN = 45;
 
@@ -83,12 +87,13 @@ export class LockManager {
     try {
       if (arguments.length < 2) throw new TypeError(`request needs 2 arguments, but ${arguments.length} were given`);
       const transport = this.#transport;
+      observer.advise?.(name, arguments.length === 2 ? undefined : second);
       const resource = toDOMString(name);
       const options = arguments.length === 2 ? undefined : toLockOptions(second);
       const callback = toCallback(options === undefined ? second : third);
       return request(transport, resource, options ?? NONE, callback);
     } catch (error) {
-      return Promise.reject(error);
+      return Promise.reject(explained(this, error));
     }
   }
 
@@ -97,7 +102,7 @@ export class LockManager {
     try {
       return Promise.resolve(this.#transport.query());
     } catch (error) {
-      return Promise.reject(error);
+      return Promise.reject(explained(this, error));
     }
   }
 
@@ -105,17 +110,15 @@ export class LockManager {
    * Acquires a lock on one name, or on several at once, which its holder releases: with `release()`, or at the end of
    * the block that said `await using`. With `ifAvailable`, `null` if it is not to be had now.
    */
-  acquire(scope: LockScope, options: AcquireOptions & { ifAvailable: true }): Promise<AcquiredLock | null>;
-  acquire(scope: LockScope, options?: AcquireOptions | null): Promise<AcquiredLock>;
-  acquire(scope: LockScope, options?: AcquireOptions | null): Promise<AcquiredLock | null> {
+  acquire(scope: LockScope, options?: AcquireOptions & { ifAvailable?: false }): Promise<AcquiredLock>;
+  acquire(scope: LockScope, options: AcquireOptions): Promise<AcquiredLock | null>;
+  acquire(scope: LockScope, options: AcquireOptions = NONE): Promise<AcquiredLock | null> {
     try {
       const transport = this.#transport;
-      if (typeof options === 'function') {
-        throw new TypeError('acquire(scope, options) takes no callback: request(name, options, callback) does');
-      }
-      return acquire(transport, scope, options ?? {});
+      if (options !== NONE) checkMembers('acquire(scope, options)', options, ACQUIRE);
+      return acquire(transport, scope, options);
     } catch (error) {
-      return Promise.reject(error);
+      return Promise.reject(explained(this, error));
     }
   }
 
@@ -124,7 +127,7 @@ export class LockManager {
     try {
       return Promise.resolve(this.#transport.inspect());
     } catch (error) {
-      return Promise.reject(error);
+      return Promise.reject(explained(this, error));
     }
   }
 
@@ -144,8 +147,23 @@ export class LockManager {
   }
 }
 
-const operations = ['request', 'query', 'forceRelease', 'acquire', 'inspect', 'close'];
-exposeInterface('LockManager', LockManager.prototype, operations);
+exposeInterface('LockManager', LockManager.prototype);
+
+/** A method that was taken off its manager says so. */
+function explained(manager: unknown, error: unknown): unknown {
+  return transportOf(manager) ? error : new TypeError('not a LockManager: call the method as locks.request(…), or bind it');
+}
+
+/** Hands a request to its transport. If that refuses it, it is over. */
+function submit(request: Request, carry: () => boolean): boolean {
+  observer.publish?.('request', request);
+  try {
+    return carry();
+  } catch (error) {
+    observer.publish?.('error', request, error);
+    throw error;
+  }
+}
 
 export function newManager(transport: Transport): LockManager {
   return new LockManager(...([key, transport] as never));
@@ -162,12 +180,11 @@ function request(
   checkName(name);
   checkOptions(shared, ifAvailable, steal, signal);
   const request = new CallbackRequest(transport, name, mode, callback);
-  publish(channels.request, request);
   const flags = flagsOf(shared, ifAvailable, steal);
   const nestedIn = outerRequest();
-  const available = nestedIn
-    ? transport.submitScope(request, flags, nestedIn)
-    : transport.submit(request, flags);
+  const available = submit(request, () =>
+    nestedIn ? transport.submitScope(request, flags, nestedIn) : transport.submit(request, flags),
+  );
   if (!available) request.unavailable();
   else if (signal) request.arm(signal);
   return request.promise;
@@ -185,8 +202,8 @@ export function requestScope(
   checkOptions(shared, ifAvailable, false, signal);
   const scope: Scope = { names: [...names], shared: names.map(() => shared) };
   const request = new ScopedRequest(transport, scope, mode, callback);
-  publish(channels.request, request);
-  if (!transport.submitScope(request, flagsOf(shared, ifAvailable, false), outerRequest())) request.unavailable();
+  const flags = flagsOf(shared, ifAvailable, false);
+  if (!submit(request, () => transport.submitScope(request, flags, outerRequest()))) request.unavailable();
   else if (signal) request.arm(signal);
   return request.promise;
 }
@@ -235,12 +252,12 @@ export function acquire(
     flagsOf(scope.shared[0]!, ifAvailable || now, steal) |
     (deadlock === 'refuse' ? Flag.REFUSE_DEADLOCK : 0);
   const request = new AcquireRequest(transport, scope, now && !ifAvailable, signal !== undefined);
-  publish(channels.request, request);
   const plain = scope.names.length === 1 && nestedIn === undefined && info === undefined;
   const held = nestedIn?.state === State.HELD ? nestedIn : undefined;
-  const available = plain
-    ? transport.submit(request, flags)
-    : transport.submitScope(request, flags, held, info === undefined ? undefined : `${info}`);
+  const label = info === undefined ? undefined : `${info}`;
+  const available = submit(request, () =>
+    plain ? transport.submit(request, flags) : transport.submitScope(request, flags, held, label),
+  );
   if (!available) request.unavailable();
   else if (signal !== undefined || timeout !== undefined) request.arm(signal, now ? undefined : timeout);
   return request.promise as Promise<AcquiredLock | null>;

@@ -6,10 +6,8 @@
  * of mapped files shows it wherever it was loaded.
  */
 
-import { existsSync, readFileSync } from 'node:fs';
-import { createRequire } from 'node:module';
-import { dirname, join } from 'node:path';
-import { getEnvironmentData, setEnvironmentData } from 'node:worker_threads';
+import { builtin } from './host.js';
+import { platformFiles } from './platform.js';
 import type { Snapshot } from './remote.js';
 import type { Deadlock, DeadlockStep, Inspection } from './transport.js';
 
@@ -77,7 +75,8 @@ export interface NativeRemote {
 
 interface Addon {
   ABI: number;
-  Agent: new (numbers: Float64Array, onMail: () => void) => NativeAgent;
+  /** With `ownManager`, it is the only agent of a lock manager of its own. */
+  Agent: new (numbers: Float64Array, onMail: () => void, ownManager: boolean) => NativeAgent;
   Remote: new (
     numbers: Float64Array,
     onMail: () => void,
@@ -87,60 +86,52 @@ interface Addon {
   ) => NativeRemote;
 }
 
-const ABI = 2;
+const ABI = 3;
 const SHARED_PATH = `lockkeeper.addon.${ABI}`;
-const require = createRequire(import.meta.url);
 
-export const addon = load();
+let addon: Addon | undefined;
+
+/** The addon. Throws if there is none for this platform. */
+export function loadAddon(): Addon {
+  return (addon ??= load());
+}
 
 /** The daemon that came with this copy of the package. */
 export function daemonPath(): string | undefined {
-  const path = join(dirname(ownPath()), process.platform === 'win32' ? 'lockkeeper.exe' : 'lockkeeper');
-  return existsSync(path) ? path : undefined;
+  const { daemon } = platformFiles();
+  return builtin('node:fs').existsSync(daemon) ? daemon : undefined;
 }
 
 function load(): Addon {
-  const own = ownPath();
-  const shared = getEnvironmentData(SHARED_PATH) ?? mapped().find(existsSync);
+  const { existsSync } = builtin('node:fs');
+  const own = platformFiles().addon;
+  const shared = builtin('node:worker_threads').getEnvironmentData(SHARED_PATH) ?? mapped().find(existsSync);
   if (typeof shared === 'string' && shared !== own) {
-    const found = require(shared) as Addon;
+    const found = open(shared);
     if (found.ABI === ABI) return share(shared, found);
     process.emitWarning(
       `two versions of lockkeeper are loaded that do not share their locks: ${shared} and ${own}`,
       { type: 'LockkeeperWarning', code: 'LOCKKEEPER_TWO_MANAGERS' },
     );
   }
-  return share(own, require(own) as Addon);
+  return share(own, open(own));
+}
+
+/** By its path, past bundlers, which cannot follow it. */
+function open(path: string): Addon {
+  return builtin('node:module').createRequire(path)(path) as Addon;
 }
 
 function share(path: string, loaded: Addon): Addon {
-  setEnvironmentData(SHARED_PATH, path);
+  builtin('node:worker_threads').setEnvironmentData(SHARED_PATH, path);
   return loaded;
-}
-
-/** The file that this copy of the package came with, in the package of this platform. */
-function ownPath(): string {
-  const { platform, arch } = process;
-  const abis = platform === 'linux' ? ['-gnu', '-musl'] : platform === 'win32' ? ['-msvc'] : [''];
-  const targets = abis.map((abi) => `${platform}-${arch}${abi}`);
-  for (const target of targets) {
-    try {
-      return require.resolve(`lockkeeper-${target}`);
-    } catch {
-      // Not this one.
-    }
-  }
-  throw new Error(
-    `lockkeeper has no addon for ${platform}-${arch}: none of ${targets.map((t) => `lockkeeper-${t}`).join(', ')} ` +
-      'is installed. Were optional dependencies left out (npm install --include=optional)?',
-  );
 }
 
 /** The addons that this process has loaded, of this copy or others; none where there is no such list. */
 function mapped(): string[] {
   if (process.platform !== 'linux') return [];
   try {
-    const maps = readFileSync('/proc/self/maps', 'utf8');
+    const maps = builtin('node:fs').readFileSync('/proc/self/maps', 'utf8');
     return [...new Set(maps.match(/\/.*\/lockkeeper\.linux-[\w-]+\.node$/gm))];
   } catch {
     return [];

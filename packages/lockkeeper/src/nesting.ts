@@ -5,6 +5,7 @@
 
 import type { AsyncLocalStorage } from 'node:async_hooks';
 import { later, process } from './host.js';
+import { observer } from './observer.js';
 import type { Request } from './request.js';
 import * as State from './state.js';
 import type { Deadlock } from './transport.js';
@@ -37,9 +38,7 @@ export function watchForDeadlock(
   const look = async (): Promise<void> => {
     const deadlock = request.state === State.WAITING && (await find());
     if (!deadlock) return;
-    const { message } = deadlock;
-    if (process === undefined) console.warn(message);
-    else process.emitWarning(message, { type: 'DeadlockWarning', code: 'LOCKKEEPER_DEADLOCK' });
+    (observer.warn ?? console.warn)(deadlock.message);
   };
   later(() => void look().catch(() => {}), PATIENCE);
 }

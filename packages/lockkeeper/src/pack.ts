@@ -1,5 +1,7 @@
 /** MessagePack, as far as the protocol has it: numbers that count, text, bytes, booleans, nil and arrays. */
 
+import { builtin } from './host.js';
+
 /** Up to 2⁶⁴−1: a BigInt where a number would not be exact. */
 export type Uint = number | bigint;
 
@@ -14,172 +16,144 @@ export class Malformed extends Error {
 /** No message of the protocol is as deep. */
 const DEPTH = 8;
 
-const encoder = new TextEncoder();
-const decoder = new TextDecoder('utf-8', { fatal: true, ignoreBOM: true });
+/** Where a page is simulated, as jsdom does it, the runtime may have to provide them. */
+const { TextEncoder, TextDecoder } = globalThis.TextEncoder ? globalThis : builtin('node:util');
+export const encoder = new TextEncoder();
+export const newDecoder = (fatal: boolean): InstanceType<typeof TextDecoder> =>
+  new TextDecoder('utf-8', { fatal, ignoreBOM: true });
+const decoder = newDecoder(true);
+
+/** What is being written. Nothing else runs meanwhile. */
+let output: number[];
 
 /** The bytes of a value: of the forms that it may have, the shortest. */
 export function pack(value: Value): Uint8Array<ArrayBuffer> {
-  const writer = new Writer();
-  writer.value(value);
-  return writer.bytes.slice(0, writer.length);
+  output = [];
+  write(value);
+  return Uint8Array.from(output);
 }
+
+function write(value: Value): void {
+  if (typeof value === 'number' || typeof value === 'bigint') writeUint(value);
+  else if (typeof value === 'string') {
+    const bytes = encoder.encode(value);
+    writeLength(bytes.length, 32, 0xa0, 0xd9, 1);
+    writeBytes(bytes);
+  } else if (value === null) writeNumber(0xc0, 1);
+  else if (typeof value === 'boolean') writeNumber(value ? 0xc3 : 0xc2, 1);
+  else if (isBytes(value)) {
+    writeLength(value.length, 0, 0, 0xc4, 1);
+    writeBytes(value);
+  } else {
+    writeLength(value.length, 16, 0x90, 0xdc, 2);
+    value.forEach(write);
+  }
+}
+
+function writeUint(value: Uint): void {
+  if (value < 0x1_0000_0000) return writeLength(Number(value), 0x80, 0, 0xcc, 1);
+  const all = BigInt.asUintN(64, BigInt(value));
+  writeNumber(0xcf, 1);
+  writeNumber(Number(all >> 32n), 4);
+  writeNumber(Number(all & 0xffff_ffffn), 4);
+}
+
+/** A number below `limit` is part of its head. Others follow one: it is `head` for those of `size` bytes, and then counts up. */
+function writeLength(value: number, limit: number, short: number, head: number, size: number): void {
+  if (value < limit) return writeNumber(short | value, 1);
+  for (; size < 4 && value >= 256 ** size; size *= 2) head += 1;
+  writeNumber(head, 1);
+  writeNumber(value, size);
+}
+
+/** The most significant byte first. */
+function writeNumber(value: number, size: number): void {
+  for (let shift = 8 * (size - 1); shift >= 0; shift -= 8) output.push(value >>> shift);
+}
+
+function writeBytes(bytes: Uint8Array): void {
+  for (const byte of bytes) output.push(byte);
+}
+
+/** Of whatever realm: test tools have several. */
+export function isBytes(value: unknown): value is Uint8Array {
+  return ArrayBuffer.isView(value);
+}
+
+/** What is being read, and how far. */
+let input: Uint8Array;
+let at = 0;
 
 /** The value of these bytes, all of them. What it has of bytes is a view of them. */
 export function unpack(bytes: Uint8Array): Value {
-  const reader = new Reader(bytes);
-  const value = reader.value(DEPTH);
-  if (reader.at !== bytes.length) throw new Malformed('bytes after its end');
+  input = bytes;
+  at = 0;
+  const value = read(DEPTH);
+  if (at !== bytes.length) throw new Malformed('bytes after its end');
   return value;
 }
 
-class Writer {
-  bytes = new Uint8Array(64);
-  length = 0;
-
-  value(value: Value): void {
-    if (typeof value === 'number' || typeof value === 'bigint') this.uint(value);
-    else if (typeof value === 'string') this.text(encoder.encode(value));
-    else if (value instanceof Uint8Array) this.binary(value);
-    else if (value === null) this.number(0xc0, 1);
-    else if (typeof value === 'boolean') this.number(value ? 0xc3 : 0xc2, 1);
-    else this.array(value);
-  }
-
-  private uint(value: Uint): void {
-    if (value < 0x80) this.number(Number(value), 1);
-    else if (value < 0x100) this.headed(0xcc, Number(value), 1);
-    else if (value < 0x1_0000) this.headed(0xcd, Number(value), 2);
-    else if (value < 0x1_0000_0000) this.headed(0xce, Number(value), 4);
-    else {
-      const all = BigInt.asUintN(64, BigInt(value));
-      this.headed(0xcf, Number(all >> 32n), 4);
-      this.number(Number(all & 0xffff_ffffn), 4);
-    }
-  }
-
-  private text(bytes: Uint8Array): void {
-    const { length } = bytes;
-    if (length < 32) this.number(0xa0 | length, 1);
-    else if (length < 0x100) this.headed(0xd9, length, 1);
-    else if (length < 0x1_0000) this.headed(0xda, length, 2);
-    else this.headed(0xdb, length, 4);
-    this.raw(bytes);
-  }
-
-  private binary(bytes: Uint8Array): void {
-    const { length } = bytes;
-    if (length < 0x100) this.headed(0xc4, length, 1);
-    else if (length < 0x1_0000) this.headed(0xc5, length, 2);
-    else this.headed(0xc6, length, 4);
-    this.raw(bytes);
-  }
-
-  private array(values: readonly Value[]): void {
-    const { length } = values;
-    if (length < 16) this.number(0x90 | length, 1);
-    else if (length < 0x1_0000) this.headed(0xdc, length, 2);
-    else this.headed(0xdd, length, 4);
-    for (const value of values) this.value(value);
-  }
-
-  private headed(head: number, value: number, size: number): void {
-    this.number(head, 1);
-    this.number(value, size);
-  }
-
-  /** The most significant byte first. */
-  private number(value: number, size: number): void {
-    this.reserve(size);
-    for (let shift = 8 * (size - 1); shift >= 0; shift -= 8) this.bytes[this.length++] = value >>> shift;
-  }
-
-  private raw(bytes: Uint8Array): void {
-    this.reserve(bytes.length);
-    this.bytes.set(bytes, this.length);
-    this.length += bytes.length;
-  }
-
-  private reserve(more: number): void {
-    if (this.length + more <= this.bytes.length) return;
-    const grown = new Uint8Array(Math.max(2 * this.bytes.length, this.length + more));
-    grown.set(this.bytes);
-    this.bytes = grown;
+function read(depth: number): Value {
+  const first = readNumber(1);
+  if (first < 0x80) return first;
+  if (first >= 0x90 && first < 0xa0) return readArray(first & 0x0f, depth);
+  if (first >= 0xa0 && first < 0xc0) return readText(first & 0x1f);
+  switch (first) {
+    case 0xc0:
+      return null;
+    case 0xc2:
+    case 0xc3:
+      return first === 0xc3;
+    case 0xc4:
+    case 0xc5:
+    case 0xc6:
+      return readBytes(readNumber(1 << (first - 0xc4)));
+    case 0xcc:
+    case 0xcd:
+    case 0xce:
+      return readNumber(1 << (first - 0xcc));
+    case 0xcf:
+      return readLong();
+    case 0xd9:
+    case 0xda:
+    case 0xdb:
+      return readText(readNumber(1 << (first - 0xd9)));
+    case 0xdc:
+    case 0xdd:
+      return readArray(readNumber(2 << (first - 0xdc)), depth);
+    default:
+      throw new Malformed(`0x${first.toString(16)} is no type of the protocol`);
   }
 }
 
-class Reader {
-  at = 0;
+function readLong(): Uint {
+  const all = (BigInt(readNumber(4)) << 32n) | BigInt(readNumber(4));
+  return all <= Number.MAX_SAFE_INTEGER ? Number(all) : all;
+}
 
-  constructor(private readonly bytes: Uint8Array) {}
-
-  value(depth: number): Value {
-    const first = this.number(1);
-    if (first < 0x80) return first;
-    if (first >= 0x90 && first < 0xa0) return this.array(first & 0x0f, depth);
-    if (first >= 0xa0 && first < 0xc0) return this.text(first & 0x1f);
-    switch (first) {
-      case 0xc0:
-        return null;
-      case 0xc2:
-      case 0xc3:
-        return first === 0xc3;
-      case 0xc4:
-      case 0xc5:
-      case 0xc6:
-        return this.raw(this.number(1 << (first - 0xc4)));
-      case 0xcc:
-      case 0xcd:
-      case 0xce:
-        return this.number(1 << (first - 0xcc));
-      case 0xcf:
-        return this.long();
-      case 0xd9:
-      case 0xda:
-      case 0xdb:
-        return this.text(this.number(1 << (first - 0xd9)));
-      case 0xdc:
-      case 0xdd:
-        return this.array(this.number(2 << (first - 0xdc)), depth);
-      default:
-        throw new Malformed(`0x${first.toString(16)} is of no type that the protocol has`);
-    }
+function readText(length: number): string {
+  const bytes = readBytes(length);
+  try {
+    return decoder.decode(bytes);
+  } catch {
+    throw new Malformed('text that is not UTF-8');
   }
+}
 
-  private long(): Uint {
-    const all = (BigInt(this.number(4)) << 32n) | BigInt(this.number(4));
-    return all <= Number.MAX_SAFE_INTEGER ? Number(all) : all;
-  }
+function readArray(length: number, depth: number): Value[] {
+  // Each element is a byte at least.
+  if (depth === 0 || length > input.length - at) throw new Malformed('an array is too deep, or too long');
+  return Array.from({ length }, () => read(depth - 1));
+}
 
-  private text(length: number): string {
-    try {
-      return decoder.decode(this.raw(length));
-    } catch (error) {
-      throw error instanceof Malformed ? error : new Malformed('text that is not UTF-8');
-    }
-  }
+function readNumber(size: number): number {
+  return readBytes(size).reduce((value, byte) => value * 256 + byte, 0);
+}
 
-  private array(length: number, depth: number): Value[] {
-    if (depth === 0) throw new Malformed('an array is too deep');
-    // Each element is a byte at least.
-    if (length > this.bytes.length - this.at) throw new Malformed('an array is longer than the message');
-    const values: Value[] = [];
-    for (let i = 0; i < length; i++) values.push(this.value(depth - 1));
-    return values;
-  }
-
-  private number(size: number): number {
-    const end = this.at + size;
-    if (end > this.bytes.length) throw new Malformed('the message is cut off');
-    let value = 0;
-    while (this.at < end) value = value * 256 + this.bytes[this.at++]!;
-    return value;
-  }
-
-  private raw(length: number): Uint8Array {
-    const end = this.at + length;
-    if (end > this.bytes.length) throw new Malformed('the message is cut off');
-    const bytes = this.bytes.subarray(this.at, end);
-    this.at = end;
-    return bytes;
-  }
+function readBytes(length: number): Uint8Array {
+  const end = at + length;
+  if (end > input.length) throw new Malformed('the message is cut off');
+  const bytes = input.subarray(at, end);
+  at = end;
+  return bytes;
 }

@@ -3,6 +3,7 @@
  * for that of the process. `proposals(manager)` gives them for any other.
  */
 
+import './runtime.js';
 import { bind, type Proposals } from './forms.js';
 import { local } from './local.js';
 import { transportOf } from './manager.js';

@@ -1,13 +1,17 @@
 /** Which lock manager a URL means: one over WebSocket, or this machine's. */
 
 import { AddonSession } from './addon-session.js';
+import { notSupported } from './errors.js';
+import { builtin } from './host.js';
 import { newManager, type LockManager } from './manager.js';
 import { Remote } from './remote.js';
+import { checkMembers } from './webidl.js';
 import { overWebSocket, type ConnectOptions } from './websocket.js';
 
 /**
  * The lock manager of the daemon at `url`: `unix:/path/to/daemon.sock`, `ws://host:port/` or `wss://…`. Without one, that
- * which `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs.
+ * which `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs; then `LOCKKEEPER_BUCKET`
+ * and `LOCKKEEPER_TOKEN_FILE` count as they do for the command. A token is never sent to a server that its file was not set for.
  */
 export async function connect(url?: string, options?: ConnectOptions): Promise<LockManager> {
   const remote = reach(url, options);
@@ -16,8 +20,40 @@ export async function connect(url?: string, options?: ConnectOptions): Promise<L
 }
 
 export function reach(url?: string, options: ConnectOptions = {}): Remote {
-  const named = url === undefined ? process.env['LOCKKEEPER_URL'] : `${url}`;
-  if (named !== undefined && /^wss?:/i.test(named)) return overWebSocket(named, options);
-  const { bucket = 'default' } = options;
-  return new Remote((listener) => new AddonSession(listener, named || undefined, `${bucket}`));
+  checkMembers('connect(url, options)', options, ['bucket', 'token', 'WebSocket']);
+  const named = url === undefined ? variable('LOCKKEEPER_URL') : `${url}`;
+  const all = url === undefined ? { ...fromEnvironment(), ...defined(options) } : options;
+  if (named !== undefined && /^wss?:/i.test(named)) return overWebSocket(named, all);
+  if (options.token !== undefined) {
+    throw new TypeError('a token is for ws: and wss: URLs. On a Unix socket, the permissions of its file say who may connect');
+  }
+  if (process.platform === 'win32') {
+    throw notSupported(
+      "on Windows there is no daemon's socket: use connect('ws://127.0.0.1:7420/') with a daemon that listens there, " +
+        'or `locks` for the threads of this process',
+    );
+  }
+  const { bucket = 'default' } = all;
+  return new Remote((listener) => new AddonSession(listener, named, `${bucket}`));
+}
+
+function fromEnvironment(): ConnectOptions {
+  const bucket = variable('LOCKKEEPER_BUCKET');
+  const file = variable('LOCKKEEPER_TOKEN_FILE');
+  return {
+    ...(bucket !== undefined && { bucket }),
+    // It is read for each connection: tokens expire.
+    ...(file !== undefined && {
+      token: async () => (await builtin('node:fs').promises.readFile(file, 'utf8')).trim(),
+    }),
+  };
+}
+
+/** One that is empty counts as none. */
+function variable(name: string): string | undefined {
+  return process.env[name] || undefined;
+}
+
+function defined(options: ConnectOptions): ConnectOptions {
+  return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }

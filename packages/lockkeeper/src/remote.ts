@@ -3,10 +3,9 @@
  * (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this is what is the same for all.
  */
 
-import type { BrokenBy } from './errors.js';
-import { Liveness } from './host.js';
 import { Promise } from './intrinsics.js';
 import { watchForDeadlock } from './nesting.js';
+import { observer } from './observer.js';
 import type { Request } from './request.js';
 import * as State from './state.js';
 import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';
@@ -33,11 +32,12 @@ export interface Session {
 /** Hears what becomes of requests. */
 export interface Listener {
   granted(request: Request, token: number | bigint): void;
-  over(request: Request, how: Outcome): void;
+  /** `why` tells more of a loss, for people. */
+  over(request: Request, how: Outcome, why?: string): void;
 }
 
 /** How a request ended: as its owner wished, or not at all; or by an error, which refuses it. */
-export type Outcome = 'ended' | 'unavailable' | BrokenBy | Error;
+export type Outcome = 'ended' | 'unavailable' | 'stolen' | 'lost' | Error;
 
 /** What a daemon shows: an entry for each name of each request, held first, each in the order of arrival. */
 export interface Snapshot {
@@ -63,7 +63,7 @@ export class Remote implements Transport, Listener {
   /** Requests that are being released, and who waits for that. */
   readonly #releasing = new Map<Request, (done: boolean) => void>();
   /** Counts what waits for the daemon. */
-  readonly #liveness = new Liveness();
+  readonly #liveness = observer.newLiveness?.();
   #closed = false;
 
   constructor(open: (listener: Listener) => Session) {
@@ -81,7 +81,7 @@ export class Remote implements Transport, Listener {
 
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
     this.#check();
-    this.#liveness.waits(1);
+    this.#liveness?.waits(1);
     request.queued();
     const outer = nestedIn?.transport === this ? nestedIn : undefined;
     this.#session.request(request, flags, outer, info);
@@ -95,7 +95,7 @@ export class Remote implements Transport, Listener {
   }
 
   release(request: Request): Promise<boolean> {
-    this.#liveness.waits(1);
+    this.#liveness?.waits(1);
     const released = new Promise<boolean>((resolve) => this.#releasing.set(request, resolve));
     this.#session.giveUp(request);
     return released;
@@ -124,32 +124,34 @@ export class Remote implements Transport, Listener {
 
   async close(): Promise<void> {
     this.#closed = true;
-    await this.#liveness.during(Promise.resolve(this.#session.close()));
-    this.#liveness.end();
+    await this.#during(this.#session.close());
+    this.#liveness?.end();
   }
 
   granted(request: Request, token: number | bigint): void {
     // One that was given up in the meantime will hear that it is.
     if (request.state !== State.WAITING) return;
-    this.#liveness.waits(-1);
+    this.#liveness?.waits(-1);
     request.granted(token);
   }
 
-  over(request: Request, how: Outcome): void {
-    if (request.state !== State.HELD && request.state !== State.GRANTED) this.#liveness.waits(-1);
+  over(request: Request, how: Outcome, why?: string): void {
+    if (request.state !== State.HELD && request.state !== State.GRANTED) this.#liveness?.waits(-1);
     const releasing = this.#releasing.get(request);
     this.#releasing.delete(request);
     if (how === 'unavailable') request.unavailable();
-    else if (how === 'stolen' || how === 'lost') request.broke(how);
+    else if (how === 'stolen') request.broke(how);
+    // What `close()` ends is not lost.
+    else if (how === 'lost') request.broke(this.#closed ? 'closed' : how, why);
     else if (how !== 'ended') request.fail(how);
     releasing?.(how === 'ended');
   }
 
   async #open(): Promise<void> {
     try {
-      await this.#liveness.during(this.#session.opened);
+      await this.#during(this.#session.opened);
     } catch (error) {
-      if (this.#liveness.waiting === 0) this.#liveness.end();
+      if (this.#liveness?.waiting === 0) this.#liveness.end();
       throw error;
     }
   }
@@ -169,7 +171,16 @@ export class Remote implements Transport, Listener {
 
   #ask<T>(ask: (session: Session) => Promise<T>): Promise<T> {
     this.#check();
-    return this.#liveness.during(ask(this.#session));
+    return this.#during(ask(this.#session));
+  }
+
+  async #during<T>(promise: T | Promise<T>): Promise<T> {
+    this.#liveness?.waits(1);
+    try {
+      return await promise;
+    } finally {
+      this.#liveness?.waits(-1);
+    }
   }
 }
 

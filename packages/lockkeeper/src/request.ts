@@ -3,12 +3,12 @@
  * There are two kinds, which differ in how they tell their owner: one runs a callback, one hands out the lock.
  */
 
-import { channels, publish } from './diagnostics.js';
 import { broken, timedOut, type BrokenBy } from './errors.js';
 import { task } from './host.js';
 import { Promise, queueMicrotask, then } from './intrinsics.js';
 import { newAcquiredLock, newLock, newScopedLock, type Lock } from './lock.js';
 import { outer } from './nesting.js';
+import { observer, type Channel } from './observer.js';
 import * as State from './state.js';
 import type { Scope, Transport } from './transport.js';
 import { addAbortAlgorithm, reasonOf, type LockMode } from './webidl.js';
@@ -44,6 +44,8 @@ export abstract class Request {
   private stop?: (() => void) | undefined;
   /** Behind `lock.signal`; made when somebody asks for it. */
   private controller?: AbortController;
+  /** The channel that tells that there is no lock now. */
+  protected nothing: Channel = 'unavailable';
   /** Behind `lock.scope`; made when somebody asks for it. */
   private frozen?: readonly string[];
   private tell?: (reason: unknown) => void;
@@ -110,27 +112,23 @@ export abstract class Request {
   begin(): void {
     if (this.state === State.UNAVAILABLE) {
       this.end();
+      observer.publish?.(this.nothing, this);
       return this.deliverNothing();
     }
     if (this.state !== State.GRANTED) return;
     this.state = State.HELD;
     this.disarm();
-    publish(channels.grant, this);
+    observer.publish?.('grant', this);
     // Who hears that it was granted may have stolen it.
     if (this.state === State.HELD) this.deliver();
   }
 
   /** Stolen, or lost. One that was given up before is nobody's. */
-  broke(cause: BrokenBy): void {
+  broke(cause: BrokenBy, why?: string): void {
     if (this.state === State.ENDED) return;
-    const error = broken(describe(this.scope()), cause);
-    this.fail(error);
+    const error = broken(describe(this.scope()), cause, why);
+    this.fail(error, cause === 'stolen' ? 'steal' : 'lost', cause);
     this.tell?.(error);
-    // Listeners are other people's code: they run when this thread is done with its mail.
-    queueMicrotask(() => {
-      this.controller?.abort(error);
-      publish(channels.steal, this);
-    });
   }
 
   /** Calls `tell` if the lock is broken before it is released. It is called while mail is read: not for user code. */
@@ -143,7 +141,7 @@ export abstract class Request {
     const gone =
       (this.state === State.WAITING && this.transport.abort(this, timedOut)) ||
       (this.state === State.GRANTED && this.transport.release(this));
-    if (gone) this.fail(reason);
+    if (gone) this.fail(reason, timedOut ? 'timeout' : 'abort');
   }
 
   /** Releases the lock. `false` if it was not held any more. */
@@ -158,7 +156,7 @@ export abstract class Request {
   private released(done: boolean): boolean {
     if (done) {
       this.end();
-      publish(channels.release, this);
+      observer.publish?.('release', this);
     }
     return done;
   }
@@ -192,11 +190,22 @@ export abstract class Request {
     return this.controller.signal;
   }
 
+  /** Throws unless the lock is held now. */
+  assertHeld(): void {
+    if (this.held) return;
+    throw this.failure ?? new DOMException(`The lock ${describe(this.scope())} was released`, 'InvalidStateError');
+  }
+
   /** It is over, and this is why. */
-  fail(reason: unknown): void {
+  fail(reason: unknown, channel: Channel = 'error', cause = reason): void {
     this.end();
     this.failure = reason;
     this.reject(reason);
+    // Listeners are other people's code: they run when this thread is done with its mail.
+    queueMicrotask(() => {
+      this.controller?.abort(reason);
+      observer.publish?.(channel, this, cause);
+    });
   }
 
   private end(): void {
@@ -215,7 +224,7 @@ export abstract class Request {
 /** `request()`: runs a callback in a task and holds the lock until what it returns has settled. */
 export class CallbackRequest extends Request {
   /** Whether the callback was told that there is no lock. */
-  private nothing?: boolean;
+  private without?: boolean;
   /** The turn in which it begins. */
   turn?: Turn | undefined;
 
@@ -237,7 +246,7 @@ export class CallbackRequest extends Request {
   }
 
   protected override deliverNothing(): void {
-    this.nothing = true;
+    this.without = true;
     this.run(null);
   }
 
@@ -257,7 +266,7 @@ export class CallbackRequest extends Request {
 
   /** §2.4: releases the lock, then settles the released promise, which is rejected already if the lock was broken. */
   settled(settle: (result: unknown) => void, result: unknown): void {
-    const released = this.nothing || this.release();
+    const released = this.without || this.release();
     if (released === true) settle(result);
     else if (released) void then.call(released, (done) => done && settle(result));
   }
@@ -373,6 +382,7 @@ export class AcquireRequest extends Request {
     private readonly inTask: boolean,
   ) {
     super(transport, names.names[0]!, names.shared.includes(false) ? 'exclusive' : 'shared');
+    if (orTimedOut) this.nothing = 'timeout';
   }
 
   override scope(): Scope {

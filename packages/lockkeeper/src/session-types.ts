@@ -1,6 +1,5 @@
 /** What goes into a session and what comes out of it. The same as in `crates/service/src/session/types.rs`. */
 
-import type { BrokenBy } from './errors.js';
 import type { Uint } from './pack.js';
 import type { WireDeadlock, WireEntry } from './to-client.js';
 import type { WireScope } from './to-server.js';
@@ -54,7 +53,7 @@ export type Ended =
   /** It was not to wait; or it was released or aborted, as the host wished. */
   | { how: 'unavailable' | 'released' }
   /** The lock was broken; or the session was lost, and the request with it. */
-  | { how: 'broken'; cause: BrokenBy; by: string | null }
+  | { how: 'broken'; cause: 'stolen' | 'lost'; by: string | null }
   /** The server refuses it. Nothing has changed. */
   | { how: 'refused'; code: number; message: string }
   /** It would have closed a cycle, and was not to. */

@@ -22,8 +22,9 @@
  */
 
 import * as Code from './codes.js';
-import type { Uint } from './pack.js';
+import { encoder, type Uint } from './pack.js';
 import type { Ended, Event, Failure, Key, LockRequest, Parts, SessionConfig } from './session-types.js';
+import { ASKED, ENDING, GREETING, HELD, NONE, READY, SYNCING, WAITING } from './session-stages.js';
 import * as Receive from './to-client.js';
 import * as Send from './to-server.js';
 import { encode, MAX_MESSAGE, VERSION } from './wire.js';
@@ -43,18 +44,6 @@ const OVERHEAD = 256;
 const TOO_LONG = 'limit reached: a request has names and a label of 1 MiB at most';
 const LOST: Ended = { how: 'broken', cause: 'lost', by: null };
 const CLOSED: Failure = { kind: 'closed', message: 'the session is closed' };
-
-/** Stages of a request. ENDING: the host wants it no more, and to know when that is done. */
-const ASKED = 0;
-const WAITING = 1;
-const HELD = 2;
-const ENDING = 3;
-
-/** States of the connection. GREETING: Hello was sent. SYNCING: Welcome came, the end marker not yet. */
-const NONE = 0;
-const GREETING = 1;
-const SYNCING = 2;
-const READY = 3;
 
 /** A request or a question. */
 interface Entry<T> {
@@ -634,8 +623,6 @@ export class SessionMachine<T> {
     return entry;
   }
 }
-
-const encoder = new TextEncoder();
 
 function utf8Length(text: string): number {
   return encoder.encode(text).length;

@@ -31,9 +31,6 @@ export interface Scope {
   shared: boolean[];
 }
 
-/** How a request is made, beyond its names. Without the first, these are the protocol's. */
-export const Flag = { SHARED: 1, IF_AVAILABLE: 2, STEAL: 4, REFUSE_DEADLOCK: 8 } as const;
-
 /** A cycle of requests that wait for each other if each awaits the request nested in it. */
 export interface Deadlock {
   message: string;

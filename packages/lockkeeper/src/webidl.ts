@@ -47,6 +47,16 @@ export function toDictionary(value: unknown): Record<string, unknown> {
   return value as Record<string, unknown>;
 }
 
+/** What is no dictionary of Web IDL: an object, with these members at most. */
+export function checkMembers(form: string, options: object, members: string[]): void {
+  if (typeof options !== 'object' || options === null) {
+    throw new TypeError(`${form}: options is no object. A callback is for request(name, options, callback)`);
+  }
+  for (const key in options) {
+    if (!members.includes(key)) throw new TypeError(`${form} has no option ${key}, but ${members.join(', ')}`);
+  }
+}
+
 /** The dictionary LockOptions: members in the order of their names, each read once. */
 export function toLockOptions(value: unknown): LockOptions {
   const source = toDictionary(value);
@@ -90,7 +100,7 @@ export function reasonOf(signal: AbortSignal): unknown {
 }
 
 export function toCallback<T>(value: unknown): (argument: T) => unknown {
-  if (typeof value !== 'function') throw new TypeError('callback is not a function');
+  if (typeof value !== 'function') throw new TypeError('callback, the last argument, is not a function');
   return value as (argument: T) => unknown;
 }
 
@@ -135,7 +145,9 @@ class AbortAlgorithms {
 }
 
 /** Operations and attributes of an interface are enumerable; a class makes them not. */
-export function exposeInterface(name: string, prototype: object, members: string[]): void {
-  for (const member of members) Object.defineProperty(prototype, member, { enumerable: true });
+export function exposeInterface(name: string, prototype: object): void {
+  for (const member of Object.getOwnPropertyNames(prototype)) {
+    if (member !== 'constructor') Object.defineProperty(prototype, member, { enumerable: true });
+  }
   Object.defineProperty(prototype, Symbol.toStringTag, { value: name, configurable: true });
 }

@@ -95,16 +95,22 @@ export class WebSocketSession implements Session {
   #wakeTime = Infinity;
   #cancelWake = (): void => {};
   #unwatch: (() => void) | undefined;
+  /** Why the last attempt to connect failed, for those who lose a lock by it. */
+  #why: string | undefined;
   /** Why there is none, if it was refused. */
   #refusal: Error | undefined;
   #settle!: { resolve: () => void; reject: (reason: unknown) => void };
 
-  constructor(
-    private readonly listener: Listener,
-    private readonly url: string,
-    private readonly credentials: Credentials,
-    private readonly runtime: Runtime,
-  ) {
+  readonly #listener: Listener;
+  readonly #url: string;
+  readonly #credentials: Credentials;
+  readonly #runtime: Runtime;
+
+  constructor(listener: Listener, url: string, credentials: Credentials, runtime: Runtime) {
+    this.#listener = listener;
+    this.#url = url;
+    this.#credentials = credentials;
+    this.#runtime = runtime;
     this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
     this.#start();
   }
@@ -129,14 +135,14 @@ export class WebSocketSession implements Session {
   }
 
   giveUp(request: Request, timedOut?: boolean): void {
-    if (this.#backlog.delete(request)) return queueMicrotask(() => this.listener.over(request, 'ended'));
+    if (this.#backlog.delete(request)) return queueMicrotask(() => this.#listener.over(request, 'ended'));
     this.#machine?.release(request.slot, timedOut);
     this.#afterCommand();
   }
 
   /** Looks at the clock. If the lease is over, all that the session had is lost before this returns. */
   isHeld(request: Request): boolean {
-    const now = this.runtime.now();
+    const now = this.#now();
     if (this.#machine?.checkLease(now)) this.#pump();
     return this.#machine?.isHeld(now, request.slot) ?? false;
   }
@@ -158,7 +164,7 @@ export class WebSocketSession implements Session {
     const closed = new Promise<void>((resolve) => {
       if (socket === undefined) return resolve();
       socket.addEventListener('close', () => resolve());
-      this.runtime.later(resolve, CLOSE_TIMEOUT);
+      this.#runtime.later(resolve, CLOSE_TIMEOUT);
     });
     const reason = noSession('the session was closed');
     this.#settle.reject(reason);
@@ -169,17 +175,21 @@ export class WebSocketSession implements Session {
 
   #start(): void {
     this.#machine = this.#newMachine();
-    this.#unwatch = this.runtime.watchPage(
+    this.#unwatch = this.#runtime.watchPage(
       (ends) => this.#left(ends),
       () => this.#shown(),
     );
     this.#pump();
   }
 
+  #now(): number {
+    return this.#runtime.now();
+  }
+
   #newMachine(): SessionMachine<Asked> {
-    const { goingAwayEnds } = this.runtime;
-    const config = { bucket: this.credentials.bucket, owner: null, ttl: null, fifo: false, goingAwayEnds };
-    return new SessionMachine(config, this.runtime.now());
+    const { goingAwayEnds } = this.#runtime;
+    const config = { bucket: this.#credentials.bucket, owner: null, ttl: null, fifo: false, goingAwayEnds };
+    return new SessionMachine(config, this.#now());
   }
 
   /** A page in the back/forward cache must not hold locks. When the process ends, nobody is left to be told. */
@@ -257,7 +267,7 @@ export class WebSocketSession implements Session {
 
   #schedule(machine: SessionMachine<Asked>, anew: boolean): void {
     let at = machine.nextWake() ?? Infinity;
-    const now = this.runtime.now();
+    const now = this.#now();
     const connectAt = this.#connection || this.#away ? undefined : machine.connectAt();
     if (connectAt !== undefined) {
       // Clients that lost the same server do not come back in step.
@@ -271,9 +281,9 @@ export class WebSocketSession implements Session {
     this.#wakeTime = at;
     if (at === Infinity) return;
     const delay = Math.min(Math.max(Math.ceil((at - now) / 1000), 1), MAX_DELAY);
-    this.#cancelWake = this.runtime.later(() => {
+    this.#cancelWake = this.#runtime.later(() => {
       this.#wakeTime = Infinity;
-      machine.wake(this.runtime.now());
+      machine.wake(this.#now());
       this.#pump();
     }, delay);
   }
@@ -281,14 +291,14 @@ export class WebSocketSession implements Session {
   /** Without a token in hand, one is fetched when the connection stands. */
   #connect(machine: SessionMachine<Asked>, token?: { value: string | null }): void {
     this.#connectAt = undefined;
-    const source = this.credentials.token;
+    const source = this.#credentials.token;
     if (typeof source !== 'function') token = { value: source === null ? null : `${source}` };
     let socket: Socket;
     try {
-      socket = this.runtime.open(this.url, SUBPROTOCOL);
+      socket = this.#runtime.open(this.#url, SUBPROTOCOL);
     } catch (cause) {
       const message = cause instanceof Error ? cause.message : String(cause);
-      machine.connectFailed(this.runtime.now(), { kind: 'unusable', message, cause });
+      machine.connectFailed(this.#now(), { kind: 'unusable', message, cause });
       return this.#pump();
     }
     socket.binaryType = 'arraybuffer';
@@ -298,8 +308,8 @@ export class WebSocketSession implements Session {
       number: 0,
       isOpen: false,
       waitsForToken: false,
-      why: 'the connection was refused, or cut',
-      cancelTimeout: this.runtime.later(() => this.#attemptFailed(SILENT), timeout),
+      why: 'refused or cut. Does `lockkeeper serve --listen` run there?',
+      cancelTimeout: this.#runtime.later(() => this.#attemptFailed(SILENT), timeout),
     };
     this.#connection = connection;
     const on = (type: string, run: (event: SocketEvent) => void): void =>
@@ -332,7 +342,7 @@ export class WebSocketSession implements Session {
     connection.waitsForToken = true;
     connection.cancelTimeout();
     const tooLong = (): void => this.#attemptFailed('the token function has not settled');
-    connection.cancelTimeout = this.runtime.later(tooLong, TOKEN_TIMEOUT);
+    connection.cancelTimeout = this.#runtime.later(tooLong, TOKEN_TIMEOUT);
     let value: string;
     try {
       value = `${await fetch()}`;
@@ -348,21 +358,22 @@ export class WebSocketSession implements Session {
 
   #greet(connection: Connection, token: string | null): void {
     connection.cancelTimeout();
-    connection.number = this.#machine!.connected(this.runtime.now(), token);
+    connection.number = this.#machine!.connected(this.#now(), token);
     this.#pump();
   }
 
   #receive(connection: Connection, data: unknown): void {
     let message: ToClient;
     try {
-      if (!(data instanceof ArrayBuffer)) throw new TypeError('a message of text');
-      message = decode(new Uint8Array(data));
+      if (typeof data === 'string') throw new TypeError('a message of text');
+      message = decode(new Uint8Array(data as ArrayBuffer));
     } catch (error) {
       const why = `it does not speak the protocol (${(error as Error).message})`;
       return connection.number > 0 ? this.#disconnected(why) : this.#attemptFailed(why);
     }
+    if (message[0] === GOODBYE) this.#why = message[2];
     if (connection.number > 0) {
-      this.#machine!.message(this.runtime.now(), connection.number, message);
+      this.#machine!.message(this.#now(), connection.number, message);
       this.#pump(message[0] === PONG);
     } else if (message[0] === GOODBYE) {
       this.#attemptFailed(message[2]);
@@ -371,14 +382,15 @@ export class WebSocketSession implements Session {
 
   #attemptFailed(message: string, cause?: unknown): void {
     this.#closeSocket();
-    this.#machine!.connectFailed(this.runtime.now(), { kind: 'unreachable', message, cause });
+    this.#why = message;
+    this.#machine!.connectFailed(this.#now(), { kind: 'unreachable', message, cause });
     this.#pump();
   }
 
   #disconnected(why: string): void {
     const { number } = this.#connection!;
     this.#closeSocket();
-    this.#machine!.disconnected(this.runtime.now(), number);
+    this.#machine!.disconnected(this.#now(), number);
     if (this.#wasOpen) this.#pump();
     else this.#refuse(this.#unreachable(why));
   }
@@ -396,6 +408,7 @@ export class WebSocketSession implements Session {
       case 'opened':
         this.clientId = event.clientId;
         this.#wasOpen = true;
+        this.#why = undefined;
         // The server may have listed some.
         for (const key of this.#unanswered) if (!machine.isUnanswered(key)) this.#unanswered.delete(key);
         return this.#settle.resolve();
@@ -406,7 +419,7 @@ export class WebSocketSession implements Session {
         if (this.#machine === machine) this.#refuse(this.#reason(event.failure));
         return;
       case 'granted':
-        return this.listener.granted(event.data.request!, event.token);
+        return this.#listener.granted(event.data.request!, event.token);
       case 'over':
         return this.#over(event.data, event.outcome);
     }
@@ -452,7 +465,7 @@ export class WebSocketSession implements Session {
 
   #over({ request, answer, reject }: Asked, outcome: Ended | Error | 'lost'): void {
     const how = typeof outcome === 'object' && 'how' in outcome ? this.#outcomeOf(outcome) : outcome;
-    if (request) this.listener.over(request, how);
+    if (request) this.#listener.over(request, how, this.#why);
     else if (how === 'ended') answer!(outcome as Ended);
     else reject!(how instanceof Error ? how : noSession('the session was lost: whether this was done is not known'));
   }
@@ -479,8 +492,7 @@ export class WebSocketSession implements Session {
   }
 
   #unreachable(why: string, cause?: unknown): Error {
-    const words = `no session at ${this.url}: ${why}. Does \`lockkeeper serve --listen\` run there?`;
-    return noSession(words, undefined, cause);
+    return noSession(`no session at ${this.#url}: ${why}`, undefined, cause);
   }
 }
 

@@ -1,8 +1,10 @@
 /** The lock manager of a server on a network. */
 
-import { later, now, process, unrefWebSockets, watchPage } from './host.js';
+import { later, now, process, watchPage } from './host.js';
 import { newManager, type LockManager } from './manager.js';
+import { observer } from './observer.js';
 import { Remote } from './remote.js';
+import { checkMembers } from './webidl.js';
 import { WebSocketSession, type Runtime, type Socket } from './websocket-session.js';
 
 export interface ConnectOptions {
@@ -11,7 +13,7 @@ export interface ConnectOptions {
   /** Credentials, for a server on a network: a token, or a function that is called for each connection and gives one. */
   token?: string | (() => string | Promise<string>);
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
-  WebSocket?: new (url: string, protocol: string) => Socket;
+  WebSocket?: new (url: string, protocol: string) => { close(): void; send(data: Uint8Array): void };
 }
 
 /** The lock manager of the daemon at `url` (`ws://host:port/` or `wss://…`). */
@@ -22,21 +24,20 @@ export async function connect(url: string, options?: ConnectOptions): Promise<Lo
 }
 
 export function overWebSocket(url: string, options: ConnectOptions = {}): Remote {
+  checkMembers('connect(url, options)', options, ['bucket', 'token', 'WebSocket']);
   const { bucket = 'default', token, WebSocket = (globalThis as ConnectOptions).WebSocket } = options;
-  if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" is no address of a daemon: it starts with ws: or wss:`);
+  if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" is no URL of a daemon, which starts with ws: or wss:`);
   if (WebSocket === undefined) {
     throw new DOMException(
-      'there is no WebSocket here: use Node 22 or later, or that of the package ws, as in connect(url, { WebSocket })',
+      'no WebSocket here: use Node 22 or later, or that of the package ws: connect(url, { WebSocket })',
       'NotSupportedError',
     );
   }
   const credentials = { bucket: `${bucket}`, token: token ?? null };
   const runtime: Runtime = {
     open(url, protocol) {
-      unrefWebSockets(protocol);
-      const socket: Socket & { _socket?: { unref?(): void } } = new WebSocket(url, protocol);
-      // That of `ws` shows its own.
-      socket.addEventListener('open', () => socket._socket?.unref?.());
+      const socket = new WebSocket(url, protocol) as Socket;
+      observer.connecting?.(socket, protocol);
       return socket;
     },
     now,

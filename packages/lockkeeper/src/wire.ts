@@ -3,7 +3,7 @@
  * is the kind of the message. Elements after those that are known are ignored, so a later version can add some.
  */
 
-import { Malformed, pack, unpack, type Value } from './pack.js';
+import { encoder, isBytes, Malformed, newDecoder, pack, unpack, type Value } from './pack.js';
 import type { ToClient } from './to-client.js';
 import type { ToServer } from './to-server.js';
 
@@ -34,8 +34,7 @@ type Shape = (value: Value) => boolean;
 const uint: Shape = (value) => typeof value === 'number' || typeof value === 'bigint';
 const bool: Shape = (value) => typeof value === 'boolean';
 const text: Shape = (value) => typeof value === 'string';
-const bytes: Shape = (value) => value instanceof Uint8Array;
-const secret: Shape = (value) => value instanceof Uint8Array && value.length === 16;
+const secret: Shape = (value) => isBytes(value) && value.length === 16;
 const cause: Shape = (value) => value === 0 || value === 1;
 const orNil = (shape: Shape): Shape => (value) => value === null || shape(value);
 const list = (shape: Shape): Shape => (value) => Array.isArray(value) && value.every(shape);
@@ -46,8 +45,8 @@ const tuple = (...shapes: Shape[]): Shape => (value) =>
   Array.isArray(value) && value.length === shapes.length && begins(...shapes)(value);
 
 const listed = tuple(uint, uint, orNil(uint));
-const entry = tuple(bytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(text));
-const deadlock = tuple(text, list(tuple(uint, text, orNil(bytes))));
+const entry = tuple(isBytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(text));
+const deadlock = tuple(text, list(tuple(uint, text, orNil(isBytes))));
 
 /** What follows the kind, by kind. */
 const shapes: Shape[] = [
@@ -69,8 +68,7 @@ const shapes: Shape[] = [
   begins(uint, text),
 ];
 
-const encoder = new TextEncoder();
-const decoder = new TextDecoder('utf-8', { ignoreBOM: true });
+const decoder = newDecoder(false);
 
 /** The bytes of a name: WTF-8, so that two strings are equal if and only if their bytes are. */
 export function toName(name: string): Uint8Array {

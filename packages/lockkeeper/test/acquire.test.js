@@ -224,11 +224,15 @@ test('a scope that is none is a TypeError, and a rejection', async () => {
   await rejectsType(locks.acquire(unique(), { signal: {} }));
 });
 
-test('options that are null are the defaults; a callback is none, and the error says where it goes', async () => {
-  const lock = await acquire(unique(), null);
+test('options are an object: for a callback, the error says where it goes', async () => {
+  const lock = await acquire(unique(), undefined);
   assert.equal(lock.mode, 'exclusive');
-  const { message } = await rejectsType(locks.acquire(unique(), () => assert.fail('the callback ran')));
-  assert.match(message, /request\(name, options, callback\)/);
+  for (const options of [null, () => assert.fail('the callback ran'), 'shared', 5000]) {
+    const { message } = await rejectsType(locks.acquire(unique(), options));
+    assert.match(message, /request\(name, options, callback\)/);
+  }
+  const { message } = await rejectsType(locks.acquire(unique(), { time: 5000 }));
+  assert.match(message, /no option time, but .*timeout/);
 });
 
 test('a scope of 1,024 names is the largest; a larger one is refused with QuotaExceededError', async () => {

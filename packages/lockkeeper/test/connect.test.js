@@ -90,7 +90,7 @@ for (const reach of reaches) {
     const next = other.request('a', () => 'next');
     await one.close();
     assert.equal(await next, 'next');
-    await assert.rejects(held.released, { name: 'AbortError', cause: 'lost' });
+    await assert.rejects(held.released, { name: 'AbortError', cause: 'closed' });
     await assert.rejects(one.request('a', () => {}), { name: 'InvalidStateError' });
     await assert.rejects(locks.close(), TypeError);
   });

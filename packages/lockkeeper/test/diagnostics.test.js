@@ -2,10 +2,12 @@
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
 import { locks } from 'lockkeeper';
-import { assert, cleanUp, startWorker, test, turn } from './harness.js';
+import { assert, cleanUp, startWorker, test, turn, until } from './harness.js';
 import { hold, rejection, request, unique } from './helpers.js';
+import { connected, machine } from './machine.js';
 
-const channels = ['request', 'grant', 'release', 'steal'];
+const ends = ['release', 'steal', 'lost', 'abort', 'timeout', 'unavailable', 'error'];
+const channels = ['request', 'grant', ...ends];
 
 /** Listens to all channels until the test is over. */
 function listen() {
@@ -68,7 +70,7 @@ test('a request that waits is granted later, after the release that let it in', 
   assert.deepEqual(order(seen), ['request', 'release', 'grant', 'release']);
 });
 
-test('a request that is refused or aborted is never granted or released', async () => {
+test('a request that is refused or aborted is told of as such, and never as granted or released', async () => {
   const name = unique();
   await hold(name);
   const seen = listen();
@@ -77,7 +79,13 @@ test('a request that is refused or aborted is never granted or released', async 
   const aborted = rejection(locks.request(name, { signal: controller.signal }, () => {}));
   controller.abort();
   await aborted;
-  assert.deepEqual(order(seen), ['request', 'request']);
+  assert.deepEqual(order(seen), ['request', 'unavailable', 'request', 'abort']);
+  assert.equal(seen[3].cause, controller.signal.reason);
+  const late = await rejection(locks.acquire(name, { timeout: 1 }));
+  const now = await rejection(locks.acquire(name, { timeout: 0 }));
+  assert.deepEqual([late.name, now.name], ['TimeoutError', 'TimeoutError']);
+  await turn();
+  assert.deepEqual(order(seen).slice(4), ['request', 'timeout', 'request', 'timeout']);
 });
 
 test('a lock that is stolen is told of with its token, and not as released', async () => {
@@ -88,7 +96,7 @@ test('a lock that is stolen is told of with its token, and not as released', asy
   release();
   await turn();
   const steals = seen.filter(({ channel }) => channel === 'steal');
-  assert.deepEqual(steals.map(({ names, token }) => [names, token]), [[[lock.name], lock.token]]);
+  assert.deepEqual(steals.map(({ names, token, cause }) => [names, token, cause]), [[[lock.name], lock.token, 'stolen']]);
   const releases = seen.filter(({ channel }) => channel === 'release');
   assert.equal(releases.length, 1, 'the release is that of the thief');
 });
@@ -132,4 +140,42 @@ test('a lock that is stolen by who hears that it was granted is not delivered', 
   const robbed = rejection(locks.request(name, () => assert.fail('the callback ran')));
   assert.equal((await robbed).cause, 'stolen');
   assert.equal(await thief, 'thief');
+});
+
+test('all messages about a request have its id, so that its waiting time can be measured', async () => {
+  const name = unique();
+  const holder = await hold(name);
+  const seen = listen();
+  const waiting = [request(name), request(name)];
+  holder.release();
+  for (const { release, released } of waiting) {
+    release();
+    await released;
+  }
+  const ids = [...new Set(seen.map(({ id }) => id))];
+  assert.equal(ids.length, 3);
+  const lives = ids.map((id) => order(seen.filter((message) => message.id === id)).join()).sort();
+  assert.deepEqual(lives, ['release', 'request,grant,release', 'request,grant,release']);
+});
+
+test('what the engine refuses is told of with the error', async () => {
+  const seen = listen();
+  const names = Array.from({ length: 1_025 }, (_, i) => unique(`${i}`));
+  const error = await rejection(locks.acquire(names));
+  assert.deepEqual(order(seen), ['request', 'error']);
+  assert.equal(seen[1].cause, error);
+});
+
+test('a lock that ends by close() is told of as such, not as stolen', async () => {
+  const there = machine();
+  await there.start();
+  const manager = await connected(there.url);
+  const lock = await manager.acquire(unique());
+  const waits = rejection(manager.acquire(lock.name));
+  const seen = listen();
+  await manager.close();
+  await waits;
+  await until(() => seen.length === 2);
+  assert.deepEqual(seen.map(({ channel, cause }) => [channel, cause]), [['lost', 'closed'], ['lost', 'closed']]);
+  assert.throws(() => lock.assertHeld(), { name: 'AbortError', cause: 'closed' });
 });

@@ -13,6 +13,7 @@ import { fileURLToPath } from 'node:url';
 import * as lockkeeper from 'lockkeeper';
 import * as proposals from 'lockkeeper/proposals';
 import { assert, cleanUp, run, runtime, test } from './harness.js';
+import { machine } from './machine.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const require = createRequire(import.meta.url);
@@ -25,7 +26,8 @@ test('require() gives the same objects as import', () => {
 });
 
 test('the package exports what its documentation names', () => {
-  const names = ['AcquiredLock', 'DeadlockError', 'Lock', 'LockManager', 'connect', 'detectDeadlocks', 'locks'];
+  const classes = ['AcquiredLock', 'DeadlockError', 'Lock', 'LockManager'];
+  const names = [...classes, 'connect', 'createLocks', 'detectDeadlocks', 'locks'];
   assert.deepEqual(Object.keys(lockkeeper).sort(), names);
 });
 
@@ -37,35 +39,34 @@ test('lockkeeper/proposals exports the forms, how to bind them to a manager, and
 });
 
 test('every file that package.json names is there, types included', () => {
-  const { exports } = require('lockkeeper/package.json');
+  const { bin, exports, main, types } = require('lockkeeper/package.json');
   const targets = (entry) => (typeof entry === 'string' ? [entry] : Object.values(entry).flatMap(targets));
-  for (const target of targets(exports)) assert.ok(readFileSync(join(root, target)).length > 0, target);
+  for (const target of [...targets([bin, exports]), main, types]) assert.ok(readFileSync(join(root, target)).length > 0, target);
 });
 
 test('lockkeeper/connect is for browsers: what it loads imports nothing of Node, and bundlers find it', () => {
   const seen = new Set();
-  const visit = (module, extension) => {
-    const file = `${module}${extension}`;
+  const visit = (module) => {
+    const file = `${module}.js`;
     if (seen.has(file)) return;
     seen.add(file);
     const text = readFileSync(join(root, 'dist', file), 'utf8');
     for (const [, from] of text.matchAll(/^(?:import|export) .*?from '([^']*)'/gms)) {
       assert.match(from, /^\.\/[\w-]+\.js$/, file);
-      visit(from.slice(2, -3), extension);
+      visit(from.slice(2, -3));
     }
     assert.doesNotMatch(text, /import\(|require\(|NodeJS/, file);
   };
-  visit('connect', '.js');
-  assert.ok(seen.has('session.js') && seen.has('manager.js') && !seen.has('native.js'), [...seen].join());
-  visit('connect', '.d.ts');
-  assert.ok(seen.has('websocket-session.d.ts') && seen.has('manager.d.ts'), [...seen].join());
-  visit('proposals-of', '.js');
-  visit('proposals-of', '.d.ts');
-  assert.ok(seen.has('forms.js') && !seen.has('native.js'), [...seen].join());
+  visit('connect');
+  assert.ok(seen.has('session.js') && seen.has('manager.js'), [...seen].join());
+  visit('proposals-of');
+  for (const name of ['native', 'platform', 'runtime', 'diagnostics', 'liveness']) assert.ok(!seen.has(`${name}.js`), name);
   const { exports } = require('lockkeeper/package.json');
-  assert.equal(exports['./proposals'].browser.default, './dist/proposals-of.js');
-  assert.equal(Object.keys(exports['.'])[0], 'browser', 'the first that applies is taken');
-  assert.deepEqual(exports['.'].browser, exports['./connect']);
+  assert.equal(exports['./proposals'].browser.import.default, './dist/proposals-of.js');
+  for (const entry of ['.', './connect', './proposals']) {
+    assert.equal(Object.keys(exports[entry])[0], 'browser', 'the first that applies is taken');
+  }
+  assert.deepEqual(exports['.'].browser, exports['./connect'].browser);
 });
 
 test('§3.1: lockkeeper/install sets navigator.locks and the interfaces, as Web IDL has them', async () => {
@@ -107,10 +108,9 @@ function install(folder, change = () => {}) {
     cpSync(join(root, 'npm', platform), join(modules, `lockkeeper-${platform}`), { recursive: true });
   }
   const copy = join(modules, 'lockkeeper');
-  cpSync(join(root, 'dist'), join(copy, 'dist'), { recursive: true });
-  cpSync(join(root, 'package.json'), join(copy, 'package.json'));
+  for (const part of ['dist', 'esm', 'package.json']) cpSync(join(root, part), join(copy, part), { recursive: true });
   change(copy);
-  return join(copy, 'dist/index.js');
+  return join(copy, 'esm/index.js');
 }
 
 /** A project with two installations, "a" and "b", and the program that is run in it. */
@@ -180,10 +180,10 @@ test('two copies of the package in sibling worker threads share one manager', as
 
 /** Has a copy say that it was made for an addon of another interface. */
 function incompatible(copy) {
-  const file = join(copy, 'dist/native.js');
+  const file = join(copy, 'dist/cjs/native.cjs');
   const text = readFileSync(file, 'utf8');
   const changed = text.replace(/const ABI = \d+;/, 'const ABI = 4711;');
-  assert.notEqual(changed, text, 'dist/native.js names its ABI');
+  assert.notEqual(changed, text, 'native.js names its ABI');
   writeFileSync(file, changed);
 }
 
@@ -193,6 +193,8 @@ test('a second copy that cannot share the manager of the first says so in a warn
       const warned = new Promise((resolve) => process.on('warning', resolve));
       const { locks: a } = await import(${JSON.stringify(first)});
       const { locks: b } = await import(${JSON.stringify(second)});
+      // The addon is loaded when it is first used.
+      await Promise.all([a.query(), b.query()]);
       const warning = await warned;
       console.log(warning.name, warning.code);
       console.log(warning.message.includes(${JSON.stringify(join(second, '../../../lockkeeper-'))}));
@@ -207,7 +209,8 @@ test('a second copy that cannot share the manager of the first says so in a warn
   assert.equal(code, 0);
 });
 
-test('without the package of its platform, the error says what is missing', async () => {
+/** Runs a program where the package of this platform is not installed. */
+async function withoutAddon(program, ...args) {
   const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
   cleanUp(() => rmSync(folder, { recursive: true }));
   const index = install(folder);
@@ -215,21 +218,39 @@ test('without the package of its platform, the error says what is missing', asyn
     rmSync(join(folder, 'node_modules', `lockkeeper-${platform}`), { recursive: true });
   }
   const main = join(folder, 'main.mjs');
-  writeFileSync(main, `import(${JSON.stringify(index)}).catch((error) => console.log(error.message));`);
-  const { stdout, stderr } = await run(main, [], { cwd: folder });
-  assert.match(stdout, new RegExp(`no addon for ${process.platform}-${process.arch}`), stderr);
-  assert.match(stdout, /optional/);
+  writeFileSync(main, program.replaceAll('lockkeeper/', `${join(index, '..')}/`));
+  return run(main, args, { cwd: folder });
+}
+
+test('without the package of its platform, `locks` fails when it is used, and says what is missing', async () => {
+  const { stdout, stderr } = await withoutAddon(`
+    import { connect, createLocks, locks } from 'lockkeeper/index.js';
+    console.log('loaded');
+    const uses = [locks.request('a', () => {}), locks.acquire('a'), locks.query(), createLocks().query(), connect('unix:/none')];
+    for (const { status, reason } of await Promise.allSettled(uses)) console.log(status, reason?.code, reason?.message);
+  `);
+  const [loaded, ...lines] = stdout.trim().split('\n');
+  assert.equal(loaded, 'loaded', stderr);
+  assert.equal(lines.length, 5);
+  for (const line of lines) {
+    assert.match(line, /^rejected LOCKKEEPER_NO_ADDON/);
+    assert.match(line, new RegExp(`no addon for ${process.platform}-${process.arch}.*lockkeeper-linux-x64-gnu.*optional`));
+  }
 });
 
-test('without the package of its platform, lockkeeper/connect is there', async () => {
-  const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
-  cleanUp(() => rmSync(folder, { recursive: true }));
-  const connect = join(install(folder), '../connect.js');
-  for (const platform of readdirSync(join(root, 'npm'))) {
-    rmSync(join(folder, 'node_modules', `lockkeeper-${platform}`), { recursive: true });
-  }
-  const main = join(folder, 'main.mjs');
-  writeFileSync(main, `import * as all from ${JSON.stringify(connect)}; console.log(Object.keys(all).sort().join());`);
-  const { stdout, stderr } = await run(main, [], { cwd: folder });
-  assert.equal(stdout.trim(), 'AcquiredLock,DeadlockError,Lock,LockManager,connect', stderr);
+test('without the package of its platform, connect() reaches a daemon on a WebSocket', async () => {
+  const there = machine({ network: true });
+  await there.start();
+  // Node 20 has no WebSocket of its own.
+  const { stdout, stderr } = await withoutAddon(`
+    import { createRequire } from 'node:module';
+    const WebSocket = globalThis.WebSocket ?? createRequire(${JSON.stringify(import.meta.url)})('ws').WebSocket;
+    for (const entry of ['index', 'connect']) {
+      const { connect } = await import('lockkeeper/' + entry + '.js');
+      const locks = await connect(process.argv[2], { WebSocket });
+      console.log(await locks.request('a', (lock) => lock.name));
+      await locks.close();
+    }
+  `, there.url);
+  assert.equal(stdout, 'a\na\n', stderr);
 });

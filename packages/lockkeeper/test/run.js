@@ -42,6 +42,9 @@ const EVERYWHERE = [
 /** The browser, the file that drives it, and the runtime that runs that file. */
 const BROWSER = { name: 'chromium', file: 'browser.test.js', runtime: 'node24' };
 
+/** The files that use tools which do not depend on the runtime, and the runtime that runs them. */
+const TOOLS = { files: ['tools.test.js', 'types.test.js'], runtime: 'node24' };
+
 /** The file that replays simulated clients, and which: the first seed, and how many. Each has some clients. */
 const TRANSCRIPTS = { file: 'transcripts.test.js', seeds: [process.env.SEED ?? '1', '80'] };
 
@@ -93,6 +96,7 @@ process.exit(failures > 0 ? 1 : 0);
 
 function canRun({ file, place, runtime }) {
   if (file === BROWSER.file) return runtime === BROWSER.runtime && !skipped.includes(BROWSER.name);
+  if (TOOLS.files.includes(file)) return runtime === TOOLS.runtime;
   // Node 20 has no WebSocket.
   return place !== ', WebSocket' || runtime !== 'node20';
 }

@@ -767,7 +767,7 @@ test('close() says bye, ends all, and resolves when the connection is closed', a
   assert.deepEqual(world.socket.take(), [['bye', 1]]);
   assert.equal(world.socket.closed, true);
   await settle();
-  assert.deepEqual([asked.state, waiting.state, closed], ['lost', 'lost', false]);
+  assert.deepEqual([asked.state, waiting.state, closed], ['closed', 'closed', false]);
   world.socket.cut();
   await closing;
   await assert.rejects(manager.request('a', () => {}), { name: 'InvalidStateError' });
@@ -785,7 +785,7 @@ test('close() without a connection ends all, too', async () => {
   await manager.close();
   await assert.rejects(shown, { name: 'NetworkError', message: /closed/ });
   await settle();
-  assert.deepEqual([one.state, two.state, world.timers], ['lost', 'lost', 0]);
+  assert.deepEqual([one.state, two.state, world.timers], ['closed', 'closed', 0]);
 });
 
 test('close() does not wait for a network that is not there', async () => {
@@ -945,5 +945,39 @@ test('a request that waits for room can be given up, and is lost with the sessio
   assert.equal(await one.done.catch((reason) => reason), 'enough');
   manager.close();
   await settle();
-  assert.equal(two.state, 'lost');
+  assert.equal(two.state, 'closed');
+});
+
+test('a lock that is lost says why: the token has expired, or the function that gets one throws', async () => {
+  const { world, manager } = await connected();
+  const expired = await held(manager, world, 'a', 1);
+  world.socket.cut();
+  world.pass(100);
+  world.socket.open();
+  world.socket.hear(R.GOODBYE, 20, 'the token has expired: get another');
+  const reason = await expired.done.catch((error) => error);
+  assert.equal(reason.cause, 'lost');
+  assert.match(reason.message, /was lost: the token has expired/);
+
+  let tokens = 0;
+  const token = () => {
+    if ((tokens += 1) > 1) throw new Error('no more tokens');
+    return 'token';
+  };
+  const other = fakeRuntime();
+  const remote = remoteOn(other, { bucket: 'b', token });
+  other.socket.open();
+  await until(() => other.socket.said.length > 0);
+  other.socket.answer();
+  await remote.opened;
+  const asked = await held(newManager(remote), other, 'a', 1);
+  other.socket.cut();
+  for (let last; asked.state === 'held'; other.pass(100)) {
+    if (other.socket !== last) other.socket.open();
+    last = other.socket;
+    await settle();
+  }
+  const lost = await asked.done.catch((error) => error);
+  assert.equal(lost.cause, 'lost');
+  assert.match(lost.message, /was lost: the token function failed.*no more tokens/);
 });

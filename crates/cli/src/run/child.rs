@@ -5,7 +5,10 @@
 //! when the command does. *Without one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
 //! command has started is told, too, either way: a shell's children do not go on without the shell.
 
-use super::{News, cannot_start, command_line, guard::Report};
+use super::{
+    News, cannot_start, command_line,
+    guard::{Hired, Report},
+};
 use crate::{
     Failure,
     acquire::{Held, next},
@@ -15,7 +18,7 @@ use crate::{
 use lockkeeper_client::{Outcome, Update};
 use lockkeeper_core::Cause;
 use rustix::{
-    io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
+    io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
     process::{
         Pid, Signal, WaitId, WaitIdOptions, WaitIdStatus, getpid, kill_process, kill_process_group, waitid,
     },
@@ -28,15 +31,15 @@ use signal_hook::{
 use std::{
     collections::HashMap,
     fs::{self, File},
-    io::{self, Write as _},
+    io::{self, Read as _, Write as _},
     os::{
         fd::{AsFd, OwnedFd},
-        unix::{net::UnixStream, process::CommandExt},
+        unix::process::CommandExt,
     },
     process::{self, Command, ExitCode},
     sync::mpsc::{Receiver, Sender},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 const OUT_OF_REACH: &str = "the lock was lost: the daemon was out of reach for too long";
@@ -60,7 +63,7 @@ pub(super) fn run(
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
     let child = start(inherited, args, held, sender, None)?;
-    child.watch(args, news, None)
+    child.watch(args, news)
 }
 
 /// Becomes the command, which has the descriptor open. Returns only if that fails.
@@ -83,13 +86,13 @@ pub(crate) fn inherit(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     Ok(inherited)
 }
 
-/// Starts the command. The guardian is told of it before it is executed.
+/// Starts the command. It is executed once the guardian knows it and allows it.
 pub(super) fn start(
     inherited: Option<OwnedFd>,
     args: &Run,
     held: &Held,
     sender: &Sender<News>,
-    guardian: Option<&UnixStream>,
+    guardian: Option<&Hired>,
 ) -> Result<Child, Failure> {
     // Before there is a command: none of its signals is missed, and none ends `run` alone.
     listen(sender).map_err(system)?;
@@ -119,19 +122,27 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Has the new process tell the guardian its number before it becomes the command. If `run` did it, it could be killed
-/// in between, and the guardian would release the lock of a command that runs.
+/// Has the new process tell the guardian its number, and wait until it is allowed to become the command. If `run` told
+/// the guardian, it could be killed in between, and the guardian would release the lock of a command that runs. If nobody
+/// waited, a `run` that was stopped for long would start a command whose lock is lost.
 #[allow(unsafe_code)]
-fn tell_guardian(command: &mut Command, mut guardian: UnixStream, leads: bool) {
-    let tell = move || {
+fn ask_guardian(command: &mut Command, guardian: &Hired, leads: bool) -> io::Result<()> {
+    let mut control = guardian.control.try_clone()?;
+    let mut allowed = guardian.allowed.try_clone()?;
+    let ask = move || {
         let mut line = [0; 32];
         let mut rest = &mut line[..];
         writeln!(rest, "command {} {leads}", process::id())?;
         let free = rest.len();
-        guardian.write_all(&line[..line.len() - free])
+        control.write_all(&line[..line.len() - free])?;
+        match allowed.read(&mut [0])? {
+            0 => Err(Errno::CANCELED.into()),
+            _ => Ok(()),
+        }
     };
-    // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls getpid and write.
-    unsafe { command.pre_exec(tell) };
+    // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls getpid, write and read.
+    unsafe { command.pre_exec(ask) };
+    Ok(())
 }
 
 pub(super) struct Child {
@@ -146,7 +157,7 @@ impl Child {
         inherited: Option<OwnedFd>,
         args: &Run,
         held: &Held,
-        guardian: Option<&UnixStream>,
+        guardian: Option<&Hired>,
     ) -> Result<Self, Failure> {
         let _inherited = inherited.map(inherit).transpose().map_err(system)?;
         let leads = File::open("/dev/tty").is_err();
@@ -158,7 +169,7 @@ impl Child {
             command.process_group(0);
         }
         if let Some(guardian) = guardian {
-            tell_guardian(&mut command, guardian.try_clone().map_err(system)?, leads);
+            ask_guardian(&mut command, guardian, leads).map_err(system)?;
         }
         match command.spawn() {
             Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
@@ -172,14 +183,8 @@ impl Child {
         Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, leads: leads == "true" })
     }
 
-    /// Waits for the command, hands signals on to it, and ends it if its lock is lost. `orphaned` is how long it has to
-    /// end after its guardian was killed.
-    pub(super) fn watch(
-        &self,
-        args: &Run,
-        news: &Receiver<News>,
-        orphaned: Option<Duration>,
-    ) -> Result<Ended, Failure> {
+    /// Waits for the command, hands signals on to it, and ends it if its lock is lost.
+    pub(super) fn watch(&self, args: &Run, news: &Receiver<News>) -> Result<Ended, Failure> {
         let mut lost = None;
         let (mut kill_at, mut killed) = (None, false);
         let mut interrupted = false;
@@ -232,10 +237,10 @@ impl Child {
                 // It has ended the command, or is about to.
                 Some(News::Guardian(Report::Lost)) => lost = Some(OUT_OF_REACH.into()),
                 // Nobody renews the lease any more. The command is gone before it expires.
-                Some(News::Guardian(Report::Gone)) => {
-                    lost.get_or_insert_with(|| "the guardian of the lock was killed".into());
+                Some(News::Guardian(Report::Gone(left))) if kill_at.is_none() => {
+                    lost.get_or_insert_with(|| "the guardian of the lock was killed or stopped".into());
                     self.end(Signal::TERM);
-                    kill_at = Instant::now().checked_add(orphaned.unwrap_or_default());
+                    kill_at = Instant::now().checked_add(left);
                 }
                 Some(News::Lock(_) | News::Queue(_) | News::Guardian(_)) => {}
                 None if kill_at.is_some_and(|at| Instant::now() >= at) => {

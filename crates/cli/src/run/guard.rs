@@ -2,12 +2,14 @@
 //!
 //! It is a process of its own, outside the command's job, and has the session. It renews the lease as long as the command
 //! runs, whatever becomes of `run`; and where the lease cannot be renewed, it ends the command before another one can get
-//! the lock: SIGTERM after half a ttl of silence, SIGKILL before three quarters. If the guardian itself is killed, `run`
-//! ends the command. So whichever of the three is killed, no command works on without its lock.
+//! the lock: SIGTERM after half a ttl of silence, SIGKILL before three quarters. It tells `run` up to when the lease is
+//! valid. If the guardian itself is killed or stopped, `run` ends the command by then. So whichever of the three is killed
+//! or stopped, no command works on without its lock.
 //!
 //! `run` acquires the lock and gives the session away to the guardian, which resumes it. They speak lines of text over a
 //! socket, the guardian's standard input. Its standard output is the read end of a pipe that the command inherits: it
-//! ends when the command, and all it has started, are gone.
+//! ends when the command, and all it has started, are gone. Its standard error is a pipe to the process that is to become
+//! the command, which is executed once the guardian, knowing it, says so there.
 
 use super::{
     News, RELEASE,
@@ -24,7 +26,7 @@ use lockkeeper_client::{Callbacks, Options, Outcome, Session, Transfer, Update};
 use lockkeeper_core::Cause;
 use rustix::process::Signal;
 use std::{
-    io::{self, BufRead, BufReader, Write, stdin},
+    io::{self, BufRead, BufReader, ErrorKind, PipeReader, Write, stderr, stdin},
     os::{
         fd::{AsFd, OwnedFd},
         unix::net::UnixStream,
@@ -46,8 +48,44 @@ pub(crate) enum Report {
     Lost,
     /// The lock is released.
     Released,
-    /// The guardian is gone.
-    Gone,
+    /// The guardian is gone, or says nothing. How long the command has to end.
+    Gone(Duration),
+    /// Up to when the lease is valid, and how long it is.
+    Lease(Lease),
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lease {
+    /// By the clock of [`lockkeeper_client::now`].
+    deadline: Duration,
+    ttl: Duration,
+}
+
+impl Lease {
+    fn of(session: &Session) -> Option<Self> {
+        Some(Self { deadline: session.lease_deadline()?, ttl: session.ttl()? })
+    }
+
+    fn parse(words: &str) -> Option<Self> {
+        let (deadline, ttl) = words.split_once(' ')?;
+        let micros = |word: &str| word.parse().map(Duration::from_micros).ok();
+        Some(Self { deadline: micros(deadline)?, ttl: micros(ttl)? })
+    }
+
+    /// How long it is before SIGTERM is to be sent.
+    fn before_term(self) -> Duration {
+        self.deadline.saturating_sub(self.ttl / 4).saturating_sub(lockkeeper_client::now())
+    }
+
+    /// How long it is before `run` takes the guardian for stopped.
+    fn before_gone(self) -> Duration {
+        self.deadline.saturating_sub(self.ttl / 8).saturating_sub(lockkeeper_client::now())
+    }
+
+    /// How long it is before SIGKILL is to be sent.
+    fn before_kill(self) -> Duration {
+        self.deadline.saturating_sub(self.ttl / 16).saturating_sub(lockkeeper_client::now())
+    }
 }
 
 impl Report {
@@ -56,6 +94,7 @@ impl Report {
             ("ready", _) => Self::Ready,
             ("stolen", by) => Self::Stolen(by.into()),
             ("released", _) => Self::Released,
+            ("lease", words) => Lease::parse(words).map_or(Self::Lost, Self::Lease),
             _ => Self::Lost,
         }
     }
@@ -71,11 +110,10 @@ pub(super) fn run(
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
-    let ttl = held.session.ttl().unwrap_or_default();
     let lost =
         || (exit::UNAVAILABLE, "the session was lost before the command was started: try again".into());
     let transfer = held.session.give_away().ok_or_else(lost)?;
-    let (mut control, command_end) = hire(&transfer, args, sender).map_err(system)?;
+    let (mut guardian, command_end) = hire(&transfer, args, sender).map_err(system)?;
     let deadline = Instant::now() + HAND_OVER;
     loop {
         match next(news, Some(deadline)) {
@@ -84,43 +122,84 @@ pub(super) fn run(
             Some(_) => {}
         }
     }
-    let child = start(Some(command_end), args, held, sender, Some(&control))?;
-    // A guardian that has not ended the command was silent for less than half a ttl, and it is lost at three quarters.
-    let ended = child.watch(args, news, Some(ttl / 5))?;
+    let child = start(Some(command_end), args, held, sender, Some(&guardian))?;
+    let ended = child.watch(args, news)?;
     hold_on(args, held, news);
-    let _ = writeln!(control, "release");
+    let _ = writeln!(guardian.control, "release");
     let deadline = Instant::now() + RELEASE;
-    while !matches!(next(news, Some(deadline)), None | Some(News::Guardian(Report::Released | Report::Gone)))
-    {
-    }
+    let over = |news| matches!(news, None | Some(News::Guardian(Report::Released | Report::Gone(_))));
+    while !over(next(news, Some(deadline))) {}
     Ok(ended)
 }
 
-/// Starts a guardian. Returns what to say it on, and the descriptor that the command is to inherit.
-fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(UnixStream, OwnedFd)> {
+/// The guardian, as `run` has it.
+pub(super) struct Hired {
+    /// What to say to it.
+    pub(super) control: UnixStream,
+    /// Where it allows the command to be executed.
+    pub(super) allowed: PipeReader,
+}
+
+/// Starts a guardian. Returns it, and the descriptor that the command is to inherit.
+fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(Hired, OwnedFd)> {
     let (mut control, its_control) = UnixStream::pair()?;
     let (read, write) = io::pipe()?;
+    let (allowed, allows) = io::pipe()?;
     let program = session::program().map_err(|(_, why)| io::Error::other(why))?;
     Command::new(program)
         .arg("guard")
         .stdin(Stdio::from(OwnedFd::from(its_control)))
         .stdout(Stdio::from(OwnedFd::from(read)))
-        .stderr(Stdio::null())
+        .stderr(Stdio::from(OwnedFd::from(allows)))
         .spawn()?;
     writeln!(control, "{}", transfer.to_line())?;
     writeln!(control, "grace {}", args.grace.as_millis())?;
-    let (reports, sender) = (BufReader::new(control.try_clone()?), sender.clone());
-    let listen = move || {
-        for line in reports.lines().map_while(Result::ok) {
-            if sender.send(News::Guardian(Report::parse(&line))).is_err() {
+    let (reports, sender) = (control.try_clone()?, sender.clone());
+    let listen = move || listen(reports, |report| sender.send(News::Guardian(report)).is_ok());
+    thread::Builder::new().name("lockkeeper-guardian".into()).spawn(listen)?;
+    Ok((Hired { control, allowed }, OwnedFd::from(write)))
+}
+
+/// Passes on what the guardian says, and that it is gone. One that is stopped says nothing: it is taken for gone soon
+/// after it should have ended the command.
+fn listen(reports: UnixStream, mut tell: impl FnMut(Report) -> bool) {
+    let mut lease: Option<Lease> = None;
+    let mut reader = BufReader::new(&reports);
+    let mut line = Vec::new();
+    loop {
+        // The clock of the timeout stands still while the machine is suspended.
+        let patience = lease.map(|lease| lease.before_gone().clamp(Duration::from_millis(1), LOOK));
+        let _ = reports.set_read_timeout(patience);
+        match reader.read_until(b'\n', &mut line) {
+            Ok(read) if read > 0 && line.ends_with(b"\n") => {
+                match Report::parse(String::from_utf8_lossy(&line).trim_end()) {
+                    Report::Lease(newer) => lease = Some(newer),
+                    report => {
+                        if !tell(report) {
+                            return;
+                        }
+                    }
+                }
+                line.clear();
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                let Some(lapsed) = lease.filter(|lease| lease.before_gone().is_zero()) else { continue };
+                lease = None;
+                if !tell(Report::Gone(lapsed.before_kill())) {
+                    return;
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            _ => {
+                tell(Report::Gone(lease.map_or(Duration::ZERO, Lease::before_kill)));
                 return;
             }
         }
-        let _ = sender.send(News::Guardian(Report::Gone));
-    };
-    thread::Builder::new().name("lockkeeper-guardian".into()).spawn(listen)?;
-    Ok((control, OwnedFd::from(write)))
+    }
 }
+
+/// The longest pause between two looks at the clock.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// What the guardian waits for.
 enum Input {
@@ -168,8 +247,10 @@ pub(crate) fn guard() -> Done {
         alone: false,
         over: false,
         warned: false,
+        told: Lease::default(),
         kill_at: None,
     };
+    guardian.check_lease();
     guardian.report("ready");
     guardian.run(&inputs)
 }
@@ -183,6 +264,8 @@ struct Guardian {
     over: bool,
     /// SIGTERM was sent because the lease may expire.
     warned: bool,
+    /// What `run` knows of the lease.
+    told: Lease,
     /// When a command whose lock was stolen is killed, if `run` cannot.
     kill_at: Option<Instant>,
 }
@@ -229,15 +312,19 @@ impl Guardian {
             self.grace = Duration::from_millis(millis.parse().unwrap_or(0));
         } else if let Some(child) = Child::parse(line) {
             self.child = Some(child);
-            if self.warned {
-                self.end(Signal::TERM);
+            let valid =
+                !self.warned && Lease::of(&self.session).is_none_or(|lease| !lease.before_term().is_zero());
+            if valid && self.session.is_held(LOCK) {
+                let _ = stderr().write_all(b"\n");
+            } else {
+                self.report("lost");
+                self.end(Signal::KILL);
             }
         }
     }
 
     /// Ends the command in time if the lease may expire. Returns how long it can wait for the next look.
     fn check_lease(&mut self) -> Duration {
-        const LOOK: Duration = Duration::from_secs(1);
         if let Some(kill_at) = self.kill_at {
             let left = kill_at.saturating_duration_since(Instant::now());
             if left.is_zero() && self.alone {
@@ -246,20 +333,23 @@ impl Guardian {
             }
             return left.clamp(Duration::from_millis(1), LOOK);
         }
-        let (Some(ttl), Some(left)) = (self.session.ttl(), self.session.lease_left()) else { return LOOK };
-        let (warn, kill) = (ttl / 4, ttl / 16);
-        if left <= kill {
+        let Some(lease) = Lease::of(&self.session) else { return LOOK };
+        let pause = (lease.ttl / 8).min(LOOK);
+        if lease.before_kill().is_zero() {
             self.end(Signal::KILL);
-            return kill;
+            return pause;
         }
-        if left <= warn {
+        if lease.before_term().is_zero() {
             if !std::mem::replace(&mut self.warned, true) {
                 self.report("lost");
                 self.end(Signal::TERM);
             }
-            return (left - kill).min(LOOK);
+            return pause.min(lease.before_kill());
         }
-        (left - warn).min(LOOK)
+        if std::mem::replace(&mut self.told, lease) != lease {
+            self.report(&format!("lease {} {}", lease.deadline.as_micros(), lease.ttl.as_micros()));
+        }
+        pause.min(lease.before_term())
     }
 
     fn release(&mut self, inputs: &Receiver<Input>) -> Done {

@@ -176,6 +176,7 @@ impl TestServer {
                 limits: Limits::default(),
                 sessions: 1000,
                 buckets: 100,
+                bytes: lockkeeper_service::Bytes::default(),
                 backlog: 64 << 20,
                 hash: |secret| {
                     let mut hash = [0; 32];

@@ -5,6 +5,7 @@ use super::{
     seen::{Seen, Story, conflict},
 };
 use crate::{Nanos, plan::NAMES};
+use lockkeeper_client::code;
 use lockkeeper_core::{Cause, Mode};
 use std::collections::{HashMap, HashSet};
 
@@ -124,7 +125,9 @@ pub(crate) fn ends(seen: &Seen) -> Vec<Violation> {
         if !story.over && seen.fates[story.process].killed.is_none() {
             report(Rule::Answered, story.show());
         }
-        if let Some(code) = story.refused {
+        if let Some((at, code)) = story.refused
+            && !may_be_refused(seen, story, at, code)
+        {
             report(Rule::Refused, format!("{}: code {code}", story.show()));
         }
         match story.broken {
@@ -138,6 +141,11 @@ pub(crate) fn ends(seen: &Seen) -> Vec<Violation> {
         }
     }
     violations
+}
+
+/// Whether the disk was full between a request and its answer: then nothing is taken on.
+fn may_be_refused(seen: &Seen, story: &Story, at: Nanos, code: u32) -> bool {
+    code == code::STORAGE && seen.full.iter().any(|(from, to)| story.asked <= *to && *from <= at)
 }
 
 /// Whether a process was cut off, or could not reach a daemon for long, not long before.

@@ -22,6 +22,8 @@ pub struct Facts {
     pub disturbances: Vec<Nanos>,
     /// From when to when there was none.
     pub outages: Vec<(Nanos, Nanos)>,
+    /// From when to when its disk was full.
+    pub full: Vec<(Nanos, Nanos)>,
 }
 
 /// What was done to a worker process.
@@ -46,6 +48,7 @@ pub struct Seen {
     pub(crate) fates: Vec<Fate>,
     pub(crate) disturbances: Vec<Nanos>,
     pub(crate) outages: Vec<(Nanos, Nanos)>,
+    pub(crate) full: Vec<(Nanos, Nanos)>,
     pub(crate) stories: Vec<Story>,
     /// Of each name, in the order in which they happened.
     pub(crate) touches: Vec<(&'static str, Vec<Touch>)>,
@@ -66,7 +69,7 @@ pub(crate) struct Story {
     pub(crate) releasing: Option<Nanos>,
     pub(crate) giving_up: Option<Nanos>,
     pub(crate) broken: Option<(Nanos, Cause)>,
-    pub(crate) refused: Option<u32>,
+    pub(crate) refused: Option<(Nanos, u32)>,
     /// Whether the last word on it was heard.
     pub(crate) over: bool,
 }
@@ -111,7 +114,7 @@ fn tell(process: usize, lines: Vec<Line>) -> Result<Vec<Story>, String> {
             What::Granted { token } => story.granted = Some((at, token)),
             What::Releasing => story.releasing = Some(at),
             What::GivingUp => story.giving_up = Some(at),
-            What::Refused { code } => (story.refused, story.over) = (Some(code), true),
+            What::Refused { code } => (story.refused, story.over) = (Some((at, code)), true),
             What::Broken(cause) => (story.broken, story.over) = (Some((at, cause)), true),
             What::Unavailable | What::Ended => story.over = true,
         }
@@ -169,10 +172,10 @@ impl Story {
 
 impl Seen {
     pub(crate) fn new(facts: Facts, stories: Vec<Story>, touches: Vec<(&'static str, Vec<Touch>)>) -> Self {
-        let Facts { ttl, fates, disturbances, outages } = facts;
+        let Facts { ttl, fates, disturbances, outages, full } = facts;
         let ttl = u64::try_from(ttl.as_nanos()).expect("a TTL is short");
         let steals = (0..stories.len()).filter(|&story| stories[story].flags.steal).collect();
-        Self { ttl, fates, disturbances, outages, stories, touches, steals }
+        Self { ttl, fates, disturbances, outages, full, stories, touches, steals }
     }
 
     /// How many requests, grants and touches there were.

@@ -144,7 +144,7 @@ fn who_was_granted_and_robbed_unheard_was_not_overtaken() {
 fn every_request_has_its_end_and_its_reason() {
     let asked = Story { releasing: None, over: false, ..exclusive(0, ms(0), 1, 0) };
     assert_eq!(seen(facts(1), vec![asked.clone()], &[]), [Rule::Answered]);
-    let refused = Story { refused: Some(4), over: true, ..asked.clone() };
+    let refused = Story { refused: Some((0, 4)), over: true, ..asked.clone() };
     assert_eq!(seen(facts(1), vec![refused], &[]), [Rule::Refused]);
     for (cause, rule) in [(Cause::Lost, Rule::Lost), (Cause::Stolen, Rule::Stolen)] {
         let broken = Story { over: true, ..told(asked.clone(), ms(10), cause) };

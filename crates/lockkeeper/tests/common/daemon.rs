@@ -1,7 +1,7 @@
 //! A daemon on a thread of the test's, with a directory of its own.
 
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Config, Listen, serve};
+use lockkeeper_server::{Bytes, Config, Listen, serve};
 use std::{
     env, fs,
     future::pending,
@@ -80,6 +80,7 @@ impl Daemon {
             sync: false,
             idle: None,
             limits: Limits::default(),
+            bytes: Bytes::default(),
         };
         change(&mut config);
         let mut daemon = Self { dir, config, running: None };

@@ -2,7 +2,7 @@
 
 use crate::temp::Temp;
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Config, Listen, serve};
+use lockkeeper_server::{Bytes, Config, Listen, serve};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -39,6 +39,8 @@ pub(crate) struct Setup {
     pub(crate) sync: bool,
     #[serde(with = "LimitsOf")]
     pub(crate) limits: Limits,
+    /// The most bytes of a client, of a bucket, and of all.
+    pub(crate) bytes: (usize, usize, usize),
     /// The most descriptors that it may have.
     pub(crate) files: Option<u64>,
 }
@@ -101,6 +103,7 @@ impl Daemon {
             ttl_bounds: (Duration::from_millis(1), Duration::from_secs(3600)),
             sync: false,
             limits: Limits::default(),
+            bytes: (256 << 20, 1 << 30, 2 << 30),
             files: None,
         };
         Self { dir, setup, port: None, running: None }
@@ -231,6 +234,10 @@ fn process() {
         ttl_bounds: setup.ttl_bounds,
         idle: None,
         limits: setup.limits,
+        bytes: {
+            let (session, bucket, all) = setup.bytes;
+            Bytes { session, bucket, all }
+        },
     };
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let served = LocalSet::new().block_on(&runtime, async {

@@ -4,7 +4,7 @@ use crate::{client::Client, daemon::Daemon, web};
 use lockkeeper_server::code;
 use lockkeeper_wire::{
     frame,
-    v2::{Flags, ToServer},
+    v2::{Flags, ToClient, ToServer},
 };
 use std::{
     io::{Read, Write},
@@ -245,4 +245,101 @@ fn a_websocket_that_is_closed_is_closed() {
     // That is the end of the connection, not of the session.
     assert_eq!(client.resume(&daemon).listed[0].rid, held.rid);
     client.ping();
+}
+
+#[test]
+fn strangers_without_end_do_not_keep_clients_out() {
+    let daemon = Daemon::on_network();
+    // More than are let wait; they say nothing, or half of what is needed.
+    let mut crowd = Vec::new();
+    for number in 0..1_500 {
+        let mut stream = web::dial(&daemon);
+        if number % 2 == 0 {
+            let _ = stream.write_all(b"GET / HTTP/1.1\r\n");
+        }
+        crowd.push(stream);
+        if number % 100 == 0 {
+            well(&daemon);
+        }
+    }
+    // One that was upgraded before most of them came is not sent away for them.
+    let mut early = Client::mute_on_network(&daemon);
+    for _ in 0..600 {
+        crowd.push(web::dial(&daemon));
+    }
+    early.open_session(None).expect("a welcome");
+    well(&daemon);
+}
+
+#[test]
+fn a_stranger_has_room_for_a_hello_only() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::mute_on_network(&daemon);
+    client.say_in_vain(&ToServer::Request {
+        ack: 0,
+        rid: 1,
+        scope: vec![(&[b'n'; 10_000], lockkeeper_core::Mode::Exclusive)],
+        flags: lockkeeper_wire::v2::Flags::default(),
+        nested_in: None,
+        info: None,
+    });
+    let (code, why) = client.goodbye();
+    assert!(code == code::MALFORMED && why.contains("8192"), "{code} {why}");
+    let mut local = Client::mute(&daemon);
+    local.write_in_vain(&(1u32 << 20).to_be_bytes());
+    local.write_in_vain(&[0; 100]);
+    assert_eq!(local.goodbye().0, code::MALFORMED);
+    // Once it has a session, it may say more.
+    let mut client = Client::on_network(&daemon);
+    client.hold(&"n".repeat(60_000));
+    well(&daemon);
+}
+
+#[test]
+fn what_clients_take_is_counted_and_limited() {
+    let daemon = Daemon::start_with(|setup| setup.bytes = (100_000, 150_000, 200_000));
+    let name = "n".repeat(10_000);
+    let fill = |client: &mut Client, limit: &str| {
+        let mut held = Vec::new();
+        loop {
+            let rid = client.request(&format!("{name}{} {}", client.id, held.len()));
+            match client.hear() {
+                ToClient::Granted { .. } | ToClient::Queued { .. } => held.push(rid),
+                ToClient::Refused { code: code::LIMIT, message, .. } => {
+                    assert!(message.contains(limit), "{message}");
+                    return held;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    };
+    let mut first = Client::open(&daemon);
+    let mut held = fill(&mut first, "max-bytes-per-client");
+    assert_eq!(held.len(), 9);
+    let mut second = Client::open(&daemon);
+    assert_eq!(fill(&mut second, "max-bytes-per-bucket").len(), 5);
+    let mut third = Client::open_in(&daemon, "another");
+    assert_eq!(fill(&mut third, "(max-bytes)").len(), 5);
+    // A release makes room, and so does the end of a session.
+    first.release(held.remove(0));
+    assert_eq!(fill(&mut second, "max-bytes-per-bucket").len(), 1);
+    third.say(&ToServer::Bye { ack: third.ack });
+    drop(third);
+    let mut fourth = Client::open_in(&daemon, "another");
+    assert_eq!(fill(&mut fourth, "(max-bytes)").len(), 5);
+}
+
+#[test]
+fn what_clients_take_is_counted_alike_after_a_restart() {
+    let mut daemon = Daemon::start_with(|setup| setup.bytes = (100_000, 150_000, 200_000));
+    let mut client = Client::open(&daemon);
+    for number in 0..9 {
+        client.hold(&format!("{number}{}", "n".repeat(10_000)));
+    }
+    daemon.kill();
+    daemon.run();
+    assert!(client.resume(&daemon).resumed);
+    let rid = client.request(&"n".repeat(10_000));
+    assert_eq!(client.refused(rid).0, code::LIMIT);
+    client.hold("short");
 }

@@ -224,23 +224,6 @@ fn who_was_robbed_while_cut_off_is_told_after_a_restart() {
     }
 }
 
-/// A stopped process is a stalled daemon: what came in time is read before anybody is taken for silent.
-#[test]
-fn a_daemon_that_was_stalled_reads_before_it_ends_sessions() {
-    let daemon = daemon(TTL);
-    let mut client = Client::on_network(&daemon);
-    let held = client.hold("a");
-    crate::daemon::send_signal(daemon.pid(), rustix::process::Signal::STOP);
-    // Nobody answers, and the clients go on.
-    client.say(&lockkeeper_wire::v2::ToServer::Ping { ack: 0, seq: 1 });
-    thread::sleep(TTL * 2);
-    client.say(&lockkeeper_wire::v2::ToServer::Ping { ack: 0, seq: 2 });
-    crate::daemon::send_signal(daemon.pid(), rustix::process::Signal::CONT);
-    assert_eq!(client.hear(), ToClient::Pong { seq: 1 });
-    assert_eq!(client.hear(), ToClient::Pong { seq: 2 });
-    client.release(held.rid);
-}
-
 #[test]
 fn bye_ends_the_session_at_once() {
     let daemon = daemon(Duration::from_secs(600));

@@ -45,7 +45,7 @@ impl Server {
         // Without nesting there is no cycle: it need not be tried.
         let outer = outer?;
         let options = Options { nested_in: Some(outer), ..Options::default() };
-        let ticket = Ticket { session, rid: 0, since: 0, info: None };
+        let ticket = Ticket { session, rid: 0, since: 0, info: None, bytes: 0 };
         let outcome = manager.request(client, scope, options, ticket, &mut Vec::new());
         let Ok(Outcome::Queued { request }) = outcome else { return None };
         let mut steps = SEARCH;

@@ -72,8 +72,8 @@ impl Server {
         self.deadlines.first().map(|&(deadline, _)| deadline)
     }
 
-    /// Ends sessions whose lease has expired. Every connection that has something to read must have been read since
-    /// `now`: a client that was heard too late is heard.
+    /// Ends sessions whose lease has expired. What a stalled server has not read yet need not be read before: none of it
+    /// was answered, and a client's lease counts from what was answered.
     ///
     /// # Errors
     ///

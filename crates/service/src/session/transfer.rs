@@ -4,7 +4,11 @@
 //! connection. Both use the same clock, so the lease goes on as it was.
 
 use super::{Body, Identity, Lease, Link, Record, Request, Session, SessionConfig, Stage};
-use crate::{Micros, codec::Damaged};
+use crate::{
+    Micros,
+    codec::Damaged,
+    sabotage::{Rule, holds},
+};
 use lockkeeper_wire::v2::Secret;
 
 /// What another process needs to go on with a session. It has the session's secret in it.
@@ -102,9 +106,10 @@ impl<T> Session<T> {
     }
 
     /// Goes on with a session that another process gave away, and with its first lock, whose key is 0. Others are
-    /// released.
+    /// released. The session has a lease, whatever `config` says: if this process is killed, it does not end at once.
     pub fn adopt(config: SessionConfig, transfer: &Transfer, now: Micros, data: T) -> Self {
-        let mut session = Self::new(config, now);
+        let fifo = config.fifo && !holds(Rule::AdoptedHasLease);
+        let mut session = Self::new(SessionConfig { fifo, ..config }, now);
         let Transfer { client_id, secret, hello, ack, last_rid, ttl, answered, held } = transfer;
         session.identity = Some(Identity { client_id: client_id.clone(), secret: *secret });
         (session.hello, session.ack, session.last_rid) = (*hello, *ack, *last_rid);

@@ -1,0 +1,1 @@
+export { AcquiredLock, connect, DeadlockError, Lock, LockManager } from '../dist/cjs/connect-runtime.cjs';

@@ -1,0 +1,37 @@
+/**
+ * Warnings about what `request()` ignores, as the draft has it, and its caller may not expect: each once, in development. Nothing
+ * here is observable by what is looked at: no getter runs, and proxies are left alone.
+ */
+
+import { builtin, process } from './host.js';
+import { observer } from './observer.js';
+
+const OPTIONS = ['mode', 'ifAvailable', 'steal', 'signal'];
+const ACQUIRES = ['timeout', 'info', 'within', 'deadlock'];
+
+const given = new Set<string>();
+
+/** Has advice given from now on, unless this is production. */
+export function giveAdvice(): void {
+  if (process?.env['NODE_ENV'] === 'production' || builtin === undefined) return;
+  const { isProxy } = builtin('node:util').types;
+  observer.advise = (name, options) => {
+    if (Array.isArray(name) && name.length !== 1 && !isProxy(name)) {
+      warn('names', 'request(name, …) takes one name, and has made one of an array. acquire(names) takes several');
+    }
+    if (typeof options !== 'object' || options === null || isProxy(options)) return;
+    for (const key in options) {
+      if (OPTIONS.includes(key)) continue;
+      const instead = ACQUIRES.includes(key)
+        ? `acquire(name, { ${key} }) has it`
+        : `its options are ${OPTIONS.join(', ')}`;
+      warn(key, `request(name, options, callback) ignores the option ${JSON.stringify(key)}, as the specification has it: ${instead}`);
+    }
+  };
+}
+
+function warn(about: string, message: string): void {
+  if (given.has(about) || given.size > 100) return;
+  given.add(about);
+  process!.emitWarning(message, { type: 'LockkeeperWarning', code: 'LOCKKEEPER_IGNORED' });
+}

@@ -1,0 +1,23 @@
+/** What keeps a process alive while somebody waits for a lock. A page lives anyway, and does not load this. */
+
+import { builtin } from './host.js';
+
+const timers = builtin('node:timers');
+
+/** Keeps the event loop alive, at no cost, while somebody waits. */
+export class Liveness {
+  waiting = 0;
+  private timer: NodeJS.Timeout | undefined;
+
+  waits(more: 1 | -1): void {
+    this.waiting += more;
+    if (this.waiting === 0) this.timer?.unref();
+    else if (this.waiting === more) (this.timer ??= timers.setInterval(() => {}, 2 ** 31 - 1))?.ref();
+  }
+
+  /** Nobody need wait any more, or not for now. */
+  end(): void {
+    timers.clearInterval(this.timer);
+    this.timer = undefined;
+  }
+}

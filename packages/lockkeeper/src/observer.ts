@@ -1,0 +1,33 @@
+/**
+ * What only the runtimes do, and browsers need not load: diagnostics, advice about mistakes that the draft has ignored, and what keeps
+ * a process alive or ends with it. `runtime.ts` fills it in; it never changes what a request does.
+ */
+
+import type { Liveness } from './liveness.js';
+import type { Request } from './request.js';
+
+/** The channels of a request: the first, the grant, and one for each way to end. */
+export type Channel =
+  | 'request'
+  | 'grant'
+  | 'release'
+  | 'steal'
+  | 'lost'
+  | 'abort'
+  | 'timeout'
+  | 'unavailable'
+  | 'error';
+
+export const observer: {
+  publish?: (channel: Channel, request: Request, cause?: unknown) => void;
+  /** Looks at what `request()` was given, before that is converted. */
+  advise?: (name: unknown, options: unknown) => void;
+  /** What keeps the process alive while somebody waits. */
+  newLiveness?: () => Liveness;
+  /** A connection is being made: it is not to keep the process alive. */
+  connecting?: (socket: object, protocol: string) => void;
+  /** Calls `exits` when the process does. Returns how to prevent it. */
+  watchExit?: (exits: () => void) => () => void;
+  /** Tells people of a deadlock. */
+  warn?: (message: string) => void;
+} = {};

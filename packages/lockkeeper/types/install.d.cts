@@ -1,0 +1,28 @@
+import type { AcquiredLock, AcquireOptions, Inspection, LockOptions, LockScope } from './api.cjs';
+import type { Lock as OwnLock, LockManagerSnapshot as Snapshot } from './api.cjs';
+
+// These are merged with the types of TypeScript's library "dom" and of @types/node, where they are.
+declare global {
+  interface Navigator {
+    readonly locks: LockManager;
+  }
+
+  interface LockManager {
+    request<T>(name: string, callback: (lock: OwnLock) => T): Promise<Awaited<T>>;
+    request<T>(
+      name: string,
+      options: LockOptions & { ifAvailable?: false | undefined },
+      callback: (lock: OwnLock) => T,
+    ): Promise<Awaited<T>>;
+    request<T>(name: string, options: LockOptions, callback: (lock: OwnLock | null) => T): Promise<Awaited<T>>;
+    query(): Promise<Snapshot>;
+    acquire(
+      scope: LockScope,
+      options?: AcquireOptions & { ifAvailable?: false | undefined },
+    ): Promise<AcquiredLock>;
+    acquire(scope: LockScope, options: AcquireOptions): Promise<AcquiredLock | null>;
+    inspect(): Promise<Inspection>;
+    forceRelease(name: string): void | Promise<void>;
+    close(): Promise<void>;
+  }
+}
