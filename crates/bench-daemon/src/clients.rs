@@ -203,6 +203,38 @@ impl Raw {
         }
     }
 
+    /// Asks so often for everything, in one go, and reads the beginning of what it is told.
+    pub fn query_all(&mut self, times: usize) {
+        for _ in 0..times {
+            self.rid += 1;
+            let rid = self.rid;
+            self.say(&ToServer::Query { ack: 1, rid, name: None, deadlocks: true });
+        }
+        self.send();
+        for _ in 0..times {
+            self.hear();
+        }
+    }
+
+    /// Has each of so many locks wait for the one before, nested in one that holds, and be refused if that deadlocks.
+    pub fn chain(&mut self, length: u64) {
+        let flags = Flags { refuse_deadlock: true, ..Flags::default() };
+        let mut answers = 0;
+        for _ in 0..length {
+            let outer = self.ask(&format!("chain/{}", self.rid + 1));
+            self.rid += 1;
+            let (rid, before) = (self.rid, format!("chain/{}", outer.saturating_sub(2)));
+            let scope = vec![(before.as_bytes(), Mode::Exclusive)];
+            let nested_in = Some((None, outer));
+            self.say(&ToServer::Request { ack: 1, rid, scope, flags, nested_in, info: None });
+            answers += 2;
+        }
+        self.send();
+        for _ in 0..answers {
+            self.hear();
+        }
+    }
+
     pub fn hear(&mut self) -> ToClient<'_> {
         ToClient::decode(self.message()).expect("a message")
     }

@@ -56,6 +56,7 @@ pub fn table(stage: &Stage, report: &mut Report) {
     let grown = server.memory().saturating_sub(full);
     assert_eq!((quiet.0, hot.0), (1, CLIENTS + 1));
 
+    let attacks = attacks(&server, &mut other);
     let silence = silence(&server, &mut other);
     let start = Instant::now();
     server.kill();
@@ -96,6 +97,20 @@ pub fn table(stage: &Stage, report: &mut Report) {
     }
     report.say(&format!("| memory after these questions | {:.1} MiB more |", mebibytes(grown)));
     report.say(&format!("| from the first connection to the last request | {:.1} s |", came.as_secs_f64()));
+    let [idle, queries, searches] = attacks;
+    for (what, (mean, longest)) in [
+        ("nobody else", idle),
+        ("somebody who asks for everything, again and again", queries),
+        ("somebody whose requests are to be refused if they deadlock, in a long chain", searches),
+    ] {
+        let (mean, longest) = (mean.as_secs_f64() * 1e6, longest.as_secs_f64() * 1e3);
+        report
+            .say(&format!("| another client's pair beside {what} | {mean:.0} µs, {longest:.1} ms at most |"));
+    }
+    for (what, (mean, _)) in [("asks for everything", queries), ("has deadlocks searched for", searches)] {
+        let times = mean.as_secs_f64() / idle.0.as_secs_f64();
+        report.target(&format!("another client's pair beside one that {what} ÷ idle"), times, AtMost(10.0));
+    }
     report.say(&format!(
         "| the longest pair of another client while a snapshot of this is written | {:.1} ms, {:.1} in as long a time \
          without one |",
@@ -110,6 +125,40 @@ pub fn table(stage: &Stage, report: &mut Report) {
     let what = "another client's longest pair while that is snapshotted, in milliseconds";
     report.target(what, silence.0.as_secs_f64() * 1e3, AtMost(20.0));
     report.target("seconds from `kill -9` then to the next grant", again.as_secs_f64(), AtMost(2.0));
+}
+
+/// What a pair takes a client, on average and at most: beside nobody, and beside attackers of two kinds.
+fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
+    const PAIRS: u32 = 3000;
+    let resource = Resource { name: "attacked".into(), number: 0 };
+    let mut measure = || {
+        let (start, mut longest) = (Instant::now(), Duration::ZERO);
+        for _ in 0..PAIRS {
+            let start = Instant::now();
+            client.acquire(&resource);
+            client.release(&resource);
+            longest = longest.max(start.elapsed());
+        }
+        (start.elapsed() / PAIRS, longest)
+    };
+    let idle = measure();
+    let mut beside = |attack: &(dyn Fn(&mut Raw) + Sync)| {
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut attacker = Raw::connect(&server.socket);
+                while !over.load(Relaxed) {
+                    attack(&mut attacker);
+                }
+            });
+            let measured = measure();
+            over.store(true, Relaxed);
+            measured
+        })
+    };
+    let queries = beside(&|attacker| attacker.query_all(20));
+    let searches = beside(&|attacker| attacker.chain(200));
+    [idle, queries, searches]
 }
 
 /// The longest pair of a client while a snapshot is written, because yet another client has the log grow; and in as long a

@@ -20,7 +20,7 @@ use rustix::{
 use std::{
     env,
     fs::{self, File},
-    io,
+    io::{self, IsTerminal},
     os::{
         linux::net::SocketAddrExt,
         unix::{
@@ -80,7 +80,7 @@ pub(crate) fn serve(args: Serve) -> Done {
         (Some(LogFormat::Json), Some(file)) => log.with_writer(Mutex::new(file)).json().init(),
         (_, Some(file)) => log.with_writer(Mutex::new(file)).with_ansi(false).init(),
         (Some(LogFormat::Json), None) => log.with_writer(io::stderr).json().init(),
-        _ => log.with_writer(io::stderr).init(),
+        _ => log.with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init(),
     }
     // Each connection takes a file descriptor: as many as the system lets it have.
     raise(Resource::Nofile);
@@ -175,7 +175,13 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     if settings.listen.is_none() {
         settings.listen = given.port.as_ref().and_then(|port| port.local_addr().ok()).map(Address);
     }
-    let listen = settings.port()?.map(|listen| Listen { given: given.port.map(Arc::new), ..listen });
+    let metrics = settings.metrics.map(|Address(address)| address);
+    let metrics_elsewhere = metrics.is_some();
+    let listen = settings.port()?.map(|listen| Listen {
+        given: given.port.map(Arc::new),
+        metrics_elsewhere,
+        ..listen
+    });
     let socket = match (settings.socket.take(), &given.socket) {
         (Some(path), _) => path,
         (None, Some(socket)) => {
@@ -222,8 +228,20 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     let allow = settings.allow.clone();
     let ttl_bounds = (ttl.min(Duration::from_secs(1)), ttl.max(Duration::from_secs(600)));
     let sync = *settings.sync.get_or_insert(false);
-    let config =
-        Config { socket, given, allow, listen, state_dir, sync, ttl, ttl_bounds, idle, limits, bytes };
+    let config = Config {
+        socket,
+        given,
+        allow,
+        listen,
+        metrics,
+        state_dir,
+        sync,
+        ttl,
+        ttl_bounds,
+        idle,
+        limits,
+        bytes,
+    };
     Ok((settings, config))
 }
 

@@ -23,6 +23,9 @@ pub(crate) struct Settings {
     /// Listen for WebSockets too, with /healthz and /metrics (localhost:7420; :7420 for all that reach the machine)
     #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_LISTEN", hide_env = true)]
     pub(crate) listen: Option<Address>,
+    /// A port of its own for /healthz and /metrics, which names buckets there (127.0.0.1:7421)
+    #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_METRICS", hide_env = true)]
+    pub(crate) metrics: Option<Address>,
     /// Speak TLS there, with this certificate (PEM); it is read anew on SIGHUP
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TLS_CERT", hide_env = true)]
     pub(crate) tls_cert: Option<PathBuf>,

@@ -247,3 +247,93 @@ fn the_units_are_for_the_command_as_it_is() {
     let checked = user.run(&args);
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
+
+/// The address in a line of the log.
+fn address_in(line: &str) -> String {
+    line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one").into()
+}
+
+fn get(address: &str, path: &str, host: &str) -> String {
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+#[test]
+fn metrics_can_have_a_port_of_their_own() {
+    let user = User::new();
+    let args = ["serve", "--listen", "127.0.0.1:0", "--metrics", "127.0.0.1:0", "--log-format", "json"];
+    let mut daemon = Daemon::start(&mut user.command(&args));
+    let port = address_in(&daemon.logged("\"listening\""));
+    let metrics = address_in(&daemon.logged("\"metrics\""));
+    let holder = user.hold(&["secret name"]);
+    let answer = get(&metrics, "/metrics", &metrics);
+    assert!(answer.starts_with("HTTP/1.1 200 OK"), "{answer}");
+    for line in [
+        "lockkeeper_held 1",
+        "lockkeeper_bucket_sessions{bucket=\"default\"} 1",
+        concat!("lockkeeper_build_info{version=\"", env!("CARGO_PKG_VERSION"), "\"} 1"),
+    ] {
+        assert!(answer.lines().any(|found| found == line), "{line}: {answer}");
+    }
+    for name in ["process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds"] {
+        assert!(answer.lines().any(|line| line.starts_with(name)), "{name}: {answer}");
+    }
+    assert!(!answer.contains("secret"), "{answer}");
+    assert!(get(&metrics, "/healthz", "localhost").starts_with("HTTP/1.1 200 OK"));
+    assert!(get(&metrics, "/", "localhost").starts_with("HTTP/1.1 404"));
+    assert!(get(&port, "/metrics", "localhost").starts_with("HTTP/1.1 404"));
+    // A page whose name was made to mean this machine reads nothing.
+    for host in ["evil.example", "evil.example:80", "127.0.0.1.evil.example"] {
+        assert!(get(&metrics, "/metrics", host).starts_with("HTTP/1.1 421"), "{host}");
+    }
+    drop(holder);
+}
+
+#[test]
+fn who_did_what_to_others_is_on_record() {
+    let user = User::new();
+    let mut daemon = Daemon::start(&mut user.command(&["serve", "--log-format", "json"]));
+    daemon.logged("serving");
+    let first = user.hold(&["a"]);
+    let second = user.hold(&["--steal", "a"]);
+    let line = daemon.logged("\"audit\"");
+    for word in ["\"stole\"", "\"broken\":1", "pid ", "\"bucket\":\"default\"", "[\\\"a\\\"]"] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
+    assert!(user.run(&["release", "--yes", "a"]).status.success());
+    let line = daemon.logged("\"audit\"");
+    assert!(line.contains("released by force") && line.contains("\"broken\":1"), "{line}");
+    // No key stands twice, and nothing is coloured.
+    let keys: Vec<_> = line.split("\":").filter_map(|part| part.rsplit('"').next()).collect();
+    let mut once = keys.clone();
+    once.sort_unstable();
+    once.dedup();
+    assert_eq!(once.len(), keys.len(), "{line}");
+    assert!(!line.contains('\u{1b}'));
+    drop((first, second));
+}
+
+#[test]
+fn who_is_refused_is_on_record() {
+    let user = User::new();
+    let keys = user.file("keys.json", &new_keys(&user));
+    let mut command = user.command(&["serve", "--listen", "127.0.0.1:0", "--keys", &keys]);
+    let mut daemon = Daemon::start(&mut command);
+    let line = daemon.logged("listening");
+    assert!(!line.contains('\u{1b}'), "a file has no colours: {line}");
+    let address = line.rsplit("address=").next().expect("it has one").trim();
+    let token = user.run(&["token", "--keys", &keys, "--bucket", "default", "--subject", "alice"]);
+    let token = user.file("token", &text(&token.stdout));
+    let mut run = user.command(&["run", "--steal", "a", "--", "true"]);
+    run.env("LOCKKEEPER_URL", format!("ws://{address}"));
+    assert!(!run.output().expect("it starts").status.success());
+    let line = daemon.logged(" audit: ");
+    assert!(line.contains("a token is needed") && line.contains("127.0.0.1"), "{line}");
+    assert!(!run.env("LOCKKEEPER_TOKEN_FILE", token).output().expect("it starts").status.success());
+    let line = daemon.logged(" audit: ");
+    assert!(line.contains("alice 127.0.0.1") && line.contains("no right to steal"), "{line}");
+}

@@ -6,6 +6,7 @@
 
 use crate::{
     Config, Error,
+    audit::Record,
     auth::{Bearer, Keys},
     clock,
     fifo::{self, Fifos, Life},
@@ -39,9 +40,6 @@ const LAZY: Duration = Duration::from_millis(5);
 
 /// Tokens that may be given out before the mark has to be set again.
 const TOKENS: u64 = 1 << 24;
-
-/// What is said of who did what to others, and who was refused.
-const AUDIT: &str = "audit";
 
 /// Bytes of a snapshot that are written at a time.
 const SLICE: usize = 128 << 10;
@@ -92,6 +90,7 @@ pub(crate) struct Daemon {
     /// When it last had a session.
     busy: Instant,
     failure: Option<Error>,
+    record: Record,
 }
 
 /// The read end of a FIFO, counted as long as it is open.
@@ -190,6 +189,7 @@ impl Daemon {
             stopping: false,
             busy: Instant::now(),
             failure: None,
+            record: Record::new(),
         };
         let mark = |error| Error::File(config.state_dir.clone(), error);
         if !config.sync {
@@ -206,8 +206,8 @@ impl Daemon {
     }
 
     /// Counts sessions, connections and locks, as Prometheus wants it.
-    pub(crate) fn metrics(&self) -> String {
-        metrics::render(&self.server)
+    pub(crate) fn metrics(&self, buckets: bool) -> String {
+        metrics::render(&self.server, buckets)
     }
 
     /// Why it should not be relied on just now.
@@ -268,7 +268,9 @@ impl Daemon {
         let Bearer { rights, subject: name } = match bearer {
             Ok(bearer) => bearer,
             Err(why) => {
-                tracing::warn!(target: AUDIT, client = subject.words, bucket, why, "refused");
+                if self.record.admits() {
+                    tracing::info!(target: "audit", by = subject.words, bucket, why, "refused");
+                }
                 self.server.close(id, code::UNAUTHORIZED, &why);
                 return self.changed();
             }
@@ -325,7 +327,7 @@ impl Daemon {
                 (Some(rights), _) => self.server.set_rights(id, rights),
                 (None, Some(session)) if self.make_room(RECORD) => {
                     let why = "the key of its token is gone, or is not for this bucket any more";
-                    tracing::warn!(target: AUDIT, session = %format_args!("{session:016x}"), why, "ended");
+                    tracing::info!(target: "audit", client = format!("{session:016x}"), why, "session ended");
                     let done = self.server.revoke(session, why);
                     self.check(done);
                 }
@@ -447,6 +449,7 @@ impl Daemon {
 
     /// An input was handled: what it recorded is to be committed.
     fn changed(&mut self) {
+        self.record.take(&mut self.server);
         if self.server.is_urgent() {
             self.signals.commit.notify_one();
         } else if self.server.batch_len() > 0 {

@@ -13,6 +13,6 @@ pub fn respond(input: &[u8], origins: &[String]) -> (String, usize) {
 ///
 /// If the key set cannot be used, or the token is refused: why.
 pub fn rights(keys: &str, token: &str, bucket: &str) -> Result<[bool; 3], String> {
-    let rights = Keys::parse(keys)?.rights(Some(token), bucket)?;
+    let rights = Keys::parse(keys)?.check(Some(token), bucket)?.rights;
     Ok([rights.steal, rights.force_release, rights.inspect])
 }

@@ -4,17 +4,28 @@
 use crate::daemon::Daemon;
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 use lockkeeper_wire::websocket::{self, SUBPROTOCOL};
-use std::{cell::RefCell, io};
+use std::{cell::RefCell, io, net::IpAddr};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes and number of the headers that are listened to.
 const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
 
+/// What a port answers.
+pub(crate) struct Pages<'a> {
+    /// Pages of which origins may have a WebSocket; nobody may have one if there is no list.
+    pub(crate) origins: Option<&'a [String]>,
+    /// Whether `/healthz` and `/metrics` are there, and whether the latter names buckets.
+    pub(crate) health: bool,
+    pub(crate) buckets: bool,
+    /// Whether it can be reached from this machine only: then no page has a reason to call it by another name.
+    pub(crate) loopback: bool,
+}
+
 /// Answers a request. If it was for a WebSocket, and has one now: what was read after it.
 pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    origins: &[String],
+    pages: &Pages<'_>,
     daemon: &RefCell<Daemon>,
 ) -> io::Result<Option<Vec<u8>>> {
     let mut input = Vec::new();
@@ -24,7 +35,7 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
             return Ok(None);
         }
         if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let (answer, length) = respond(&input, |request| answer(request, origins, daemon));
+            let (answer, length) = respond(&input, |request| answer(request, pages, daemon));
             break (answer, input.split_off(length));
         }
     };
@@ -56,24 +67,42 @@ pub(crate) fn respond(input: &[u8], answer: impl FnOnce(&Request<'_, '_>) -> Str
 const OK: &str = "200 OK";
 const BAD: &str = "400 Bad Request";
 const FORBIDDEN: &str = "403 Forbidden";
+const NOT_FOUND: &str = "404 Not Found";
+const MISDIRECTED: &str = "421 Misdirected Request";
 const METHOD: &str = "405 Method Not Allowed\r\nAllow: GET";
 const UPGRADE: &str = "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13";
 const TOO_LONG: &str = "431 Request Header Fields Too Large";
 const UNAVAILABLE: &str = "503 Service Unavailable";
 
-fn answer(request: &Request<'_, '_>, origins: &[String], daemon: &RefCell<Daemon>) -> String {
+fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, daemon: &RefCell<Daemon>) -> String {
     if request.method != Some("GET") {
         return plain(METHOD, "only GET\n");
     }
-    let path = request.path.unwrap_or("/");
-    match path.split('?').next() {
-        Some("/healthz") => match daemon.borrow().not_ready_reason() {
+    let path = request.path.unwrap_or("/").split('?').next().unwrap_or_default();
+    match (path, pages.origins) {
+        ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
+            plain(MISDIRECTED, "this is not that host\n")
+        }
+        ("/healthz", _) if pages.health => match daemon.borrow().not_ready_reason() {
             None => plain(OK, "ok\n"),
             Some(why) => plain(UNAVAILABLE, &format!("{why}\n")),
         },
-        Some("/metrics") => plain(OK, &daemon.borrow().metrics()),
-        _ => upgrade(request, origins),
+        ("/metrics", _) if pages.health => plain(OK, &daemon.borrow().metrics(pages.buckets)),
+        ("/healthz" | "/metrics", _) | (_, None) => plain(NOT_FOUND, "there is no such page on this port\n"),
+        (_, Some(origins)) => upgrade(request, origins),
     }
+}
+
+/// Whether a request calls this machine by a name of its own. A page that has its own name resolve to this machine
+/// could read the answer otherwise.
+fn is_loopback(request: &Request<'_, '_>) -> bool {
+    let Some(host) = header(request, "host") else { return true };
+    let host = match host.rsplit_once(':') {
+        Some((host, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => host,
+        _ => host,
+    };
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 pub(crate) fn upgrade(request: &Request<'_, '_>, origins: &[String]) -> String {

@@ -8,6 +8,7 @@
 //! Whether a local client is alive is asked of its `fifo`. Killing the daemon loses nothing: the next one replays the log.
 #![forbid(unsafe_code)]
 
+mod audit;
 mod auth;
 mod clock;
 mod connection;
@@ -36,7 +37,7 @@ pub use users::Allow;
 use auth::Keys;
 use daemon::Daemon;
 use lockkeeper_core::Limits;
-use network::Network;
+use network::{Metrics, Network};
 use std::{
     cell::RefCell,
     fs,
@@ -63,6 +64,8 @@ pub struct Config {
     pub allow: Vec<Allow>,
     /// Where clients of other machines, and browsers, connect.
     pub listen: Option<Listen>,
+    /// A port for `/healthz` and `/metrics` alone.
+    pub metrics: Option<SocketAddr>,
     /// Where what must outlive the daemon is kept. One daemon at a time.
     pub state_dir: PathBuf,
     /// Whether a commit is on the disk before it is answered: then a power cut loses nothing.
@@ -96,6 +99,8 @@ pub struct Listen {
     pub insecure: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
+    /// Whether `/healthz` and `/metrics` have another port.
+    pub metrics_elsewhere: bool,
     /// Told when certificates and keys are to be read anew.
     pub reload: Arc<Notify>,
 }
@@ -104,7 +109,8 @@ impl Listen {
     /// A port for everybody who reaches it; of this machine only, unless more is said.
     pub fn at(address: SocketAddr) -> Self {
         let (given, tls, keys, audience, insecure) = (None, None, None, None, false);
-        Self { address, given, tls, keys, audience, insecure, origins: Vec::new(), reload: Arc::default() }
+        let (origins, metrics_elsewhere, reload) = (Vec::new(), false, Arc::default());
+        Self { address, given, tls, keys, audience, insecure, origins, metrics_elsewhere, reload }
     }
 
     /// Whether its files can be used, and all that can reach it may.
@@ -215,6 +221,10 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         }
         None => (None, None),
     };
+    let metrics = match config.metrics {
+        Some(address) => Some(Metrics::bind(address).await?),
+        None => None,
+    };
     daemon.keys = keys;
     daemon.allow = config.allow.clone();
     let daemon = Rc::new(RefCell::new(daemon));
@@ -223,13 +233,25 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(network) = &network {
         tracing::info!(address = %network.address(), "listening");
     }
+    if let Some(metrics) = &metrics {
+        tracing::info!(address = %metrics.address, "metrics");
+    }
     let spin = Rc::clone(&daemon.borrow().spin);
     let spinning = tokio::task::spawn_local(async move { spin.run().await });
     let work = Rc::clone(&daemon);
     let mut working = tokio::task::spawn_local(async move { daemon::run(&work).await });
     let web = async {
-        let Some(network) = &network else { return pending().await };
-        tokio::join!(network.accept(&daemon), network.time_out_handshakes(), network.reload(&daemon));
+        let network = async {
+            let Some(network) = &network else { return };
+            tokio::join!(network.accept(&daemon), network.time_out_handshakes(), network.reload(&daemon));
+        };
+        let metrics = async {
+            if let Some(metrics) = &metrics {
+                metrics.accept(&daemon).await;
+            }
+        };
+        tokio::join!(network, metrics);
+        pending().await
     };
     tokio::pin!(web);
     tokio::select! {

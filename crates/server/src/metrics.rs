@@ -1,9 +1,14 @@
-//! Counts for those who watch the daemon, in Prometheus's text format. They name no lock, no bucket and no client.
+//! Counts for those who watch the daemon, in Prometheus's text format. They name no lock and no client, and buckets only
+//! where they are asked for.
 
-use lockkeeper_service::{Histogram, Server};
-use std::fmt::Write;
+use lockkeeper_service::{BucketView, Histogram, Server};
+use rustix::{param::page_size, process::Resource, time::ClockId};
+use std::{fmt::Write, fs};
 
-pub(crate) fn render(server: &Server) -> String {
+/// The most buckets that are named: those that take the most memory.
+const BUCKETS: usize = 100;
+
+pub(crate) fn render(server: &Server, buckets: bool) -> String {
     let counts = server.counts();
     let mut out = String::new();
     let mut one = |name: &str, kind: &str, help: &str, value: u64| {
@@ -24,9 +29,67 @@ pub(crate) fn render(server: &Server) -> String {
     one("lockkeeper_expired_total", counter, "Sessions ended by their lease.", counts.expired);
     one("lockkeeper_losses_total", counter, "Locks that ended with their session.", counts.lost);
     one("lockkeeper_refused_total", counter, "Requests that were refused.", counts.refused);
+    one(
+        "lockkeeper_request_bytes",
+        gauge,
+        "Memory that sessions and requests take, about.",
+        server.state().bytes() as u64,
+    );
+    one("lockkeeper_buckets", gauge, "Buckets.", server.state().bucket_count() as u64);
+    process(&mut out);
+    let version = env!("CARGO_PKG_VERSION");
+    let _ = write!(
+        out,
+        "# HELP lockkeeper_build_info The version.\n# TYPE lockkeeper_build_info gauge\n\
+         lockkeeper_build_info{{version=\"{version}\"}} 1\n"
+    );
+    if buckets {
+        by_bucket(&mut out, server);
+    }
     histogram(&mut out, "lockkeeper_wait_seconds", "From the request to the grant.", &counts.wait);
     histogram(&mut out, "lockkeeper_hold_seconds", "From the grant to the release.", &counts.hold);
     out
+}
+
+/// What Prometheus's clients tell of their process.
+fn process(out: &mut String) {
+    let mut one = |name: &str, kind: &str, help: &str, value: f64| {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
+    };
+    let cpu = rustix::time::clock_gettime(ClockId::ProcessCPUTime);
+    let seconds = cpu.tv_sec as f64 + cpu.tv_nsec as f64 / 1e9;
+    one("process_cpu_seconds_total", "counter", "Processor time.", seconds);
+    let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    if let Some(pages) = pages.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok()) {
+        one("process_resident_memory_bytes", "gauge", "Memory.", pages * page_size() as f64);
+    }
+    if let Ok(open) = fs::read_dir("/proc/self/fd") {
+        one("process_open_fds", "gauge", "Open descriptors.", open.count() as f64);
+    }
+    if let Some(most) = rustix::process::getrlimit(Resource::Nofile).current {
+        one("process_max_fds", "gauge", "Descriptors that it may have.", most as f64);
+    }
+}
+
+fn by_bucket(out: &mut String, server: &Server) {
+    let mut buckets: Vec<_> = server.state().buckets().collect();
+    buckets.sort_by_key(|bucket| std::cmp::Reverse(bucket.bytes));
+    buckets.truncate(BUCKETS);
+    let mut all = |name: &str, help: &str, value: fn(&BucketView<'_>) -> usize| {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n");
+        for bucket in &buckets {
+            let _ = writeln!(out, "{name}{{bucket={}}} {}", label(bucket.name), value(bucket));
+        }
+    };
+    all("lockkeeper_bucket_sessions", "Sessions of a bucket.", |bucket| bucket.sessions);
+    all("lockkeeper_bucket_names", "Names that requests of a bucket ask for.", |bucket| bucket.names);
+    all("lockkeeper_bucket_bytes", "Memory that a bucket takes, about.", |bucket| bucket.bytes);
+}
+
+/// A label's value, in quotes.
+fn label(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
+    format!("\"{escaped}\"")
 }
 
 fn histogram(out: &mut String, name: &str, help: &str, histogram: &Histogram) {

@@ -5,7 +5,7 @@ use crate::{
     auth::Keys,
     connection::{self, Transport},
     daemon::Daemon,
-    http,
+    http::{self, Pages},
     listen::accept_all,
     users::Subject,
 };
@@ -22,7 +22,7 @@ use std::{
 };
 use tokio::{
     net::{TcpListener, TcpStream},
-    sync::Notify,
+    sync::{Notify, Semaphore},
     task::AbortHandle,
 };
 use tokio_rustls::{
@@ -134,7 +134,13 @@ impl Network {
         daemon: Rc<RefCell<Daemon>>,
         handshake: PendingHandshake,
     ) -> io::Result<()> {
-        if let Some(input) = http::greet(&mut stream, &self.listen.origins, &daemon).await? {
+        let pages = Pages {
+            origins: Some(&self.listen.origins),
+            health: !self.listen.metrics_elsewhere,
+            buckets: false,
+            loopback: self.address.ip().is_loopback(),
+        };
+        if let Some(input) = http::greet(&mut stream, &pages, &daemon).await? {
             handshake.advance(Stage::Upgraded);
             let subject = Subject { words: subject, user: None };
             let run = connection::run(stream, input, Origin::Network, subject, daemon, Some(handshake));
@@ -158,6 +164,38 @@ impl Network {
                 handshakes.close(number);
             }
         }
+    }
+}
+
+/// A port of its own for `/healthz` and `/metrics`, which names buckets, too.
+pub(crate) struct Metrics {
+    listener: TcpListener,
+    pub(crate) address: SocketAddr,
+}
+
+/// Questions that are answered at a time.
+const QUESTIONS: usize = 16;
+
+impl Metrics {
+    pub(crate) async fn bind(address: SocketAddr) -> Result<Self, Error> {
+        let failed = |error| Error::Address(address, error);
+        let listener = TcpListener::bind(address).await.map_err(failed)?;
+        Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
+    }
+
+    pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
+        let free = Rc::new(Semaphore::new(QUESTIONS));
+        let admit = |mut stream: TcpStream| {
+            let (daemon, free, loopback) =
+                (Rc::clone(daemon), Rc::clone(&free), self.address.ip().is_loopback());
+            let answer = async move {
+                let Ok(_place) = free.try_acquire() else { return };
+                let pages = Pages { origins: None, health: true, buckets: true, loopback };
+                let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &daemon)).await;
+            };
+            tokio::task::spawn_local(answer);
+        };
+        accept_all(async || self.listener.accept().await, admit).await;
     }
 }
 

@@ -35,14 +35,14 @@ pub use outbox::Framing;
 pub use record::{EndReason, Fifo, Origin, Record, SecretHash};
 pub use sabotage::{Rule, sabotage};
 pub use server::{
-    Access, Action, Bytes, ConnectionId, Counts, Fresh, Hello, Histogram, Refusal, Rights, Round, Server,
-    ServerConfig, Ttl,
+    Access, Action, Audit, Audited, Bytes, ConnectionId, Counts, Fresh, Hello, Histogram, Refusal, Rights,
+    Round, Server, ServerConfig, Ttl,
 };
 pub use session::{
     Answer, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, Session, SessionConfig, Snapshot,
     Step, Transfer, belief,
 };
-pub use state::{Effect, LEVEL, Notice, SessionId, SessionView, State};
+pub use state::{BucketView, Effect, LEVEL, Notice, SessionId, SessionView, State};
 
 /// Microseconds of a monotonic clock that runs while the machine is suspended. Its zero is the driver's.
 pub type Micros = u64;

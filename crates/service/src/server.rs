@@ -14,9 +14,11 @@
 
 mod answers;
 mod attach;
+mod audit;
 mod counts;
 mod lease;
 
+pub use audit::{Audit, Audited};
 pub use counts::{Counts, Histogram};
 
 use crate::{
@@ -219,6 +221,7 @@ pub struct Server {
     counts: Counts,
     /// What was done so far, in units of a short message.
     work: u64,
+    audits: audit::Audits,
 }
 
 struct Connection {
@@ -278,6 +281,7 @@ impl Server {
             stopping: false,
             counts: Counts::of(&state),
             work: 0,
+            audits: audit::Audits::default(),
             state,
         };
         server.adopt_sessions(now);
@@ -484,7 +488,14 @@ impl Server {
                 return Ok(());
             }
         }
-        self.record(&Record::Request { session, rid, scope, steal: flags.steal, nested_in, info })
+        if !flags.steal {
+            return self.record(&Record::Request { session, rid, scope, steal: false, nested_in, info });
+        }
+        let names = scope.iter().map(|(name, _)| (*name).into()).collect();
+        let effects = self.apply(&Record::Request { session, rid, scope, steal: true, nested_in, info })?;
+        self.audit(session, Audited::Stole { names, broken: broken(&effects) });
+        self.deliver(effects);
+        Ok(())
     }
 
     /// Whether a request may be made, limits and rights considered.
@@ -574,7 +585,12 @@ impl Server {
         name: &[u8],
     ) -> Result<(), Damaged> {
         match self.may_force(id, session, rid)? {
-            true => self.record(&Record::ForceRelease { session, rid, name }),
+            true => {
+                let effects = self.apply(&Record::ForceRelease { session, rid, name })?;
+                self.audit(session, Audited::Forced { name: name.into(), broken: broken(&effects) });
+                self.deliver(effects);
+                Ok(())
+            }
             false => Ok(()),
         }
     }
@@ -590,7 +606,10 @@ impl Server {
             return Ok(());
         }
         match parse_client_id(client_id).filter(|&target| target != session) {
-            Some(target) => self.record(&Record::EndSession { session, rid, target }),
+            Some(target) => {
+                self.audit(session, Audited::Ended { target });
+                self.record(&Record::EndSession { session, rid, target })
+            }
             None => self.refuse(session, rid, code::NOT_SUPPORTED, "that is not the id of another client"),
         }
     }
@@ -627,6 +646,9 @@ impl Server {
     fn refuse(&mut self, session: SessionId, rid: u64, code: u32, message: &str) -> Result<(), Damaged> {
         self.counts.refused += 1;
         self.send(session, &ToClient::Refused { rid, code, message });
+        if matches!(code, code::FORBIDDEN | code::LIMIT) {
+            self.audit(session, Audited::Refused { code, why: message.into() });
+        }
         Ok(())
     }
 
@@ -849,6 +871,10 @@ impl Server {
     pub fn session_of(&self, id: ConnectionId) -> Option<SessionId> {
         self.connections.get(&id)?.session
     }
+}
+
+fn broken(effects: &[Effect]) -> u64 {
+    effects.iter().filter(|effect| matches!(effect, Effect::Broken { .. })).count() as u64
 }
 
 /// Bytes of a label.

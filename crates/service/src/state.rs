@@ -255,6 +255,19 @@ pub struct SessionView<'a> {
     pub bucket_bytes: usize,
 }
 
+/// A bucket, looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct BucketView<'a> {
+    /// Its name.
+    pub name: &'a str,
+    /// How many sessions it has.
+    pub sessions: usize,
+    /// How many names its requests ask for.
+    pub names: usize,
+    /// About how many bytes of memory they take.
+    pub bytes: usize,
+}
+
 /// The state takes on whatever is recorded: the server has checked its own limits before.
 fn largest_limits() -> Limits {
     Limits {
@@ -342,6 +355,14 @@ impl State {
     /// How many buckets there are.
     pub fn bucket_count(&self) -> usize {
         self.by_name.len()
+    }
+
+    /// The buckets, in the order of their names.
+    pub fn buckets(&self) -> impl Iterator<Item = BucketView<'_>> {
+        self.by_name.iter().map(|(name, &place)| {
+            let bucket = self.bucket(place);
+            BucketView { name, sessions: bucket.sessions, names: bucket.manager.len(), bytes: bucket.bytes }
+        })
     }
 
     /// Whether a bucket has a session.

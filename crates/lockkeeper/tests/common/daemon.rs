@@ -81,6 +81,7 @@ impl Daemon {
             idle: None,
             limits: Limits::default(),
             bytes: Bytes::default(),
+            metrics: None,
         };
         change(&mut config);
         let mut daemon = Self { dir, config, running: None };

@@ -234,6 +234,7 @@ fn process() {
         ttl_bounds: setup.ttl_bounds,
         idle: None,
         limits: setup.limits,
+        metrics: None,
         bytes: {
             let (session, bucket, all) = setup.bytes;
             Bytes { session, bucket, all }

@@ -1,0 +1,64 @@
+//! What clients did to others, and what was refused to them, for those who keep a record of it.
+
+use super::Server;
+use crate::state::SessionId;
+use std::collections::VecDeque;
+
+/// Something to be put on record.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Audit {
+    /// Who did it.
+    pub session: SessionId,
+    /// What it was.
+    pub what: Audited,
+}
+
+/// What a client did, or was not let do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Audited {
+    /// It asked for locks of these names whoever held them.
+    Stole {
+        /// The names.
+        names: Vec<Box<[u8]>>,
+        /// How many lost theirs.
+        broken: u64,
+    },
+    /// It released a lock by force.
+    Forced {
+        /// The name.
+        name: Box<[u8]>,
+        /// How many lost theirs.
+        broken: u64,
+    },
+    /// It ended another session.
+    Ended {
+        /// Which one.
+        target: SessionId,
+    },
+    /// It was refused something: a right that it has not, or a limit.
+    Refused {
+        /// The code of the protocol.
+        code: u32,
+        /// Why.
+        why: String,
+    },
+}
+
+/// More than a driver leaves lying.
+const KEPT: usize = 1000;
+
+#[derive(Default)]
+pub(super) struct Audits(VecDeque<Audit>);
+
+impl Server {
+    /// What is to be put on record. It may not be committed yet.
+    pub fn next_audit(&mut self) -> Option<Audit> {
+        self.audits.0.pop_front()
+    }
+
+    pub(super) fn audit(&mut self, session: SessionId, what: Audited) {
+        if self.audits.0.len() < KEPT {
+            self.audits.0.push_back(Audit { session, what });
+        }
+    }
+}
