@@ -92,7 +92,11 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
             return Err(Error::Unreachable(endpoint.clone(), error));
         }
         if look_at.take().is_some() && matches!(patience, Patience::Until { quiet: false, .. }) {
-            show::say(&silent(endpoint));
+            // Nobody listens yet, if it was not there: a busy machine takes a while to start it.
+            show::say(&match endpoint.server_pid() {
+                None if endpoint.is_own() => format!("waiting for the daemon at {endpoint} to start"),
+                _ => silent(endpoint),
+            });
         }
     }
 }

@@ -8,7 +8,8 @@ use std::{
     fmt::Write as _,
     io::{IsTerminal, Write as _},
 };
-use unicode_width::UnicodeWidthChar;
+use unicode_segmentation::UnicodeSegmentation;
+use unicode_width::UnicodeWidthStr;
 
 /// Says something on standard error, in one write: lines of many processes do not mix.
 pub(crate) fn say(words: &str) {
@@ -30,8 +31,7 @@ pub(crate) fn by(owner: &str) -> String {
 }
 
 /// What is said where the daemon shows of others only that they are there.
-pub(crate) const HIDDEN: &str =
-    "Labels, times and processes of others are not shown: that takes the right to inspect.";
+pub(crate) const HIDDEN: &str = "Others' labels, times and processes are hidden: no right to inspect.";
 
 /// Whether the daemon hides something: a token is never 0.
 pub(crate) fn hides(entries: &[Entry]) -> bool {
@@ -104,7 +104,13 @@ pub(crate) fn age(milliseconds: u64) -> String {
 
 /// As many columns of a terminal as the text takes.
 pub(crate) fn width(text: &str) -> usize {
-    text.chars().map(|c| c.width().unwrap_or(0)).sum()
+    text.width()
+}
+
+/// The text with blanks after it, up to so many columns.
+pub(crate) fn pad(text: &str, columns: usize) -> String {
+    let blanks = columns.saturating_sub(width(text));
+    format!("{text}{:blanks$}", "")
 }
 
 /// What fits into so many columns, with a mark where something is left out.
@@ -114,12 +120,13 @@ pub(crate) fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     }
     let Some(mut left) = columns.checked_sub(1) else { return "".into() };
     let mut shown = String::new();
-    for c in text.chars() {
-        match left.checked_sub(c.width().unwrap_or(0)) {
+    // What is one character to people may be several: a thumb and its colour.
+    for piece in text.graphemes(true) {
+        match left.checked_sub(width(piece)) {
             Some(rest) => left = rest,
             None => break,
         }
-        shown.push(c);
+        shown.push_str(piece);
     }
     shown.push('…');
     shown.into()
@@ -190,7 +197,7 @@ fn string(units: impl IntoIterator<Item = u16>) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Object, age, by, fit, label, name, width};
+    use super::{Object, age, by, fit, label, name, pad, width};
     use lockkeeper_core::Name;
 
     #[test]
@@ -252,6 +259,8 @@ mod tests {
         assert_eq!(fit("abc", 3), "abc");
         assert_eq!(fit("abcd", 3), "ab…");
         assert_eq!((fit("水水水", 4), width("水水水")), ("水…".into(), 6));
+        assert_eq!((fit("👍🏽👍🏽👍🏽", 5), width("👍🏽👍🏽👍🏽")), ("👍🏽👍🏽…".into(), 6));
+        assert_eq!((pad("水", 4), pad("abc", 2)), ("水  ".into(), "abc".into()));
         assert_eq!((fit("abc", 1), fit("abc", 0)), ("…".into(), "".into()));
     }
 }

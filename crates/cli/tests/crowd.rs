@@ -56,7 +56,8 @@ fn a_connection_and_a_request_cost_what_they_are() {
     let all = usize::try_from((CLIENTS + 1) * REQUESTS + 1).expect("not so many");
     assert_eq!(holder.query(None), all);
     let whole = memory(daemon, "VmHWM") - peak;
-    assert!(whole > 4 << 20, "it would have been seen: {whole} bytes for all names");
+    // Some 15 MB, if it were not sent in parts.
+    assert!(whole < 8 << 20, "{whole} bytes for all names");
 
     // Nor is there any space left of answers that were long.
     let before = memory(daemon, "VmRSS");

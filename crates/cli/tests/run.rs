@@ -399,3 +399,23 @@ fn who_has_stolen_a_lock_is_told_by_name() {
     );
     assert!(words.contains(", pid "), "{words}");
 }
+
+#[test]
+fn lines_of_many_that_wait_do_not_mix() {
+    let user = User::new();
+    let mut holder = user.hold(&["a"]);
+    let path = user.file("storm", "");
+    let log = || fs::File::options().append(true).open(&path).expect("it is ours");
+    let mut waiters: Vec<Child> = (0..40)
+        .map(|_| user.command(&["run", "a", "--", "true"]).stderr(log()).spawn().expect("it starts"))
+        .collect();
+    wait_until(|| fs::read_to_string(&path).expect("it is text").lines().count() >= waiters.len());
+    assert_eq!(holder.let_go(), 0);
+    waiters.iter_mut().for_each(|waiter| assert!(waiter.wait().expect("it ends").success()));
+    for line in fs::read_to_string(&path).expect("it is text").lines() {
+        assert!(
+            line.starts_with("lockkeeper: waiting for a (") && line.matches("lockkeeper:").count() == 1,
+            "{line}"
+        );
+    }
+}

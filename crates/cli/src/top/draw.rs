@@ -13,15 +13,15 @@ use ratatui::{
 use std::env;
 
 const HELP: &str = "
-  ↑ ↓  j k         select a lock; PgUp PgDn, Home End, g G go farther
-  /                show only names and labels with this text; Esc shows all again
-  s                sort by longest wait, longest queue, longest held, name
-  r                release the lock by force: its holders are told, whoever waits is next
-  Ctrl-Z           back to the shell; fg comes back
-  q                quit
+  ↑ ↓  j k     select a lock; PgUp PgDn, Home End, g G go farther
+  /            show only names and labels with this text; Esc shows all again
+  s            sort by longest wait, longest queue, longest held, name
+  r            release by force: its holders are told, whoever waits is next
+  Ctrl-Z       back to the shell; fg comes back
+  q            quit
 
-  WAITING  how many wait for it          LONGEST  how long one of them has waited
-  HELD     for how long it is held       red      in a deadlock: the cycle is below the list
+  WAITING  how many wait for it          LONGEST  how long one has waited
+  HELD     for how long it is held       red      in a deadlock, shown below
 
   Any key goes back.";
 
@@ -45,7 +45,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
     } else {
         let wide = columns.saturating_sub(26) * 2 / 5;
         let heading = format!("WAITING  LONGEST     HELD  {:wide$}  HELD BY", "NAME");
-        frame.render_widget(text(&format!("{heading:columns$}"), inverse), heads);
+        frame.render_widget(text(&show::pad(&heading, columns), inverse), heads);
         model.page = usize::from(list.height);
         // The selected one is on the screen.
         model.first = model.first.min(model.selected).max((model.selected + 1).saturating_sub(model.page));
@@ -54,7 +54,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
                 (true, selected) => coloured(Color::Red).add_modifier(reversed(selected)),
                 (false, selected) => style().add_modifier(reversed(selected)),
             };
-            text(&format!("{:columns$}", self::row(model, lock, wide)), style)
+            text(&show::pad(&self::row(model, lock, wide), columns), style)
         });
         frame.render_widget(Paragraph::new(rows.collect::<Vec<_>>()), list);
         let lines = details(model, usize::from(queue.height));
@@ -99,15 +99,14 @@ fn summary(model: &Model) -> String {
 fn row(model: &Model, lock: &Lock, wide: usize) -> String {
     let age = |count: u32, since| if count > 0 { show::age(since) } else { String::new() };
     let name = show::name(model.name(lock));
-    let name = show::fit(&name, wide);
-    let blank = " ".repeat(wide - show::width(&name));
+    let name = show::pad(&show::fit(&name, wide), wide);
     let holder = match lock.holders {
         0 => "(those before it wait for other names)".into(),
         1 => holder(model, lock),
         count => format!("{} and {} more", holder(model, lock), count - 1),
     };
     let (wait, held) = (age(lock.waiters, lock.longest_wait), age(lock.holders, lock.longest_held));
-    format!("{:>7}  {wait:>7}  {held:>7}  {name}{blank}  {holder}", lock.waiters)
+    format!("{:>7}  {wait:>7}  {held:>7}  {name}  {holder}", lock.waiters)
 }
 
 fn holder(model: &Model, lock: &Lock) -> String {
@@ -159,5 +158,61 @@ fn footer(model: &Model) -> String {
                 model.sort.name()
             ),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HELP, draw};
+    use crate::{show, top::model::Model};
+    use lockkeeper_client::{Entry, Snapshot};
+    use lockkeeper_core::{Mode, Name};
+    use ratatui::{Terminal, backend::TestBackend};
+    use std::time::Instant;
+
+    /// The cells of a screen of 80 columns, row by row.
+    fn screen(names: &[&str]) -> Vec<Vec<String>> {
+        let entry = |(number, name): (usize, &&str)| Entry {
+            name: Name::from(*name),
+            mode: Mode::Exclusive,
+            client_id: "c".into(),
+            arrival: number as u64 + 1,
+            token: Some(1),
+            info: Some("ann@build7: ./a-script-with-a-name-that-is-rather-long.sh".into()),
+            since: 1000,
+            nested_in: None,
+            stole: false,
+            owner: Some("pid 71 ann@build7".into()),
+        };
+        let mut model = Model::default();
+        let entries = names.iter().enumerate().map(entry).collect();
+        model.take(Snapshot { entries, deadlocks: Vec::new(), last_token: 0 }, Instant::now());
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).expect("it is in memory");
+        terminal.draw(|frame| draw(frame, &mut model)).expect("it is in memory");
+        let buffer = terminal.backend().buffer();
+        let row = |row| (0..80).map(|column| buffer[(column, row)].symbol().to_string()).collect();
+        (0..24).map(row).collect()
+    }
+
+    /// The column at which the holders begin is the same in all rows, whatever the names.
+    #[test]
+    fn columns_are_straight_with_names_of_any_width() {
+        let names = ["plain", "数据库", "deploy 🚀", "👍🏽"];
+        let screen = screen(&names);
+        let begins = |row: &[String], text: &str| row.windows(4).position(|cells| cells.concat() == text);
+        let heading = begins(&screen[1], "D BY").map(|at| at - 3);
+        assert!(heading.is_some());
+        for row in &screen[2..2 + names.len()] {
+            assert_eq!(begins(row, "ann@"), heading, "{}", row.concat());
+            assert_eq!(row.concat().matches('…').count(), 1, "only the label is cut: {}", row.concat());
+        }
+    }
+
+    #[test]
+    fn the_help_fits_eighty_columns() {
+        for line in HELP.lines() {
+            assert!(show::width(line) <= 80, "{line}");
+        }
+        assert!(show::width(show::HIDDEN) <= 80);
     }
 }

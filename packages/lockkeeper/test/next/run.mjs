@@ -29,7 +29,7 @@ async function copy() {
 async function serve(args, cwd) {
   const port = await freePort();
   const runtime = mkdtempSync(join(tmpdir(), 'lockkeeper-run-'));
-  const env = { ...process.env, PORT: port, HOSTNAME: '127.0.0.1', XDG_RUNTIME_DIR: runtime, XDG_STATE_HOME: runtime };
+  const env = { ...process.env, PORT: port, HOSTNAME: '127.0.0.1', LOCKKEEPER_DIR: join(runtime, 'lockkeeper') };
   delete env.LOCKKEEPER_URL;
   const child = spawn(process.execPath, args, { cwd, env, stdio: ['ignore', 'pipe', 'pipe'], detached: true });
   const exited = new Promise((resolve) => child.on('exit', resolve));
