@@ -39,6 +39,8 @@ pub struct Config {
     pub workers: usize,
     /// How many of them, the first, are on the network.
     pub network: usize,
+    /// How many of them, the last, are in PID namespaces of their own.
+    pub namespaces: usize,
     /// How many requests each makes at a time.
     pub hands: usize,
     /// For how long a daemon that was killed waits for its clients.
@@ -60,6 +62,8 @@ pub enum Mutation {
     Forgetful,
     /// Workers go on with locks of which they were told that they are lost.
     Stubborn,
+    /// A daemon takes clients for dead that are frozen, that it has no descriptors to ask, or whose process it cannot see.
+    Reaper,
 }
 
 impl Config {
@@ -267,6 +271,7 @@ impl<'a> Driver<'a> {
                 } else if self.settings.descriptors == PLENTY {
                     self.daemon().limit_descriptors(true)?;
                 }
+                self.reap();
                 self.lasts(scarce, Lasting::Scarce);
                 Ok(())
             }
@@ -276,6 +281,7 @@ impl<'a> Driver<'a> {
                 match freezer {
                     Ok(freezer) => {
                         freezer.freeze(pid)?;
+                        self.reap();
                         self.lasts(frozen, Lasting::Frozen { process, freezer });
                         Ok(())
                     }
@@ -299,6 +305,19 @@ impl<'a> Driver<'a> {
                 self.facts.outages.push((from, now()));
                 Ok(())
             }
+        }
+    }
+
+    /// Ends every session that holds or waits, as a daemon would that takes its client for dead.
+    fn reap(&self) {
+        if self.config.mutation != Some(Mutation::Reaper) {
+            return;
+        }
+        let Ok(endpoint) = self.local().parse::<Endpoint>() else { return };
+        let Ok(session) = Session::open(&endpoint, Options::new("faults"), Callbacks) else { return };
+        let entries = session.query(None).map(|snapshot| snapshot.entries).unwrap_or_default();
+        for entry in entries {
+            let _ = session.end_session(&entry.client_id);
         }
     }
 
@@ -369,6 +388,9 @@ impl<'a> Driver<'a> {
     }
 
     fn kill_daemon(&mut self) -> io::Result<()> {
+        if self.config.namespaces > 0 {
+            self.reap();
+        }
         self.take_daemon().kill()?;
         if self.config.mutation == Some(Mutation::Forgetful) {
             for entry in fs::read_dir(self.stage.state())? {
@@ -405,7 +427,8 @@ impl<'a> Driver<'a> {
             hands: self.config.hands,
             stubborn: self.config.mutation == Some(Mutation::Stubborn),
         };
-        Worker::start(&self.config.worker, &self.stage, &url, orders)
+        let namespace = place + self.config.namespaces >= self.config.workers;
+        Worker::start(&self.config.worker, &self.stage, &url, namespace, orders)
     }
 
     fn kill_worker(&mut self, worker: usize) -> io::Result<()> {

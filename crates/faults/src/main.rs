@@ -29,7 +29,8 @@ machine does not allow is left out, and named.
 
 To see that the check notices:
   lockkeeper-faults --mutate forgetful        a daemon that has been killed forgets who had sessions
-  lockkeeper-faults --mutate stubborn         clients that are told that their locks are lost go on"
+  lockkeeper-faults --mutate stubborn         clients that are told that their locks are lost go on
+  lockkeeper-faults --mutate reaper           clients that are frozen, or cannot be asked, are taken for dead"
 )]
 struct Args {
     #[command(flatten)]
@@ -55,6 +56,9 @@ struct Run {
     /// How many of them are on the network: slower, since the locks of one that is killed last for the TTL
     #[arg(long, default_value_t = 0)]
     network: usize,
+    /// How many of them are in PID namespaces of their own
+    #[arg(long, default_value_t = 0)]
+    namespaces: usize,
     /// How many requests a worker makes at a time
     #[arg(long, default_value_t = 3)]
     hands: usize,
@@ -138,6 +142,7 @@ fn run(args: Run) -> io::Result<bool> {
         each: args.faults,
         workers: args.workers,
         network: args.network,
+        namespaces: args.namespaces,
         hands: args.hands,
         ttl: Duration::from_millis(args.ttl),
         daemon: PathBuf::new(),

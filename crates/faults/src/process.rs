@@ -12,7 +12,7 @@ use std::{
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::mpsc::{self, Receiver, RecvTimeoutError},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A process of this one's, killed at the latest when it is dropped.
@@ -150,6 +150,8 @@ impl Daemon {
 /// A worker.
 pub struct Worker {
     own: Own,
+    /// The process that works: another one than `own` if it is in a PID namespace of its own.
+    pid: Pid,
     /// The number of its history.
     pub(crate) process: usize,
     orders: Option<ChildStdin>,
@@ -159,9 +161,18 @@ pub struct Worker {
 
 impl Worker {
     /// Starts it.
-    pub(crate) fn start(program: &Path, stage: &Stage, url: &str, orders: Orders) -> io::Result<Self> {
+    pub(crate) fn start(
+        program: &Path,
+        stage: &Stage,
+        url: &str,
+        namespace: bool,
+        orders: Orders,
+    ) -> io::Result<Self> {
         let Orders { process, seed, hands, stubborn } = orders;
-        let mut command = Command::new(program);
+        let mut command = match namespace {
+            true => machine::in_namespace(program),
+            false => Command::new(program),
+        };
         command.arg("worker").arg("--dir").arg(stage.dir()).args(["--url", url]);
         command
             .arg(format!("--process={process}"))
@@ -176,20 +187,21 @@ impl Worker {
         let printed = BufReader::new(own.0.stdout.take().expect("it is piped"));
         let (sender, said) = mpsc::channel();
         thread::spawn(move || printed.lines().map_while(Result::ok).try_for_each(|_| sender.send(())));
-        Ok(Self { own, process, orders, said })
+        let pid = if namespace { only_child(own.0.id())? } else { own.pid() };
+        Ok(Self { own, pid, process, orders, said })
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
-        self.own.signal(signal)
+        kill_process(self.pid, signal).map_err(Into::into)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.own.0.id()
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
     }
 
     /// Kills it.
     pub(crate) fn kill(mut self) -> io::Result<()> {
-        self.own.0.kill()?;
+        self.signal(Signal::KILL)?;
         self.own.0.wait().map(drop)
     }
 
@@ -200,8 +212,8 @@ impl Worker {
 
     /// Cuts its connections, as if neither side had wanted that. The worker need not run for it.
     pub(crate) fn cut(&self) -> io::Result<()> {
-        let pidfd = pidfd_open(self.own.pid(), PidfdFlags::empty())?;
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.own.0.id()))? {
+        let pidfd = pidfd_open(self.pid, PidfdFlags::empty())?;
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.pid.as_raw_nonzero()))? {
             let path = entry?.path();
             // It may have been closed in between.
             let Ok(target) = fs::read_link(&path) else { continue };
@@ -229,6 +241,20 @@ impl Worker {
     pub(crate) fn end(mut self) -> io::Result<ExitStatus> {
         self.orders = None;
         self.own.0.wait()
+    }
+}
+
+/// The one process that a process has started, as soon as it has.
+fn only_child(parent: u32) -> io::Result<Pid> {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+        let child = children.split_ascii_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+        match child {
+            Some(child) => return Ok(child),
+            None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
+            None => thread::sleep(Duration::from_millis(1)),
+        }
     }
 }
 
