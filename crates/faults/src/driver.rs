@@ -94,6 +94,7 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let settled = driver.settle()?;
     driver.leave(settled)?;
     driver.look_for_panics()?;
+    driver.end_outage();
     let Driver { stage, facts, mut violations, .. } = driver;
     let seen = check::read(&stage, facts)?;
     violations.extend(check::check(&seen));
@@ -146,9 +147,10 @@ impl<'a> Driver<'a> {
         let deeds = Lines::open(&stage.deeds())?;
         let has = |name| config.kinds.iter().any(|kind| KINDS[*kind] == name);
         let disk = has("full-disk").then(|| Disk::mount(&stage.state(), DISK)).transpose()?;
-        // Leases may be twice as long.
+        // Leases may be twice as long, or half.
         let ttl = if has("settings") { 2 * config.ttl } else { config.ttl };
-        let facts = Facts { ttl, ..Facts::default() };
+        let least_ttl = if has("settings") { config.ttl / 2 } else { config.ttl };
+        let facts = Facts { ttl, least_ttl, ..Facts::default() };
         let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
         // Free a moment ago, and of this run in all lives of the daemon.
         // Not an address that connections of this machine come from: one could have the port while the daemon is down.
@@ -269,6 +271,8 @@ impl<'a> Driver<'a> {
                     self.settings.descriptors = FEW;
                     self.start_daemon()?;
                 } else if self.settings.descriptors == PLENTY {
+                    // One that starts needs them.
+                    self.serving()?;
                     self.daemon().limit_descriptors(true)?;
                 }
                 self.reap();
@@ -366,7 +370,6 @@ impl<'a> Driver<'a> {
     fn start_daemon(&mut self) -> io::Result<()> {
         self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.settings)?);
         self.facts.disturbances.push(now());
-        self.facts.outages.extend(self.down.take().map(|since| (since, now())));
         Ok(())
     }
 
@@ -383,8 +386,18 @@ impl<'a> Driver<'a> {
     /// The daemon, which is about to end.
     fn take_daemon(&mut self) -> Daemon {
         self.facts.disturbances.push(now());
-        self.down = Some(now());
+        self.end_outage();
+        self.down.get_or_insert(now());
         self.daemon.take().expect("between faults there is a daemon")
+    }
+
+    /// Notes for how long there was no daemon, if this one serves.
+    fn end_outage(&mut self) {
+        if let Some(served) = self.daemon.as_ref().and_then(Daemon::served_at)
+            && let Some(since) = self.down.take()
+        {
+            self.facts.outages.push((since, served));
+        }
     }
 
     fn kill_daemon(&mut self) -> io::Result<()> {

@@ -1,6 +1,6 @@
 //! The processes of a run: the daemon and the workers. They end when what stands for them is dropped, whatever happens.
 
-use crate::{machine, stage::Stage, worker::Orders};
+use crate::{Nanos, machine, stage::Stage, worker::Orders};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::{
     env,
@@ -10,7 +10,11 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -55,6 +59,8 @@ pub struct Daemon {
     /// A message when it serves; the end when it has ended.
     serving: Receiver<()>,
     served: bool,
+    /// When it began to serve; 0 before that.
+    served_at: Arc<AtomicU64>,
 }
 
 impl Daemon {
@@ -81,16 +87,23 @@ impl Daemon {
         let printed = BufReader::new(own.0.stderr.take().expect("it is piped"));
         let mut log = OpenOptions::new().create(true).append(true).open(stage.log())?;
         let (sender, serving) = mpsc::channel();
-        let pid = own.0.id();
+        let (pid, served_at) = (own.0.id(), Arc::<AtomicU64>::default());
+        let at = Arc::clone(&served_at);
         thread::spawn(move || {
             for line in printed.lines().map_while(Result::ok) {
                 let _ = writeln!(log, "{pid} {} {line}", crate::now());
                 if line.contains("serving") {
+                    at.store(crate::now(), Ordering::Relaxed);
                     let _ = sender.send(());
                 }
             }
         });
-        Ok(Self { own, serving, served: false })
+        Ok(Self { own, serving, served: false, served_at })
+    }
+
+    /// When it began to serve, if it has.
+    pub(crate) fn served_at(&self) -> Option<Nanos> {
+        Some(self.served_at.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
     /// Waits until it serves. `false` if it has ended instead, or takes too long.

@@ -16,6 +16,8 @@ use std::{collections::HashMap, io, time::Duration};
 pub struct Facts {
     /// How long a daemon that was killed waited for its clients.
     pub ttl: Duration,
+    /// The shortest lease that a daemon was set to.
+    pub least_ttl: Duration,
     /// What was done to each worker process, in the order of the histories.
     pub fates: Vec<Fate>,
     /// When the daemon ended, or another was started.
@@ -45,6 +47,7 @@ pub struct Fate {
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub(crate) ttl: Nanos,
+    pub(crate) least_ttl: Nanos,
     pub(crate) fates: Vec<Fate>,
     pub(crate) disturbances: Vec<Nanos>,
     pub(crate) outages: Vec<(Nanos, Nanos)>,
@@ -172,10 +175,11 @@ impl Story {
 
 impl Seen {
     pub(crate) fn new(facts: Facts, stories: Vec<Story>, touches: Vec<(&'static str, Vec<Touch>)>) -> Self {
-        let Facts { ttl, fates, disturbances, outages, full } = facts;
-        let ttl = u64::try_from(ttl.as_nanos()).expect("a TTL is short");
+        let Facts { ttl, least_ttl, fates, disturbances, outages, full } = facts;
+        let [ttl, least_ttl] =
+            [ttl, least_ttl].map(|ttl| u64::try_from(ttl.as_nanos()).expect("a TTL is short"));
         let steals = (0..stories.len()).filter(|&story| stories[story].flags.steal).collect();
-        Self { ttl, fates, disturbances, outages, full, stories, touches, steals }
+        Self { ttl, least_ttl, fates, disturbances, outages, full, stories, touches, steals }
     }
 
     /// How many requests, grants and touches there were.
