@@ -8,7 +8,7 @@ use crate::{
     network::Network,
     now,
     plan::{self, Fault, KINDS, Step},
-    process::{Daemon, Settings, Worker},
+    process::{Daemon, Settings, Trade, Worker},
     report::Report,
     stage::Stage,
     worker::Orders,
@@ -41,6 +41,10 @@ pub struct Config {
     pub network: usize,
     /// How many of them, the last, are in PID namespaces of their own.
     pub namespaces: usize,
+    /// How many more there are that use `lockkeeper run`: every other one, from the first, on the network, if there is one.
+    pub runners: usize,
+    /// How many more there are that use the Python client.
+    pub pythons: usize,
     /// How many requests each makes at a time.
     pub hands: usize,
     /// For how long a daemon that was killed waits for its clients.
@@ -69,7 +73,19 @@ pub enum Mutation {
 impl Config {
     /// What will be done.
     pub fn schedule(&self) -> Vec<Step> {
-        plan::schedule(self.seed, &self.kinds, self.each, self.workers, self.ttl)
+        plan::schedule(self.seed, &self.kinds, self.each, self.total(), self.ttl)
+    }
+
+    fn total(&self) -> usize {
+        self.workers + self.runners + self.pythons
+    }
+
+    fn trade(&self, place: usize) -> Trade<'_> {
+        match place {
+            place if place < self.workers => Trade::Library,
+            place if place < self.workers + self.runners => Trade::Run(&self.daemon),
+            _ => Trade::Python,
+        }
     }
 }
 
@@ -177,7 +193,7 @@ impl<'a> Driver<'a> {
         };
         driver.start_daemon()?;
         driver.serving()?;
-        for place in 0..config.workers {
+        for place in 0..config.total() {
             let worker = driver.start_worker(place)?;
             driver.workers.push(worker);
         }
@@ -431,20 +447,33 @@ impl<'a> Driver<'a> {
 
     fn start_worker(&mut self, place: usize) -> io::Result<Worker> {
         let process = self.facts.fates.len();
-        let network = self.networks.get(place);
-        let url = network.map_or_else(|| self.local(), Network::url);
-        self.facts.fates.push(Fate { network: network.is_some(), ..Fate::default() });
+        let trade = self.config.trade(place);
+        let network = self.networks.get(place).map(Network::url).filter(|_| place < self.config.workers);
+        // Every other `run` has a lease.
+        let leased = matches!(trade, Trade::Run(_)) && (place - self.config.workers).is_multiple_of(2);
+        let direct = self.settings.listen.filter(|_| leased).map(|address| format!("ws://{address}"));
+        let network = network.or(direct);
+        let commands = matches!(trade, Trade::Run(_));
+        self.facts.fates.push(Fate { network: network.is_some(), commands, ..Fate::default() });
+        let url = network.unwrap_or_else(|| self.local());
         let orders = Orders {
             process,
             seed: self.config.seed ^ (process as u64) << 32,
             hands: self.config.hands,
             stubborn: self.config.mutation == Some(Mutation::Stubborn),
         };
-        let namespace = place + self.config.namespaces >= self.config.workers;
-        Worker::start(&self.config.worker, &self.stage, &url, namespace, orders)
+        let namespace = place < self.config.workers && place + self.config.namespaces >= self.config.workers;
+        Worker::start(&self.config.worker, &self.stage, &url, namespace, trade, orders)
     }
 
     fn kill_worker(&mut self, worker: usize) -> io::Result<()> {
+        if self.is_runner(worker) {
+            // Its `run` is killed, or the guardian of that. The runner writes down what became of it.
+            let process = self.workers[worker].process;
+            let guardian = self.fate(process).maimed.len().is_multiple_of(2);
+            self.fate(process).maimed.push(now());
+            return self.workers[worker].maim(guardian);
+        }
         // In some kernels a frozen process does not die.
         let killed = self.workers[worker].process;
         self.end_lasting(|_, what| matches!(what, Lasting::Frozen { process, .. } if *process == killed))?;
@@ -454,7 +483,14 @@ impl<'a> Driver<'a> {
         worker.kill()
     }
 
+    fn is_runner(&self, worker: usize) -> bool {
+        matches!(self.config.trade(worker), Trade::Run(_))
+    }
+
     fn replace_worker(&mut self, worker: usize) -> io::Result<()> {
+        if self.is_runner(worker) {
+            return Ok(());
+        }
         let new = self.start_worker(worker)?;
         self.workers.insert(worker, new);
         Ok(())

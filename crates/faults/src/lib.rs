@@ -17,6 +17,7 @@ mod network;
 pub mod plan;
 pub mod process;
 pub mod report;
+pub mod runner;
 pub mod stage;
 pub mod worker;
 

@@ -160,6 +160,20 @@ impl Daemon {
     }
 }
 
+/// How a worker uses the daemon.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trade<'a> {
+    /// With this workspace's client.
+    Library,
+    /// With `run` of this program.
+    Run(&'a Path),
+    /// With the Python client.
+    Python,
+}
+
+const PYTHON_WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/worker.py");
+const PYTHON_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/python");
+
 /// A worker.
 pub struct Worker {
     own: Own,
@@ -179,28 +193,41 @@ impl Worker {
         stage: &Stage,
         url: &str,
         namespace: bool,
+        trade: Trade<'_>,
         orders: Orders,
     ) -> io::Result<Self> {
         let Orders { process, seed, hands, stubborn } = orders;
-        let mut command = match namespace {
-            true => machine::in_namespace(program),
-            false => Command::new(program),
+        let mut command = match (trade, namespace) {
+            (Trade::Python, _) => Command::new("python3"),
+            (_, true) => machine::in_namespace(program),
+            (_, false) => Command::new(program),
         };
-        command.arg("worker").arg("--dir").arg(stage.dir()).args(["--url", url]);
-        command
-            .arg(format!("--process={process}"))
-            .arg(format!("--seed={seed}"))
-            .arg(format!("--hands={hands}"));
-        if stubborn {
-            command.arg("--stubborn");
+        let common = [format!("--process={process}"), format!("--seed={seed}"), format!("--url={url}")];
+        match trade {
+            Trade::Library => {
+                command.arg("worker").arg("--dir").arg(stage.dir()).args(common);
+                command.arg(format!("--hands={hands}"));
+                if stubborn {
+                    command.arg("--stubborn");
+                }
+            }
+            Trade::Run(daemon) => {
+                command.arg("runner").arg("--dir").arg(stage.dir()).args(common).arg("--program").arg(daemon);
+            }
+            Trade::Python => {
+                // No compiled copy beside the source.
+                command.args(["-B", PYTHON_WORKER, PYTHON_CLIENT]).arg(stage.dir()).arg(stage.socket());
+                command.args([process.to_string(), seed.to_string()]);
+            }
         }
+        let namespace = namespace && !matches!(trade, Trade::Python);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut own = Own(command.spawn()?);
         let orders = own.0.stdin.take();
         let printed = BufReader::new(own.0.stdout.take().expect("it is piped"));
         let (sender, said) = mpsc::channel();
         thread::spawn(move || printed.lines().map_while(Result::ok).try_for_each(|_| sender.send(())));
-        let pid = if namespace { only_child(own.0.id())? } else { own.pid() };
+        let pid = if namespace { only_child(own.pid())? } else { own.pid() };
         Ok(Self { own, pid, process, orders, said })
     }
 
@@ -221,6 +248,21 @@ impl Worker {
     /// Whether it has ended of its own accord, and how.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.own.0.try_wait()
+    }
+
+    /// Kills the `run` that a runner has just now, or its guardian.
+    pub(crate) fn maim(&self, guardian: bool) -> io::Result<()> {
+        let run = children(self.pid)?.into_iter().next();
+        let Some(run) = run else { return Ok(()) };
+        let is_guardian = |pid: &Pid| {
+            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            line.ends_with(b"\0guard\0")
+        };
+        let found = children(run).unwrap_or_default().into_iter().find(is_guardian);
+        let victim = found.filter(|_| guardian).unwrap_or(run);
+        // It may have ended meanwhile.
+        let _ = kill_process(victim, Signal::KILL);
+        Ok(())
     }
 
     /// Cuts its connections, as if neither side had wanted that. The worker need not run for it.
@@ -258,17 +300,22 @@ impl Worker {
 }
 
 /// The one process that a process has started, as soon as it has.
-fn only_child(parent: u32) -> io::Result<Pid> {
+fn only_child(parent: Pid) -> io::Result<Pid> {
     let until = Instant::now() + Duration::from_secs(10);
     loop {
-        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
-        let child = children.split_ascii_whitespace().next().and_then(|pid| Pid::from_raw(pid.parse().ok()?));
-        match child {
+        match children(parent)?.into_iter().next() {
             Some(child) => return Ok(child),
             None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
             None => thread::sleep(Duration::from_millis(1)),
         }
     }
+}
+
+/// The processes that the main thread of a process has started.
+fn children(parent: Pid) -> io::Result<Vec<Pid>> {
+    let parent = parent.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+    Ok(children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
 }
 
 /// The daemon's program: what `LOCKKEEPER_BIN` names, or else built from this workspace.

@@ -50,6 +50,8 @@ fn config(test: &str, each: usize, kinds: &[&str]) -> Config {
         workers: 5,
         network: 0,
         namespaces: 0,
+        runners: 0,
+        pythons: 0,
         hands: 3,
         ttl: Duration::from_secs(2),
         daemon: process::daemon_program().expect("the daemon can be built"),

@@ -161,5 +161,6 @@ fn may_be_lost(seen: &Seen, process: usize, at: Nanos) -> bool {
     // Its last word may have been heard a fifth of the ttl before.
     let quiet = |length| length >= seen.least_ttl / 4;
     let silent = fate.silences.iter().filter_map(within).any(quiet);
-    cut || down >= seen.least_ttl / 2 || silent || quiet(seen.stopped(process, from, at))
+    let maimed = fate.maimed.iter().any(|maimed| from <= *maimed && *maimed <= at);
+    cut || maimed || down >= seen.least_ttl / 2 || silent || quiet(seen.stopped(process, from, at))
 }

@@ -41,6 +41,10 @@ pub struct Fate {
     pub network: bool,
     /// From when to when nothing that was said there was heard.
     pub silences: Vec<(Nanos, Nanos)>,
+    /// Whether it uses `run`: its locks are held by commands, which last longer than `run` if that is killed.
+    pub commands: bool,
+    /// When `run` or a guardian was killed.
+    pub maimed: Vec<Nanos>,
 }
 
 /// All of it.
@@ -193,8 +197,16 @@ impl Seen {
         let token = story.token()?;
         let (from, _) = story.granted?;
         let ends = [story.releasing, story.broken.map(|(at, _)| at), self.fates[story.process].killed];
-        let to = ends.into_iter().flatten().min().unwrap_or(Nanos::MAX);
+        // A command that was killed cannot say so.
+        let last = self.fates[story.process].commands.then(|| self.last_touch(story, from));
+        let to = ends.into_iter().flatten().min().or(last).unwrap_or(Nanos::MAX);
         Some(Hold { story: place, token, from, to })
+    }
+
+    fn last_touch(&self, story: &Story, from: Nanos) -> Nanos {
+        let touches = self.touches.iter().flat_map(|(_, touches)| touches);
+        let own = touches.filter(|touch| (touch.process, touch.request) == (story.process, story.request));
+        own.map(|touch| touch.at).max().unwrap_or(from)
     }
 
     /// Whether somebody whose lock is another's may not have been told by then: it was stolen, or the connection was
