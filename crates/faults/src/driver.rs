@@ -64,7 +64,8 @@ pub struct Config {
 pub enum Mutation {
     /// A daemon that was killed loses its log: the next one knows no sessions.
     Forgetful,
-    /// Workers go on with locks of which they were told that they are lost.
+    /// Workers go on with locks of which they were told that they are lost; those in Python, with what they released; and
+    /// the commands of `run` close the descriptor that they inherit.
     Stubborn,
     /// A daemon takes clients for dead that are frozen, that it has no descriptors to ask, or whose process it cannot see.
     Reaper,
@@ -116,7 +117,19 @@ pub fn run(config: &Config) -> io::Result<Report> {
     violations.extend(check::check(&seen));
     let (requests, holds, touches) = seen.counts();
     let processes = seen.fates.len();
-    Ok(Report { faults, requests, holds, touches, processes, took: began.elapsed(), violations })
+    let granted_to = |trade: fn(&Fate) -> bool| seen.granted_to(trade);
+    let (commands, pythons) = (granted_to(|fate| fate.commands), granted_to(|fate| fate.python));
+    Ok(Report {
+        faults,
+        requests,
+        holds,
+        commands,
+        pythons,
+        touches,
+        processes,
+        took: began.elapsed(),
+        violations,
+    })
 }
 
 struct Driver<'a> {
@@ -453,8 +466,8 @@ impl<'a> Driver<'a> {
         let leased = matches!(trade, Trade::Run(_)) && (place - self.config.workers).is_multiple_of(2);
         let direct = self.settings.listen.filter(|_| leased).map(|address| format!("ws://{address}"));
         let network = network.or(direct);
-        let commands = matches!(trade, Trade::Run(_));
-        self.facts.fates.push(Fate { network: network.is_some(), commands, ..Fate::default() });
+        let (commands, python) = (matches!(trade, Trade::Run(_)), matches!(trade, Trade::Python));
+        self.facts.fates.push(Fate { network: network.is_some(), commands, python, ..Fate::default() });
         let url = network.unwrap_or_else(|| self.local());
         let orders = Orders {
             process,

@@ -117,6 +117,8 @@ enum Mode {
         seed: u64,
         #[arg(long)]
         program: PathBuf,
+        #[arg(long)]
+        stubborn: bool,
     },
     /// Be the command of a `lockkeeper run`
     #[command(hide = true)]
@@ -142,8 +144,8 @@ fn main() -> ExitCode {
         Some(Mode::Worker { dir, url, process, seed, hands, stubborn }) => {
             worker::work(&dir, &url, worker::Orders { process, seed, hands, stubborn }).map(|()| true)
         }
-        Some(Mode::Runner { dir, url, process, seed, program }) => {
-            runner::work(&dir, &url, runner::Orders { process, seed, program }).map(|()| true)
+        Some(Mode::Runner { dir, url, process, seed, program, stubborn }) => {
+            runner::work(&dir, &url, runner::Orders { process, seed, program, stubborn }).map(|()| true)
         }
         Some(Mode::Command { dir, process, request, name, hold, shared }) => {
             let mode = if shared { LockMode::Shared } else { LockMode::Exclusive };

@@ -213,11 +213,15 @@ impl Worker {
             }
             Trade::Run(daemon) => {
                 command.arg("runner").arg("--dir").arg(stage.dir()).args(common).arg("--program").arg(daemon);
+                if stubborn {
+                    command.arg("--stubborn");
+                }
             }
             Trade::Python => {
                 // No compiled copy beside the source.
                 command.args(["-B", PYTHON_WORKER, PYTHON_CLIENT]).arg(stage.dir()).arg(stage.socket());
                 command.args([process.to_string(), seed.to_string()]);
+                command.args(stubborn.then_some("stubborn"));
             }
         }
         let namespace = namespace && !matches!(trade, Trade::Python);

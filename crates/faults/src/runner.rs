@@ -45,7 +45,13 @@ pub struct Orders {
     pub seed: u64,
     /// The program that has `run`.
     pub program: PathBuf,
+    /// Whether its commands close what they inherit, as none should: their lock does not last as long as they do.
+    pub stubborn: bool,
 }
+
+/// Closes all descriptors but the first three, and becomes another program.
+const CLOSES: &str =
+    r#"for fd in /proc/self/fd/*; do n=${fd##*/}; [ "$n" -gt 2 ] && eval "exec $n>&-"; done; exec "$0" "$@""#;
 
 /// Works until it is told not to.
 ///
@@ -104,7 +110,11 @@ impl Runner<'_> {
         if mode == Mode::Shared {
             command.arg("--shared");
         }
-        command.arg(name).arg("--").arg(env::current_exe()?).arg("command").arg("--dir").arg(self.dir);
+        command.arg(name).arg("--");
+        if self.orders.stubborn {
+            command.args(["bash", "-c", CLOSES]);
+        }
+        command.arg(env::current_exe()?).arg("command").arg("--dir").arg(self.dir);
         command.arg(format!("--process={}", self.orders.process)).arg(format!("--request={request}"));
         command.arg(format!("--name={name}")).arg(format!("--hold={hold}"));
         if mode == Mode::Shared {

@@ -18,6 +18,8 @@ from lockkeeper import BROKEN, GRANTED, QUEUED, REFUSED, RELEASED, UNAVAILABLE, 
 DIR, PATH, PROCESS, SEED = sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.argv[5])
 NAMES = "abcdef"
 TOUCH, PAUSE = 0.002, 0.003
+# Goes on with locks that it has released, as no client should.
+STUBBORN = len(sys.argv) > 6
 
 
 def open_lines(*path):
@@ -64,6 +66,8 @@ class Worker:
                 append(HISTORY, number, "releasing")
                 self.session.release(key)
                 append(HISTORY, number, "ended")
+                if STUBBORN:
+                    self.hold(scope, mode, token, number, 0.03)
             elif message[0] == UNAVAILABLE:
                 append(HISTORY, number, "unavailable")
             elif message[0] == BROKEN:

@@ -4,7 +4,7 @@ use lockkeeper_faults::{
     check::Rule,
     driver::{self, Config, Mutation},
     machine,
-    plan::KINDS,
+    plan::{KINDS, NAMES},
     process,
     report::Report,
 };
@@ -120,6 +120,21 @@ fn nor_do_several_at_once() {
     }
 }
 
+/// Commands of `run`, on this machine and under a lease, and clients in Python.
+#[test]
+fn nor_does_one_to_other_clients() {
+    let _one = one_at_a_time();
+    let kinds = ["kill-daemon", "end-daemon", "kill-worker", "kill-both", "stop-daemon", "cut"];
+    let config =
+        Config { workers: 2, network: 1, runners: 4, pythons: 2, ..config("other-clients", 6, &kinds) };
+    let report = run(&config);
+    assert!(report.violations.is_empty(), "promises were broken: see {}", config.dir.display());
+    clear(&config);
+    // Each of them asks for every name in the end.
+    let names = NAMES.len();
+    assert!(report.commands >= 4 * names && report.pythons >= 2 * names, "locks were held: {report}");
+}
+
 /// Runs with a promise broken on purpose until two are seen in each other's way. A machine that is quick or slow enough
 /// can have good luck for a while.
 fn notices(mut config: Config) {
@@ -161,6 +176,18 @@ fn the_check_notices_a_daemon_that_takes_the_living_for_dead() {
     if is_allowed("namespaces") {
         notices(Config { mutation, namespaces: 3, ..config("reaper-namespaces", 10, &["kill-daemon"]) });
     }
+}
+
+#[test]
+fn the_check_notices_other_clients_that_go_on_without_their_lock() {
+    let _one = one_at_a_time();
+    let stubborn = Config {
+        workers: 2,
+        mutation: Some(Mutation::Stubborn),
+        ..config("other-stubborn", 12, &["kill-worker"])
+    };
+    notices(Config { pythons: 3, ..stubborn.clone() });
+    notices(Config { runners: 4, ..stubborn });
 }
 
 #[test]

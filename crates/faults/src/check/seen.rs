@@ -43,6 +43,8 @@ pub struct Fate {
     pub silences: Vec<(Nanos, Nanos)>,
     /// Whether it uses `run`: its locks are held by commands, which last longer than `run` if that is killed.
     pub commands: bool,
+    /// Whether it uses the Python client.
+    pub python: bool,
     /// When `run` or a guardian was killed.
     pub maimed: Vec<Nanos>,
 }
@@ -190,6 +192,12 @@ impl Seen {
     pub fn counts(&self) -> (usize, usize, usize) {
         let granted = self.stories.iter().filter(|story| story.granted.is_some()).count();
         (self.stories.len(), granted, self.touches.iter().map(|(_, touches)| touches.len()).sum())
+    }
+
+    /// How many requests of some processes were granted.
+    pub(crate) fn granted_to(&self, some: impl Fn(&Fate) -> bool) -> usize {
+        let granted = self.stories.iter().filter(|story| story.granted.is_some());
+        granted.filter(|story| some(&self.fates[story.process])).count()
     }
 
     pub(crate) fn hold(&self, place: usize) -> Option<Hold> {
