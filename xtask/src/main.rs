@@ -177,11 +177,12 @@ fn gate() -> Result {
 
 fn faults(count: &str) -> Result {
     let run = ["run", "--release", "--package", "lockkeeper-faults", "--", "--faults", count];
-    cargo(&run)?;
+    let others = ["--namespaces", "2", "--runners", "2", "--pythons", "2"];
+    cargo(&run.into_iter().chain(others).collect::<Vec<_>>())?;
     // Clients on the network, and what does not have the daemon wait for the dead all the time.
     let kinds = ["silence", "cut", "cut-stopped", "stop-worker", "stop-daemon", "end-daemon"];
     let only = kinds.iter().flat_map(|kind| ["--only", kind]);
-    let network = ["--network", "3", "--ttl", "1000"];
+    let network = ["--network", "3", "--ttl", "1000", "--runners", "2"];
     cargo(&run.into_iter().chain(network).chain(only).collect::<Vec<_>>())
 }
 

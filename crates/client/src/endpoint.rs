@@ -262,7 +262,7 @@ fn connect(socket: &Path, whose: Whose, program: Option<&Path>) -> io::Result<Un
 /// The user whose process listens.
 #[cfg(any(target_os = "linux", target_os = "android"))]
 fn server_user(stream: &UnixStream, _socket: &Path) -> io::Result<u32> {
-    Ok(rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw())
+    Ok(crate::peer::Peer::of(stream)?.user)
 }
 
 /// The user who owns the socket, and the directory in which it is.

@@ -12,7 +12,7 @@
 //! Locks survive a server that is killed: a local session lives as long as a descriptor is open that the server passed
 //! to it ([`Session::fifo`]). After a session was lost, the same value opens the next one.
 #![cfg(unix)]
-// Denied rather than forbidden: `poller` registers a socket, which the crate it uses calls unsafe.
+// Denied rather than forbidden: `poller` registers a socket, which the crate it uses calls unsafe; `peer` makes a system call.
 #![deny(unsafe_code)]
 
 mod clock;
@@ -23,6 +23,8 @@ mod error;
 mod host;
 mod launch;
 mod owner;
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod peer;
 mod poller;
 mod reader;
 mod session;

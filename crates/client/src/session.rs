@@ -352,8 +352,7 @@ impl<H: Host> Session<H> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
             let connection = Arc::clone(&self.shared.lock().link.as_ref()?.connection);
-            let peer = connection.is_local().then(|| rustix::net::sockopt::socket_peercred(&*connection));
-            u32::try_from(peer?.ok()?.pid.as_raw_nonzero().get()).ok()
+            connection.is_local().then(|| crate::peer::Peer::of(&*connection))?.ok()?.pid
         }
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
         None

@@ -8,7 +8,7 @@ use crate::{
     network::Network,
     now,
     plan::{self, Fault, KINDS, Step},
-    process::{Daemon, Settings, Worker},
+    process::{Daemon, Settings, Trade, Worker},
     report::Report,
     stage::Stage,
     worker::Orders,
@@ -39,6 +39,12 @@ pub struct Config {
     pub workers: usize,
     /// How many of them, the first, are on the network.
     pub network: usize,
+    /// How many of them, the last, are in PID namespaces of their own.
+    pub namespaces: usize,
+    /// How many more there are that use `lockkeeper run`: every other one, from the first, on the network, if there is one.
+    pub runners: usize,
+    /// How many more there are that use the Python client.
+    pub pythons: usize,
     /// How many requests each makes at a time.
     pub hands: usize,
     /// For how long a daemon that was killed waits for its clients.
@@ -58,14 +64,29 @@ pub struct Config {
 pub enum Mutation {
     /// A daemon that was killed loses its log: the next one knows no sessions.
     Forgetful,
-    /// Workers go on with locks of which they were told that they are lost.
+    /// Workers go on with locks of which they were told that they are lost; those in Python, with what they released; and
+    /// the commands of `run` close the descriptor that they inherit.
     Stubborn,
+    /// A daemon takes clients for dead that are frozen, that it has no descriptors to ask, or whose process it cannot see.
+    Reaper,
 }
 
 impl Config {
     /// What will be done.
     pub fn schedule(&self) -> Vec<Step> {
-        plan::schedule(self.seed, &self.kinds, self.each, self.workers, self.ttl)
+        plan::schedule(self.seed, &self.kinds, self.each, self.total(), self.ttl)
+    }
+
+    fn total(&self) -> usize {
+        self.workers + self.runners + self.pythons
+    }
+
+    fn trade(&self, place: usize) -> Trade<'_> {
+        match place {
+            place if place < self.workers => Trade::Library,
+            place if place < self.workers + self.runners => Trade::Run(&self.daemon),
+            _ => Trade::Python,
+        }
     }
 }
 
@@ -90,12 +111,25 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let settled = driver.settle()?;
     driver.leave(settled)?;
     driver.look_for_panics()?;
+    driver.end_outage();
     let Driver { stage, facts, mut violations, .. } = driver;
     let seen = check::read(&stage, facts)?;
     violations.extend(check::check(&seen));
     let (requests, holds, touches) = seen.counts();
     let processes = seen.fates.len();
-    Ok(Report { faults, requests, holds, touches, processes, took: began.elapsed(), violations })
+    let granted_to = |trade: fn(&Fate) -> bool| seen.granted_to(trade);
+    let (commands, pythons) = (granted_to(|fate| fate.commands), granted_to(|fate| fate.python));
+    Ok(Report {
+        faults,
+        requests,
+        holds,
+        commands,
+        pythons,
+        touches,
+        processes,
+        took: began.elapsed(),
+        violations,
+    })
 }
 
 struct Driver<'a> {
@@ -142,9 +176,10 @@ impl<'a> Driver<'a> {
         let deeds = Lines::open(&stage.deeds())?;
         let has = |name| config.kinds.iter().any(|kind| KINDS[*kind] == name);
         let disk = has("full-disk").then(|| Disk::mount(&stage.state(), DISK)).transpose()?;
-        // Leases may be twice as long.
+        // Leases may be twice as long, or half.
         let ttl = if has("settings") { 2 * config.ttl } else { config.ttl };
-        let facts = Facts { ttl, ..Facts::default() };
+        let least_ttl = if has("settings") { config.ttl / 2 } else { config.ttl };
+        let facts = Facts { ttl, least_ttl, ..Facts::default() };
         let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
         // Free a moment ago, and of this run in all lives of the daemon.
         // Not an address that connections of this machine come from: one could have the port while the daemon is down.
@@ -171,7 +206,7 @@ impl<'a> Driver<'a> {
         };
         driver.start_daemon()?;
         driver.serving()?;
-        for place in 0..config.workers {
+        for place in 0..config.total() {
             let worker = driver.start_worker(place)?;
             driver.workers.push(worker);
         }
@@ -265,8 +300,11 @@ impl<'a> Driver<'a> {
                     self.settings.descriptors = FEW;
                     self.start_daemon()?;
                 } else if self.settings.descriptors == PLENTY {
+                    // One that starts needs them.
+                    self.serving()?;
                     self.daemon().limit_descriptors(true)?;
                 }
+                self.reap();
                 self.lasts(scarce, Lasting::Scarce);
                 Ok(())
             }
@@ -276,6 +314,7 @@ impl<'a> Driver<'a> {
                 match freezer {
                     Ok(freezer) => {
                         freezer.freeze(pid)?;
+                        self.reap();
                         self.lasts(frozen, Lasting::Frozen { process, freezer });
                         Ok(())
                     }
@@ -299,6 +338,19 @@ impl<'a> Driver<'a> {
                 self.facts.outages.push((from, now()));
                 Ok(())
             }
+        }
+    }
+
+    /// Ends every session that holds or waits, as a daemon would that takes its client for dead.
+    fn reap(&self) {
+        if self.config.mutation != Some(Mutation::Reaper) {
+            return;
+        }
+        let Ok(endpoint) = self.local().parse::<Endpoint>() else { return };
+        let Ok(session) = Session::open(&endpoint, Options::new("faults"), Callbacks) else { return };
+        let entries = session.query(None).map(|snapshot| snapshot.entries).unwrap_or_default();
+        for entry in entries {
+            let _ = session.end_session(&entry.client_id);
         }
     }
 
@@ -347,7 +399,6 @@ impl<'a> Driver<'a> {
     fn start_daemon(&mut self) -> io::Result<()> {
         self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.settings)?);
         self.facts.disturbances.push(now());
-        self.facts.outages.extend(self.down.take().map(|since| (since, now())));
         Ok(())
     }
 
@@ -364,11 +415,24 @@ impl<'a> Driver<'a> {
     /// The daemon, which is about to end.
     fn take_daemon(&mut self) -> Daemon {
         self.facts.disturbances.push(now());
-        self.down = Some(now());
+        self.end_outage();
+        self.down.get_or_insert(now());
         self.daemon.take().expect("between faults there is a daemon")
     }
 
+    /// Notes for how long there was no daemon, if this one serves.
+    fn end_outage(&mut self) {
+        if let Some(served) = self.daemon.as_ref().and_then(Daemon::served_at)
+            && let Some(since) = self.down.take()
+        {
+            self.facts.outages.push((since, served));
+        }
+    }
+
     fn kill_daemon(&mut self) -> io::Result<()> {
+        if self.config.namespaces > 0 {
+            self.reap();
+        }
         self.take_daemon().kill()?;
         if self.config.mutation == Some(Mutation::Forgetful) {
             for entry in fs::read_dir(self.stage.state())? {
@@ -396,19 +460,33 @@ impl<'a> Driver<'a> {
 
     fn start_worker(&mut self, place: usize) -> io::Result<Worker> {
         let process = self.facts.fates.len();
-        let network = self.networks.get(place);
-        let url = network.map_or_else(|| self.local(), Network::url);
-        self.facts.fates.push(Fate { network: network.is_some(), ..Fate::default() });
+        let trade = self.config.trade(place);
+        let network = self.networks.get(place).map(Network::url).filter(|_| place < self.config.workers);
+        // Every other `run` has a lease.
+        let leased = matches!(trade, Trade::Run(_)) && (place - self.config.workers).is_multiple_of(2);
+        let direct = self.settings.listen.filter(|_| leased).map(|address| format!("ws://{address}"));
+        let network = network.or(direct);
+        let (commands, python) = (matches!(trade, Trade::Run(_)), matches!(trade, Trade::Python));
+        self.facts.fates.push(Fate { network: network.is_some(), commands, python, ..Fate::default() });
+        let url = network.unwrap_or_else(|| self.local());
         let orders = Orders {
             process,
             seed: self.config.seed ^ (process as u64) << 32,
             hands: self.config.hands,
             stubborn: self.config.mutation == Some(Mutation::Stubborn),
         };
-        Worker::start(&self.config.worker, &self.stage, &url, orders)
+        let namespace = place < self.config.workers && place + self.config.namespaces >= self.config.workers;
+        Worker::start(&self.config.worker, &self.stage, &url, namespace, trade, orders)
     }
 
     fn kill_worker(&mut self, worker: usize) -> io::Result<()> {
+        if self.is_runner(worker) {
+            // Its `run` is killed, or the guardian of that. The runner writes down what became of it.
+            let process = self.workers[worker].process;
+            let guardian = self.fate(process).maimed.len().is_multiple_of(2);
+            self.fate(process).maimed.push(now());
+            return self.workers[worker].maim(guardian);
+        }
         // In some kernels a frozen process does not die.
         let killed = self.workers[worker].process;
         self.end_lasting(|_, what| matches!(what, Lasting::Frozen { process, .. } if *process == killed))?;
@@ -418,7 +496,14 @@ impl<'a> Driver<'a> {
         worker.kill()
     }
 
+    fn is_runner(&self, worker: usize) -> bool {
+        matches!(self.config.trade(worker), Trade::Run(_))
+    }
+
     fn replace_worker(&mut self, worker: usize) -> io::Result<()> {
+        if self.is_runner(worker) {
+            return Ok(());
+        }
         let new = self.start_worker(worker)?;
         self.workers.insert(worker, new);
         Ok(())

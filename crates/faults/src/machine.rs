@@ -7,12 +7,12 @@ use std::{
     fs::{self, OpenOptions},
     io::{self, ErrorKind, Write as _},
     path::{Path, PathBuf},
-    process::Command,
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-/// Kinds of faults that this machine does not allow, and why.
+/// Kinds of faults, and namespaces, that this machine does not allow, and why.
 pub fn not_allowed() -> Vec<(&'static str, String)> {
     let mut kinds = Vec::new();
     if !is_root() {
@@ -21,7 +21,20 @@ pub fn not_allowed() -> Vec<(&'static str, String)> {
     if let Err(error) = Freezer::new("probe") {
         kinds.push(("freeze", format!("no cgroup can be frozen: {error}")));
     }
+    if let Err(error) = run(in_namespace(Path::new("true")).stderr(Stdio::null())) {
+        kinds.push(("namespaces", format!("no PID namespace can be made: {error}")));
+    }
     kinds
+}
+
+/// A program in a PID namespace of its own, as the only child of the process that is started.
+pub(crate) fn in_namespace(program: &Path) -> Command {
+    let mut command = Command::new("unshare");
+    if !is_root() {
+        command.args(["--user", "--map-root-user"]);
+    }
+    command.args(["--pid", "--fork"]).arg(program);
+    command
 }
 
 /// Whether this is root.
@@ -114,8 +127,8 @@ impl Freezer {
     }
 
     /// Freezes a process, with all its threads.
-    pub(crate) fn freeze(&self, process: u32) -> io::Result<()> {
-        fs::write(self.dir.join("cgroup.procs"), process.to_string())?;
+    pub(crate) fn freeze(&self, process: Pid) -> io::Result<()> {
+        fs::write(self.dir.join("cgroup.procs"), process.as_raw_nonzero().to_string())?;
         fs::write(&self.switch.0, self.switch.1)
     }
 

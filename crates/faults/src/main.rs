@@ -1,11 +1,12 @@
 //! The `lockkeeper-faults` command.
 
 use clap::{Parser, Subcommand};
+use lockkeeper_core::Mode as LockMode;
 use lockkeeper_faults::{
     driver::{self, Config, Mutation},
     machine,
     plan::KINDS,
-    process, worker,
+    process, runner, worker,
 };
 use std::{
     env, io,
@@ -29,7 +30,8 @@ machine does not allow is left out, and named.
 
 To see that the check notices:
   lockkeeper-faults --mutate forgetful        a daemon that has been killed forgets who had sessions
-  lockkeeper-faults --mutate stubborn         clients that are told that their locks are lost go on"
+  lockkeeper-faults --mutate stubborn         clients that are told that their locks are lost go on
+  lockkeeper-faults --mutate reaper           clients that are frozen, or cannot be asked, are taken for dead"
 )]
 struct Args {
     #[command(flatten)]
@@ -55,6 +57,15 @@ struct Run {
     /// How many of them are on the network: slower, since the locks of one that is killed last for the TTL
     #[arg(long, default_value_t = 0)]
     network: usize,
+    /// How many of them are in PID namespaces of their own
+    #[arg(long, default_value_t = 0)]
+    namespaces: usize,
+    /// How many of them use `lockkeeper run`
+    #[arg(long, default_value_t = 0)]
+    runners: usize,
+    /// How many of them use the Python client
+    #[arg(long, default_value_t = 0)]
+    pythons: usize,
     /// How many requests a worker makes at a time
     #[arg(long, default_value_t = 3)]
     hands: usize,
@@ -93,6 +104,38 @@ enum Mode {
         #[arg(long)]
         stubborn: bool,
     },
+    /// Be a worker that uses `lockkeeper run`
+    #[command(hide = true)]
+    Runner {
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(long)]
+        url: String,
+        #[arg(long)]
+        process: usize,
+        #[arg(long)]
+        seed: u64,
+        #[arg(long)]
+        program: PathBuf,
+        #[arg(long)]
+        stubborn: bool,
+    },
+    /// Be the command of a `lockkeeper run`
+    #[command(hide = true)]
+    Command {
+        #[arg(long)]
+        dir: PathBuf,
+        #[arg(long)]
+        process: usize,
+        #[arg(long)]
+        request: u64,
+        #[arg(long)]
+        name: String,
+        #[arg(long)]
+        hold: u64,
+        #[arg(long)]
+        shared: bool,
+    },
 }
 
 fn main() -> ExitCode {
@@ -100,6 +143,14 @@ fn main() -> ExitCode {
     let done = match args.command {
         Some(Mode::Worker { dir, url, process, seed, hands, stubborn }) => {
             worker::work(&dir, &url, worker::Orders { process, seed, hands, stubborn }).map(|()| true)
+        }
+        Some(Mode::Runner { dir, url, process, seed, program, stubborn }) => {
+            runner::work(&dir, &url, runner::Orders { process, seed, program, stubborn }).map(|()| true)
+        }
+        Some(Mode::Command { dir, process, request, name, hold, shared }) => {
+            let mode = if shared { LockMode::Shared } else { LockMode::Exclusive };
+            let hold = Duration::from_millis(hold);
+            runner::command(&dir, process, request, &name, mode, hold).map(|()| true)
         }
         None => run(args.run),
     };
@@ -138,6 +189,9 @@ fn run(args: Run) -> io::Result<bool> {
         each: args.faults,
         workers: args.workers,
         network: args.network,
+        namespaces: args.namespaces,
+        runners: args.runners,
+        pythons: args.pythons,
         hands: args.hands,
         ttl: Duration::from_millis(args.ttl),
         daemon: PathBuf::new(),

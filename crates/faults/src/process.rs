@@ -1,6 +1,6 @@
 //! The processes of a run: the daemon and the workers. They end when what stands for them is dropped, whatever happens.
 
-use crate::{machine, stage::Stage, worker::Orders};
+use crate::{Nanos, machine, stage::Stage, worker::Orders};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::{
     env,
@@ -10,9 +10,13 @@ use std::{
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
-    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// A process of this one's, killed at the latest when it is dropped.
@@ -55,6 +59,8 @@ pub struct Daemon {
     /// A message when it serves; the end when it has ended.
     serving: Receiver<()>,
     served: bool,
+    /// When it began to serve; 0 before that.
+    served_at: Arc<AtomicU64>,
 }
 
 impl Daemon {
@@ -81,16 +87,23 @@ impl Daemon {
         let printed = BufReader::new(own.0.stderr.take().expect("it is piped"));
         let mut log = OpenOptions::new().create(true).append(true).open(stage.log())?;
         let (sender, serving) = mpsc::channel();
-        let pid = own.0.id();
+        let (pid, served_at) = (own.0.id(), Arc::<AtomicU64>::default());
+        let at = Arc::clone(&served_at);
         thread::spawn(move || {
             for line in printed.lines().map_while(Result::ok) {
                 let _ = writeln!(log, "{pid} {} {line}", crate::now());
                 if line.contains("serving") {
+                    at.store(crate::now(), Ordering::Relaxed);
                     let _ = sender.send(());
                 }
             }
         });
-        Ok(Self { own, serving, served: false })
+        Ok(Self { own, serving, served: false, served_at })
+    }
+
+    /// When it began to serve, if it has.
+    pub(crate) fn served_at(&self) -> Option<Nanos> {
+        Some(self.served_at.load(Ordering::Relaxed)).filter(|at| *at > 0)
     }
 
     /// Waits until it serves. `false` if it has ended instead, or takes too long.
@@ -147,9 +160,25 @@ impl Daemon {
     }
 }
 
+/// How a worker uses the daemon.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trade<'a> {
+    /// With this workspace's client.
+    Library,
+    /// With `run` of this program.
+    Run(&'a Path),
+    /// With the Python client.
+    Python,
+}
+
+const PYTHON_WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/worker.py");
+const PYTHON_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/python");
+
 /// A worker.
 pub struct Worker {
     own: Own,
+    /// The process that works: another one than `own` if it is in a PID namespace of its own.
+    pid: Pid,
     /// The number of its history.
     pub(crate) process: usize,
     orders: Option<ChildStdin>,
@@ -159,37 +188,64 @@ pub struct Worker {
 
 impl Worker {
     /// Starts it.
-    pub(crate) fn start(program: &Path, stage: &Stage, url: &str, orders: Orders) -> io::Result<Self> {
+    pub(crate) fn start(
+        program: &Path,
+        stage: &Stage,
+        url: &str,
+        namespace: bool,
+        trade: Trade<'_>,
+        orders: Orders,
+    ) -> io::Result<Self> {
         let Orders { process, seed, hands, stubborn } = orders;
-        let mut command = Command::new(program);
-        command.arg("worker").arg("--dir").arg(stage.dir()).args(["--url", url]);
-        command
-            .arg(format!("--process={process}"))
-            .arg(format!("--seed={seed}"))
-            .arg(format!("--hands={hands}"));
-        if stubborn {
-            command.arg("--stubborn");
+        let mut command = match (trade, namespace) {
+            (Trade::Python, _) => Command::new("python3"),
+            (_, true) => machine::in_namespace(program),
+            (_, false) => Command::new(program),
+        };
+        let common = [format!("--process={process}"), format!("--seed={seed}"), format!("--url={url}")];
+        match trade {
+            Trade::Library => {
+                command.arg("worker").arg("--dir").arg(stage.dir()).args(common);
+                command.arg(format!("--hands={hands}"));
+                if stubborn {
+                    command.arg("--stubborn");
+                }
+            }
+            Trade::Run(daemon) => {
+                command.arg("runner").arg("--dir").arg(stage.dir()).args(common).arg("--program").arg(daemon);
+                if stubborn {
+                    command.arg("--stubborn");
+                }
+            }
+            Trade::Python => {
+                // No compiled copy beside the source.
+                command.args(["-B", PYTHON_WORKER, PYTHON_CLIENT]).arg(stage.dir()).arg(stage.socket());
+                command.args([process.to_string(), seed.to_string()]);
+                command.args(stubborn.then_some("stubborn"));
+            }
         }
+        let namespace = namespace && !matches!(trade, Trade::Python);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut own = Own(command.spawn()?);
         let orders = own.0.stdin.take();
         let printed = BufReader::new(own.0.stdout.take().expect("it is piped"));
         let (sender, said) = mpsc::channel();
         thread::spawn(move || printed.lines().map_while(Result::ok).try_for_each(|_| sender.send(())));
-        Ok(Self { own, process, orders, said })
+        let pid = if namespace { only_child(own.pid())? } else { own.pid() };
+        Ok(Self { own, pid, process, orders, said })
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
-        self.own.signal(signal)
+        kill_process(self.pid, signal).map_err(Into::into)
     }
 
-    pub(crate) fn pid(&self) -> u32 {
-        self.own.0.id()
+    pub(crate) fn pid(&self) -> Pid {
+        self.pid
     }
 
     /// Kills it.
     pub(crate) fn kill(mut self) -> io::Result<()> {
-        self.own.0.kill()?;
+        self.signal(Signal::KILL)?;
         self.own.0.wait().map(drop)
     }
 
@@ -198,10 +254,25 @@ impl Worker {
         self.own.0.try_wait()
     }
 
+    /// Kills the `run` that a runner has just now, or its guardian.
+    pub(crate) fn maim(&self, guardian: bool) -> io::Result<()> {
+        let run = children(self.pid)?.into_iter().next();
+        let Some(run) = run else { return Ok(()) };
+        let is_guardian = |pid: &Pid| {
+            let line = fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())).unwrap_or_default();
+            line.ends_with(b"\0guard\0")
+        };
+        let found = children(run).unwrap_or_default().into_iter().find(is_guardian);
+        let victim = found.filter(|_| guardian).unwrap_or(run);
+        // It may have ended meanwhile.
+        let _ = kill_process(victim, Signal::KILL);
+        Ok(())
+    }
+
     /// Cuts its connections, as if neither side had wanted that. The worker need not run for it.
     pub(crate) fn cut(&self) -> io::Result<()> {
-        let pidfd = pidfd_open(self.own.pid(), PidfdFlags::empty())?;
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.own.0.id()))? {
+        let pidfd = pidfd_open(self.pid, PidfdFlags::empty())?;
+        for entry in fs::read_dir(format!("/proc/{}/fd", self.pid.as_raw_nonzero()))? {
             let path = entry?.path();
             // It may have been closed in between.
             let Ok(target) = fs::read_link(&path) else { continue };
@@ -230,6 +301,25 @@ impl Worker {
         self.orders = None;
         self.own.0.wait()
     }
+}
+
+/// The one process that a process has started, as soon as it has.
+fn only_child(parent: Pid) -> io::Result<Pid> {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        match children(parent)?.into_iter().next() {
+            Some(child) => return Ok(child),
+            None if Instant::now() > until => return Err(io::ErrorKind::TimedOut.into()),
+            None => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+/// The processes that the main thread of a process has started.
+fn children(parent: Pid) -> io::Result<Vec<Pid>> {
+    let parent = parent.as_raw_nonzero();
+    let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children"))?;
+    Ok(children.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect())
 }
 
 /// The daemon's program: what `LOCKKEEPER_BIN` names, or else built from this workspace.

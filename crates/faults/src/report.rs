@@ -15,6 +15,10 @@ pub struct Report {
     pub requests: usize,
     /// How many of those were granted.
     pub holds: usize,
+    /// How many of those to commands of `run`.
+    pub commands: usize,
+    /// How many of those to Python clients.
+    pub pythons: usize,
     /// How often holders were at work.
     pub touches: usize,
     /// How many worker processes there were.
@@ -32,8 +36,9 @@ impl fmt::Display for Report {
         for (kind, count) in KINDS.iter().zip(self.faults) {
             writeln!(f, "  {count:5} {kind}")?;
         }
-        let Self { requests, holds, touches, processes, violations, .. } = self;
+        let Self { requests, holds, commands, pythons, touches, processes, violations, .. } = self;
         writeln!(f, "{processes} workers, {requests} requests, {holds} granted, {touches} touches")?;
+        writeln!(f, "{commands} granted to commands of run, {pythons} to Python clients")?;
         writeln!(f, "{} violations", violations.len())?;
         for rule in Rule::ALL {
             let of: Vec<_> = violations.iter().filter(|violation| violation.rule == rule).collect();

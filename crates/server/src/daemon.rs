@@ -24,8 +24,9 @@ use lockkeeper_wire::v2::{Secret, ToServer, code};
 use std::{
     cell::RefCell,
     collections::HashMap,
+    io,
     os::fd::OwnedFd,
-    path::PathBuf,
+    path::{Path, PathBuf},
     rc::Rc,
     task::Waker,
     time::{Duration, Instant},
@@ -129,9 +130,8 @@ impl Daemon {
         if let Some(torn) = &recovered.torn {
             tracing::warn!(?torn, "the log's tail was not whole: nobody was told of it");
         }
-        let damaged = |error: Damaged| Error::Damaged(config.state_dir.clone(), error.to_string());
         let crash = recovered.crash;
-        let state = replay(recovered).map_err(damaged)?;
+        let state = replay(recovered).map_err(|why| why.of(&config.state_dir))?;
         let fifos = Fifos::open(&config.state_dir, boot);
         let fifos = fifos.and_then(|fifos| {
             fifos.remove_others(|session| state.session(session).is_some())?;
@@ -161,7 +161,8 @@ impl Daemon {
                 wait_ms = crash.mark.max_ttl_ms,
                 "the machine crashed: earlier sessions end, and earlier leases are waited for"
             );
-            server.recover_from_crash(crash.mark.token_ceiling).map_err(damaged)?;
+            let recovered = server.recover_from_crash(crash.mark.token_ceiling);
+            recovered.map_err(|damaged| Unread::from(damaged).of(&config.state_dir))?;
         }
         let mut daemon = Self {
             server,
@@ -745,8 +746,39 @@ async fn watch_leases(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
     }
 }
 
+/// Why a log could not be read.
+enum Unread {
+    Damaged(String),
+    /// The operating system refused: with more descriptors, or rights, it can be read.
+    Refused(io::Error),
+}
+
+impl Unread {
+    fn of(self, state_dir: &Path) -> Error {
+        match self {
+            Self::Damaged(why) => Error::Damaged(state_dir.into(), why),
+            Self::Refused(error) => Error::File(state_dir.into(), error),
+        }
+    }
+}
+
+impl From<Damaged> for Unread {
+    fn from(damaged: Damaged) -> Self {
+        Self::Damaged(damaged.to_string())
+    }
+}
+
+impl From<io::Error> for Unread {
+    fn from(error: io::Error) -> Self {
+        match error.raw_os_error() {
+            Some(_) => Self::Refused(error),
+            None => Self::Damaged(error.to_string()),
+        }
+    }
+}
+
 /// The state that a log has.
-fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Damaged> {
+fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Unread> {
     let seed = u64::from_le_bytes(random());
     let mut state = match recovered.snapshot {
         Some(mut snapshot) => {
@@ -760,7 +792,7 @@ fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Damaged> {
             });
             let state = State::restore(chunks, seed);
             if let Some(error) = failure {
-                return Err(Damaged(error.to_string()));
+                return Err(error.into());
             }
             state?
         }
@@ -768,9 +800,10 @@ fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Damaged> {
     };
     let mut effects = Vec::new();
     let mut records = recovered.records;
-    while let Some((_, batch)) = records.next_record().map_err(|error| Damaged(error.to_string()))? {
+    while let Some((_, batch)) = records.next_record()? {
         if !state.apply_batch(batch, &mut effects)? {
-            return Err(Damaged("the log has records of a later version of Lockkeeper: upgrade".into()));
+            let why = "the log has records of a later version of Lockkeeper: upgrade";
+            return Err(Unread::Damaged(why.into()));
         }
         effects.clear();
     }
@@ -803,4 +836,19 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     getrandom::fill(&mut bytes).expect("the operating system has random numbers");
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Error, Unread};
+    use rustix::io::Errno;
+    use std::{io, path::Path};
+
+    /// The advice for a damaged state, to start anew, would lose one that is whole.
+    #[test]
+    fn a_log_that_cannot_be_opened_just_now_is_not_damaged() {
+        let of = |error: io::Error| Unread::from(error).of(Path::new("/state"));
+        assert!(matches!(of(Errno::MFILE.into()), Error::File(..)));
+        assert!(matches!(of(io::ErrorKind::InvalidData.into()), Error::Damaged(..)));
+    }
 }

@@ -155,11 +155,12 @@ fn may_be_lost(seen: &Seen, process: usize, at: Nanos) -> bool {
     // Whoever has been stopped meanwhile hears of it later.
     let from = from.saturating_sub(seen.stopped(process, from, at));
     let cut = !fate.network && fate.cuts.iter().any(|&cut| from <= cut && cut <= at);
-    let long =
-        |(death, start): &(Nanos, Nanos)| start - death >= seen.ttl / 2 && *start >= from && *death <= at;
-    let down = seen.outages.iter().any(long);
+    // Several that follow each other are as one.
+    let within = |(start, end): &(Nanos, Nanos)| (*end >= from && *start <= at).then(|| end - start);
+    let down: Nanos = seen.outages.iter().filter_map(within).sum();
     // Its last word may have been heard a fifth of the ttl before.
-    let quiet = |(start, end): &(Nanos, Nanos)| end - start >= seen.ttl / 4 && *end >= from && *start <= at;
-    let silent = fate.silences.iter().any(quiet);
-    cut || down || silent || seen.stopped(process, from, at) >= seen.ttl / 4
+    let quiet = |length| length >= seen.least_ttl / 4;
+    let silent = fate.silences.iter().filter_map(within).any(quiet);
+    let maimed = fate.maimed.iter().any(|maimed| from <= *maimed && *maimed <= at);
+    cut || maimed || down >= seen.least_ttl / 2 || silent || quiet(seen.stopped(process, from, at))
 }

@@ -16,6 +16,8 @@ use std::{collections::HashMap, io, time::Duration};
 pub struct Facts {
     /// How long a daemon that was killed waited for its clients.
     pub ttl: Duration,
+    /// The shortest lease that a daemon was set to.
+    pub least_ttl: Duration,
     /// What was done to each worker process, in the order of the histories.
     pub fates: Vec<Fate>,
     /// When the daemon ended, or another was started.
@@ -39,12 +41,19 @@ pub struct Fate {
     pub network: bool,
     /// From when to when nothing that was said there was heard.
     pub silences: Vec<(Nanos, Nanos)>,
+    /// Whether it uses `run`: its locks are held by commands, which last longer than `run` if that is killed.
+    pub commands: bool,
+    /// Whether it uses the Python client.
+    pub python: bool,
+    /// When `run` or a guardian was killed.
+    pub maimed: Vec<Nanos>,
 }
 
 /// All of it.
 #[derive(Clone, Debug, Default)]
 pub struct Seen {
     pub(crate) ttl: Nanos,
+    pub(crate) least_ttl: Nanos,
     pub(crate) fates: Vec<Fate>,
     pub(crate) disturbances: Vec<Nanos>,
     pub(crate) outages: Vec<(Nanos, Nanos)>,
@@ -172,10 +181,11 @@ impl Story {
 
 impl Seen {
     pub(crate) fn new(facts: Facts, stories: Vec<Story>, touches: Vec<(&'static str, Vec<Touch>)>) -> Self {
-        let Facts { ttl, fates, disturbances, outages, full } = facts;
-        let ttl = u64::try_from(ttl.as_nanos()).expect("a TTL is short");
+        let Facts { ttl, least_ttl, fates, disturbances, outages, full } = facts;
+        let [ttl, least_ttl] =
+            [ttl, least_ttl].map(|ttl| u64::try_from(ttl.as_nanos()).expect("a TTL is short"));
         let steals = (0..stories.len()).filter(|&story| stories[story].flags.steal).collect();
-        Self { ttl, fates, disturbances, outages, full, stories, touches, steals }
+        Self { ttl, least_ttl, fates, disturbances, outages, full, stories, touches, steals }
     }
 
     /// How many requests, grants and touches there were.
@@ -184,13 +194,27 @@ impl Seen {
         (self.stories.len(), granted, self.touches.iter().map(|(_, touches)| touches.len()).sum())
     }
 
+    /// How many requests of some processes were granted.
+    pub(crate) fn granted_to(&self, some: impl Fn(&Fate) -> bool) -> usize {
+        let granted = self.stories.iter().filter(|story| story.granted.is_some());
+        granted.filter(|story| some(&self.fates[story.process])).count()
+    }
+
     pub(crate) fn hold(&self, place: usize) -> Option<Hold> {
         let story = &self.stories[place];
         let token = story.token()?;
         let (from, _) = story.granted?;
         let ends = [story.releasing, story.broken.map(|(at, _)| at), self.fates[story.process].killed];
-        let to = ends.into_iter().flatten().min().unwrap_or(Nanos::MAX);
+        // A command that was killed cannot say so.
+        let last = self.fates[story.process].commands.then(|| self.last_touch(story, from));
+        let to = ends.into_iter().flatten().min().or(last).unwrap_or(Nanos::MAX);
         Some(Hold { story: place, token, from, to })
+    }
+
+    fn last_touch(&self, story: &Story, from: Nanos) -> Nanos {
+        let touches = self.touches.iter().flat_map(|(_, touches)| touches);
+        let own = touches.filter(|touch| (touch.process, touch.request) == (story.process, story.request));
+        own.map(|touch| touch.at).max().unwrap_or(from)
     }
 
     /// Whether somebody whose lock is another's may not have been told by then: it was stolen, or the connection was

@@ -5,7 +5,7 @@ use super::{
     seen::{Facts, Fate, Seen, Story},
 };
 use crate::{Nanos, history::Touch, ms};
-use lockkeeper_client::Flags;
+use lockkeeper_client::{Flags, code};
 use lockkeeper_core::{Cause, Mode};
 use std::time::Duration;
 
@@ -28,7 +28,8 @@ fn told(story: Story, at: Nanos, cause: Cause) -> Story {
 }
 
 fn facts(processes: usize) -> Facts {
-    Facts { ttl: Duration::from_secs(2), fates: vec![Fate::default(); processes], ..Facts::default() }
+    let ttl = Duration::from_secs(2);
+    Facts { ttl, least_ttl: ttl, fates: vec![Fate::default(); processes], ..Facts::default() }
 }
 
 fn seen(facts: Facts, stories: Vec<Story>, touches: &[(Nanos, u64, usize)]) -> Vec<Rule> {
@@ -146,6 +147,11 @@ fn every_request_has_its_end_and_its_reason() {
     assert_eq!(seen(facts(1), vec![asked.clone()], &[]), [Rule::Answered]);
     let refused = Story { refused: Some((0, 4)), over: true, ..asked.clone() };
     assert_eq!(seen(facts(1), vec![refused], &[]), [Rule::Refused]);
+    // A full disk is a reason, while it is full.
+    let full = |from, to| Facts { full: vec![(ms(from), ms(to))], ..facts(1) };
+    let refused = Story { refused: Some((ms(10), code::STORAGE)), over: true, ..asked.clone() };
+    assert_eq!(seen(full(5, 8), vec![refused.clone()], &[]), []);
+    assert_eq!(seen(full(20, 30), vec![refused], &[]), [Rule::Refused]);
     for (cause, rule) in [(Cause::Lost, Rule::Lost), (Cause::Stolen, Rule::Stolen)] {
         let broken = Story { over: true, ..told(asked.clone(), ms(10), cause) };
         assert_eq!(seen(facts(1), vec![broken], &[]), [rule]);
