@@ -31,7 +31,8 @@ Jobs of the Lockkeeper workspace:
   cargo xtask guides      * every command of the guides in docs/ and of the npm README, compared with what they show
   cargo xtask package       a Debian package: target/package/lockkeeper_VERSION_ARCH.deb
   cargo xtask package --check
-                          * installs such a package into a root of its own, uses, upgrades and removes it; units and alert rules
+                          * installs such a package into a root of its own, uses, upgrades and removes it; checks the units
+  cargo xtask alerts        tests the alert rules for Prometheus (promtool)
   cargo xtask fuzz-sample * every fuzz target, for a second or two
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask miri          the async crate's tests under Miri (nightly)
@@ -66,6 +67,7 @@ fn main() -> ExitCode {
         ["guides", part] => guides::run_all(part),
         ["package"] => package::package(),
         ["package", "--check"] => package::check(),
+        ["alerts"] => package::check_alerts(),
         ["gate"] => gate(),
         ["bench"] => bench::rust(),
         ["bench", "daemon"] => bench::daemon(),

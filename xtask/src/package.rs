@@ -3,7 +3,7 @@
 //! `check` makes two versions of it and does with them what an administrator does, in a root of its own: installs,
 //! uses, upgrades under somebody who holds a lock, removes. It changes nothing outside its directory.
 
-use crate::{Result, root};
+use crate::{Result, root, setup};
 use std::{
     env, fs,
     io::{BufRead, BufReader},
@@ -28,22 +28,20 @@ pub(crate) fn package() -> Result {
 /// Whether a package can be installed, used, upgraded and removed; and whether units and alert rules are what they should be.
 pub(crate) fn check() -> Result {
     crate::cargo(&["build", "--package", "lockkeeper-cli"])?;
-    if !installed("dpkg-deb") {
-        eprintln!("xtask: SKIPPED package: there is no dpkg here");
-        return Ok(());
-    }
+    setup::command("dpkg-deb", "dpkg")?;
+    setup::command("systemd-analyze", "systemd")?;
     let program = root().join("target/debug/lockkeeper");
     let (old, new) = (build(&program, "0.0.1")?, build(&program, "0.0.2")?);
     let scratch = env::temp_dir().join(format!("lockkeeper-package-{}", std::process::id()));
     let checked = administrate(&scratch, &old, &new);
     let removed = fs::remove_dir_all(&scratch).map_err(|error| format!("{}: {error}", scratch.display()));
-    checked.and(removed)?;
-    if installed("promtool") {
-        run(Command::new("promtool").args(["test", "rules"]).arg(root().join("docs/prometheus/test.yml")))?;
-    } else {
-        eprintln!("xtask: SKIPPED alert rules: there is no promtool here");
-    }
-    Ok(())
+    checked.and(removed)
+}
+
+/// Whether the alert rules say what they should.
+pub(crate) fn check_alerts() -> Result {
+    setup::command("promtool", "prometheus")?;
+    run(Command::new("promtool").args(["test", "rules"]).arg(root().join("docs/prometheus/test.yml")))
 }
 
 /// Writes the package, and returns where it is.
@@ -179,10 +177,6 @@ fn administrate(scratch: &Path, old: &Path, new: &Path) -> Result {
 
 /// Whether systemd takes the units, and calls them safe.
 fn verify_units(admin: &Path) -> Result {
-    if !installed("systemd-analyze") {
-        eprintln!("xtask: SKIPPED units: there is no systemd-analyze here");
-        return Ok(());
-    }
     for unit in UNITS.iter().filter(|unit| unit.ends_with(".service")) {
         let path = admin.join("usr/lib/systemd/system").join(unit);
         let mut analyze = Command::new("systemd-analyze");

@@ -295,16 +295,20 @@ pub(crate) struct Top {}
 Examples:
   lockkeeper release backup                            shows who holds it, and asks
   lockkeeper release --yes backup                      does not ask
+  lockkeeper release --client 5f0c7d1e2a9b4c38         ends that client's session, by its id
 
-Exit status: 0, also if nobody held it; 1 if you said no."
+Exit status: 0, also if nobody held it; 1 if you said no, or there is no such client."
 )]
 pub(crate) struct Release {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
+    /// End the session of this client instead, with all it holds and waits for (an id, as `inspect` shows it)
+    #[arg(long, value_name = "ID", conflicts_with = "name")]
+    pub(crate) client: Option<String>,
     /// The lock
-    #[arg(value_parser = lock_name())]
-    pub(crate) name: OsString,
+    #[arg(value_parser = lock_name(), required_unless_present = "client")]
+    pub(crate) name: Option<OsString>,
 }
 
 /// Show where the daemon is, and whether it runs. Starts none.

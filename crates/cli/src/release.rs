@@ -1,4 +1,4 @@
-//! `lockkeeper release`: breaks every lock of a name, whoever holds it.
+//! `lockkeeper release`: breaks every lock of a name, whoever holds it; or ends a session.
 
 use crate::{Done, Failure, args, args::Release, session, show};
 use lockkeeper_client::{Entry, Session};
@@ -10,7 +10,9 @@ use std::{
 
 pub(crate) fn release(args: Release) -> Done {
     let session = session::open()?;
-    let name = args::name(&args.name);
+    let Some(name) = args.name.as_deref().map(args::name) else {
+        return end(&session, &args.client.unwrap_or_default());
+    };
     let holders = || -> Result<Vec<Entry>, Failure> {
         let question = |session: &Session, then| session.query_then(Some(&name), then);
         let mut entries = session::ask(&session, question)?.entries;
@@ -34,6 +36,20 @@ pub(crate) fn release(args: Release) -> Done {
         count => println!("Broke {count} locks of {}.", show::name(&name)),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Ends the session of a client.
+fn end(session: &Session, client: &str) -> Done {
+    match session.end_session(client).map_err(session::failed)? {
+        0 => {
+            eprintln!("lockkeeper: there is no client {} in this bucket", show::label(client));
+            Ok(ExitCode::FAILURE)
+        }
+        _ => {
+            println!("Ended the session of {}.", show::label(client));
+            Ok(ExitCode::SUCCESS)
+        }
+    }
 }
 
 /// Shows who will be robbed, and asks.

@@ -419,3 +419,20 @@ fn lines_of_many_that_wait_do_not_mix() {
         );
     }
 }
+
+#[test]
+fn a_session_is_ended_by_its_id() {
+    let user = User::new();
+    let mut holder = user.hold(&["a"]);
+    let shown = text(&user.run(&["query", "--json"]).stdout);
+    let id =
+        shown.split("\"clientId\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has an id");
+    assert_eq!(user.run(&["release", "--client", "0000000000000000"]).status.code(), Some(1));
+    let ended = user.run(&["release", "--client", id]);
+    assert_eq!(
+        (ended.status.code(), text(&ended.stdout)),
+        (Some(0), &*format!("Ended the session of {id}.\n"))
+    );
+    assert_eq!(holder.code(), 76);
+    user.hold(&["a"]);
+}
