@@ -64,7 +64,7 @@ pub(crate) enum Command {
     /// Restart the daemon: after an upgrade, with the program that is installed now. Locks stay held
     Restart,
     Logs(Logs),
-    Serve(Serve),
+    Serve(Box<Serve>),
     State(State),
     Token(Token),
     Completions(Completions),

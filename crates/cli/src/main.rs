@@ -72,7 +72,7 @@ fn main() -> ExitCode {
         Some(Command::Inspect(args)) => query::inspect(args.query),
         Some(Command::Release(args)) => release::release(args),
         Some(Command::Top(_)) => top::top(),
-        Some(Command::Serve(args)) => serve::serve(args),
+        Some(Command::Serve(args)) => serve::serve(*args),
         Some(Command::State(args)) => state::state(args),
         Some(Command::Token(args)) => token::token(args),
         Some(Command::Completions(args)) => complete::completions(args.shell),
