@@ -46,6 +46,9 @@ const TOUCH: Duration = Duration::from_millis(2);
 /// For how much longer a stubborn holder goes on.
 const STUBBORN: Duration = Duration::from_secs(3);
 
+/// How long a stubborn holder holds, now and then.
+const LONG: Duration = Duration::from_millis(1500);
+
 /// How long to wait before a session is tried to be opened again.
 const PAUSE: Duration = Duration::from_millis(3);
 
@@ -112,7 +115,12 @@ struct Worker {
 impl Worker {
     fn hand(self: Arc<Self>, mut rng: Rng) {
         while !self.settling.load(Ordering::Relaxed) {
-            self.carry_out(Wish::draw(&mut rng));
+            let mut wish = Wish::draw(&mut rng);
+            // A lock has to be lost while it is held, for anything to be seen.
+            if self.orders.stubborn && rng.u8(..4) == 0 {
+                wish.hold = LONG;
+            }
+            self.carry_out(wish);
         }
     }
 
