@@ -303,7 +303,7 @@ pub(crate) struct Release {
     /// Do not ask
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// End the session of this client instead, with all it holds and waits for (an id, as `inspect` shows it)
+    /// End the session of this client instead, by its id, which `inspect` shows
     #[arg(long, value_name = "ID", conflicts_with = "name")]
     pub(crate) client: Option<String>,
     /// The lock

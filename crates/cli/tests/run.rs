@@ -424,9 +424,10 @@ fn lines_of_many_that_wait_do_not_mix() {
 fn a_session_is_ended_by_its_id() {
     let user = User::new();
     let mut holder = user.hold(&["a"]);
-    let shown = text(&user.run(&["query", "--json"]).stdout);
+    let shown = user.run(&["query", "--json"]);
+    let id = text(&shown.stdout);
     let id =
-        shown.split("\"clientId\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has an id");
+        id.split("\"clientId\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has an id");
     assert_eq!(user.run(&["release", "--client", "0000000000000000"]).status.code(), Some(1));
     let ended = user.run(&["release", "--client", id]);
     assert_eq!(
