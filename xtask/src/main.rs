@@ -159,7 +159,12 @@ fn packages(skips: &[&str]) -> Result {
     setup::node_modules()?;
     npm(&["run", "build"])?;
     let skips = skips.iter().flat_map(|name| ["--skip", name]);
-    npm(&["test", "--"].into_iter().chain(skips).collect::<Vec<_>>())
+    npm(&["test", "--"].into_iter().chain(skips).collect::<Vec<_>>())?;
+    // The package among others that are killed and cut off: a sample of `faults`.
+    let faults =
+        ["run", "--package", "lockkeeper-faults", "--", "--faults", "4", "--workers", "2", "--scripts", "3"];
+    let kinds = ["kill-daemon", "kill-worker", "cut", "end-daemon"];
+    cargo(&faults.into_iter().chain(kinds.iter().flat_map(|kind| ["--only", kind])).collect::<Vec<_>>())
 }
 
 fn tools() -> Result {
@@ -178,8 +183,10 @@ fn gate() -> Result {
 }
 
 fn faults(count: &str) -> Result {
+    setup::node_modules()?;
+    npm(&["run", "build"])?;
     let run = ["run", "--release", "--package", "lockkeeper-faults", "--", "--faults", count];
-    let others = ["--namespaces", "2", "--runners", "2", "--pythons", "2"];
+    let others = ["--namespaces", "2", "--runners", "2", "--pythons", "2", "--scripts", "2"];
     cargo(&run.into_iter().chain(others).collect::<Vec<_>>())?;
     // Clients on the network, and what does not have the daemon wait for the dead all the time.
     let kinds = ["silence", "cut", "cut-stopped", "stop-worker", "stop-daemon", "end-daemon"];

@@ -45,6 +45,10 @@ pub struct Config {
     pub runners: usize,
     /// How many more there are that use the Python client.
     pub pythons: usize,
+    /// How many more there are that use the npm package, and its directory.
+    pub scripts: usize,
+    /// See `scripts`.
+    pub package: PathBuf,
     /// How many requests each makes at a time.
     pub hands: usize,
     /// For how long a daemon that was killed waits for its clients.
@@ -78,14 +82,15 @@ impl Config {
     }
 
     fn total(&self) -> usize {
-        self.workers + self.runners + self.pythons
+        self.workers + self.runners + self.pythons + self.scripts
     }
 
     fn trade(&self, place: usize) -> Trade<'_> {
         match place {
             place if place < self.workers => Trade::Library,
             place if place < self.workers + self.runners => Trade::Run(&self.daemon),
-            _ => Trade::Python,
+            place if place < self.workers + self.runners + self.pythons => Trade::Python,
+            _ => Trade::Script(&self.package),
         }
     }
 }
@@ -119,12 +124,14 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let processes = seen.fates.len();
     let granted_to = |trade: fn(&Fate) -> bool| seen.granted_to(trade);
     let (commands, pythons) = (granted_to(|fate| fate.commands), granted_to(|fate| fate.python));
+    let scripts = granted_to(|fate| fate.script);
     Ok(Report {
         faults,
         requests,
         holds,
         commands,
         pythons,
+        scripts,
         touches,
         processes,
         took: began.elapsed(),
@@ -467,7 +474,9 @@ impl<'a> Driver<'a> {
         let direct = self.settings.listen.filter(|_| leased).map(|address| format!("ws://{address}"));
         let network = network.or(direct);
         let (commands, python) = (matches!(trade, Trade::Run(_)), matches!(trade, Trade::Python));
-        self.facts.fates.push(Fate { network: network.is_some(), commands, python, ..Fate::default() });
+        let script = matches!(trade, Trade::Script(_));
+        let fate = Fate { network: network.is_some(), commands, python, script, ..Fate::default() };
+        self.facts.fates.push(fate);
         let url = network.unwrap_or_else(|| self.local());
         let orders = Orders {
             process,

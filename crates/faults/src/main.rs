@@ -66,6 +66,12 @@ struct Run {
     /// How many of them use the Python client
     #[arg(long, default_value_t = 0)]
     pythons: usize,
+    /// How many of them use the npm package, which has to be built
+    #[arg(long, default_value_t = 0)]
+    scripts: usize,
+    /// The directory of the npm package
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packages/lockkeeper"))]
+    package: PathBuf,
     /// How many requests a worker makes at a time
     #[arg(long, default_value_t = 3)]
     hands: usize,
@@ -192,6 +198,8 @@ fn run(args: Run) -> io::Result<bool> {
         namespaces: args.namespaces,
         runners: args.runners,
         pythons: args.pythons,
+        scripts: args.scripts,
+        package: args.package,
         hands: args.hands,
         ttl: Duration::from_millis(args.ttl),
         daemon: PathBuf::new(),

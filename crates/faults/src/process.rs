@@ -169,9 +169,12 @@ pub(crate) enum Trade<'a> {
     Run(&'a Path),
     /// With the Python client.
     Python,
+    /// With the npm package in this directory.
+    Script(&'a Path),
 }
 
 const PYTHON_WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/worker.py");
+const SCRIPT_WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/worker.mjs");
 const PYTHON_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/python");
 
 /// A worker.
@@ -199,6 +202,7 @@ impl Worker {
         let Orders { process, seed, hands, stubborn } = orders;
         let mut command = match (trade, namespace) {
             (Trade::Python, _) => Command::new("python3"),
+            (Trade::Script(_), _) => Command::new("node"),
             (_, true) => machine::in_namespace(program),
             (_, false) => Command::new(program),
         };
@@ -223,8 +227,13 @@ impl Worker {
                 command.args([process.to_string(), seed.to_string()]);
                 command.args(stubborn.then_some("stubborn"));
             }
+            Trade::Script(package) => {
+                command.arg(SCRIPT_WORKER).arg(package).arg(stage.dir()).arg(url);
+                command.args([process.to_string(), seed.to_string()]);
+                command.args(stubborn.then_some("stubborn"));
+            }
         }
-        let namespace = namespace && !matches!(trade, Trade::Python);
+        let namespace = namespace && matches!(trade, Trade::Library | Trade::Run(_));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut own = Own(command.spawn()?);
         let orders = own.0.stdin.take();

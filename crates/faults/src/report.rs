@@ -19,6 +19,8 @@ pub struct Report {
     pub commands: usize,
     /// How many of those to Python clients.
     pub pythons: usize,
+    /// How many of those to the npm package.
+    pub scripts: usize,
     /// How often holders were at work.
     pub touches: usize,
     /// How many worker processes there were.
@@ -36,9 +38,12 @@ impl fmt::Display for Report {
         for (kind, count) in KINDS.iter().zip(self.faults) {
             writeln!(f, "  {count:5} {kind}")?;
         }
-        let Self { requests, holds, commands, pythons, touches, processes, violations, .. } = self;
+        let Self { requests, holds, commands, pythons, scripts, touches, processes, violations, .. } = self;
         writeln!(f, "{processes} workers, {requests} requests, {holds} granted, {touches} touches")?;
-        writeln!(f, "{commands} granted to commands of run, {pythons} to Python clients")?;
+        writeln!(
+            f,
+            "{commands} granted to commands of run, {pythons} to Python clients, {scripts} to the npm package"
+        )?;
         writeln!(f, "{} violations", violations.len())?;
         for rule in Rule::ALL {
             let of: Vec<_> = violations.iter().filter(|violation| violation.rule == rule).collect();

@@ -52,6 +52,8 @@ fn config(test: &str, each: usize, kinds: &[&str]) -> Config {
         namespaces: 0,
         runners: 0,
         pythons: 0,
+        scripts: 0,
+        package: PathBuf::new(),
         hands: 3,
         ttl: Duration::from_secs(2),
         daemon: process::daemon_program().expect("the daemon can be built"),

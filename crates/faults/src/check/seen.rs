@@ -45,6 +45,8 @@ pub struct Fate {
     pub commands: bool,
     /// Whether it uses the Python client.
     pub python: bool,
+    /// It uses the npm package.
+    pub script: bool,
     /// When `run` or a guardian was killed.
     pub maimed: Vec<Nanos>,
 }
