@@ -129,7 +129,7 @@ fn timeouts_are_counted() {
         }
         let mut stream = TcpStream::connect(&server.address).expect("it listens");
         stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
             .expect("it listens");
         let mut page = String::new();
         stream.read_to_string(&mut page).expect("it is text");

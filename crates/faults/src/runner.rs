@@ -145,7 +145,7 @@ pub fn command(
     mode: Mode,
     hold: Duration,
 ) -> io::Result<()> {
-    let token = env::var("LOCKKEEPER_TOKEN").ok().and_then(|token| token.parse().ok());
+    let token = env::var("LOCKKEEPER_FENCE").ok().and_then(|token| token.parse().ok());
     let token = token.ok_or_else(|| io::Error::other("this is for `lockkeeper run` to start"))?;
     let stage = Stage::at(dir);
     let (history, resource) = (Lines::open(&stage.history(process))?, Lines::open(&stage.resource(name))?);
