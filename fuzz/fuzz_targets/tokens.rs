@@ -34,7 +34,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
 
     let [steal, force_release, inspect] = [1, 2, 4].map(|bit| token.len() & bit != 0);
-    let permit = Permit { buckets: vec![bucket.into()], steal, force_release, inspect };
+    let permit = Permit { buckets: vec![bucket.into()], steal, force_release, inspect, ..Permit::default() };
     let signed = sign(KEYS, permit, YEARS).expect("the first key is for HS256");
     assert_eq!(rights(KEYS, &signed, bucket), Ok([steal, force_release, inspect]));
 });
