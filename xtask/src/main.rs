@@ -161,10 +161,11 @@ fn packages(skips: &[&str]) -> Result {
     let skips = skips.iter().flat_map(|name| ["--skip", name]);
     npm(&["test", "--"].into_iter().chain(skips).collect::<Vec<_>>())?;
     // The package among others that are killed and cut off: a sample of `faults`.
-    let faults =
-        ["run", "--package", "lockkeeper-faults", "--", "--faults", "4", "--workers", "2", "--scripts", "3"];
+    let faults = ["run", "--package", "lockkeeper-faults", "--", "--seed", "1", "--faults", "4"];
+    let workers = ["--workers", "2", "--scripts", "3"];
     let kinds = ["kill-daemon", "kill-worker", "cut", "end-daemon"];
-    cargo(&faults.into_iter().chain(kinds.iter().flat_map(|kind| ["--only", kind])).collect::<Vec<_>>())
+    let only = kinds.iter().flat_map(|kind| ["--only", kind]);
+    cargo(&faults.into_iter().chain(workers).chain(only).collect::<Vec<_>>())
 }
 
 fn tools() -> Result {

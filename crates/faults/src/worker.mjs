@@ -53,6 +53,9 @@ async function hold(lock, scope, mode, number, milliseconds) {
   }
 }
 
+/** Why a lock or a request was broken. */
+const cause = (reason) => (reason?.cause === 'stolen' ? 'stolen' : 'lost');
+
 /** Makes one request and sees it through to its end. */
 async function carryOut(scope, shared, ifAvailable, milliseconds) {
   const number = requests++;
@@ -61,12 +64,14 @@ async function carryOut(scope, shared, ifAvailable, milliseconds) {
   let lock;
   try {
     lock = await locks.acquire(scope, { mode: shared ? 'shared' : 'exclusive', ifAvailable });
-  } catch {
-    return append(history, number, 'broken', 'lost');
+  } catch (error) {
+    return append(history, number, 'broken', cause(error));
   }
   if (lock === null) return append(history, number, 'unavailable');
   append(history, number, 'granted', lock.token);
-  if (!(await hold(lock, scope, mode, number, milliseconds))) return append(history, number, 'broken', 'lost');
+  if (!(await hold(lock, scope, mode, number, milliseconds))) {
+    return append(history, number, 'broken', cause(lock.signal.reason));
+  }
   append(history, number, 'releasing');
   lock.release();
   append(history, number, 'ended');
