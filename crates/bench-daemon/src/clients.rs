@@ -4,7 +4,7 @@
 use lockkeeper::{Lock, Locks, Mode};
 use lockkeeper_wire::{
     frame,
-    v2::{EndFlags, Flags, ToClient, ToServer, VERSION},
+    v2::{EndFlags, Flags, ToClient, ToServer},
 };
 use rustix::net::{RecvFlags, recv};
 use std::{
@@ -52,15 +52,15 @@ struct Wire {
     /// Where in `input` that which was not looked at begins, and ends.
     start: usize,
     end: usize,
-    /// Looks out for an answer for so long before it sleeps.
-    attention: Duration,
+    /// Spin budget before blocking on a reply.
+    spin: Duration,
 }
 
 impl Wire {
     fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the server listens");
-        let (output, input, attention) = (Vec::new(), vec![0; 4 << 10], Duration::ZERO);
-        Self { stream, output, input, start: 0, end: 0, attention }
+        let (output, input, spin) = (Vec::new(), vec![0; 4 << 10], Duration::ZERO);
+        Self { stream, output, input, start: 0, end: 0, spin }
     }
 
     fn send(&mut self) {
@@ -81,7 +81,7 @@ impl Wire {
             if self.end == self.input.len() {
                 self.input.resize(2 * self.end, 0);
             }
-            let count = match self.look_out() {
+            let count = match self.spin_for_reply() {
                 0 => self.stream.read(&mut self.input[self.end..]).expect("the server answers"),
                 count => count,
             };
@@ -91,9 +91,9 @@ impl Wire {
     }
 
     /// As the crate does it.
-    fn look_out(&mut self) -> usize {
+    fn spin_for_reply(&mut self) -> usize {
         let begun = Instant::now();
-        while begun.elapsed() < self.attention {
+        while begun.elapsed() < self.spin {
             match recv(&self.stream, &mut self.input[self.end..], RecvFlags::DONTWAIT) {
                 Ok((_, count)) => return count,
                 Err(_) => thread::yield_now(),
@@ -140,18 +140,8 @@ pub struct Raw {
 impl Raw {
     pub fn connect(socket: &Path) -> Self {
         let mut raw = Self { wire: Wire::connect(socket), rid: 0 };
-        raw.say(&ToServer::Hello {
-            version: VERSION,
-            features: 0,
-            hello: 1,
-            bucket: "default",
-            resume: None,
-            ack: 0,
-            token: None,
-            // Longer than a benchmark: it sends no pings.
-            ttl: Some(600_000),
-            owner: None,
-        });
+        // Longer than a benchmark: it sends no pings.
+        raw.say(&ToServer::hello("default", Some(600_000)));
         raw.wire.send();
         assert!(matches!(raw.hear(), ToClient::Welcome { .. }));
         assert!(matches!(raw.hear(), ToClient::Synced));
@@ -299,10 +289,10 @@ impl Redis {
     const DELETE: &[u8] =
         b"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
 
-    /// A client that looks out for its answers, as ours does.
-    pub fn attentive(socket: &Path, number: usize) -> Self {
+    /// A client that spins before it blocks, as ours does.
+    pub fn spinning(socket: &Path, number: usize) -> Self {
         let mut redis = Self::connect(socket, number);
-        redis.wire.attention = Duration::from_micros(50);
+        redis.wire.spin = Duration::from_micros(50);
         redis
     }
 

@@ -127,81 +127,69 @@ pub fn table(stage: &Stage, report: &mut Report) {
     report.target("seconds from `kill -9` then to the next grant", again.as_secs_f64(), AtMost(2.0));
 }
 
-/// What a pair takes a client, on average and at most: beside nobody, and beside attackers of two kinds.
-fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
-    const PAIRS: u32 = 3000;
-    let resource = Resource { name: "attacked".into(), number: 0 };
-    let mut measure = || {
-        let (start, mut longest) = (Instant::now(), Duration::ZERO);
-        for _ in 0..PAIRS {
-            let start = Instant::now();
-            client.acquire(&resource);
-            client.release(&resource);
-            longest = longest.max(start.elapsed());
-        }
-        (start.elapsed() / PAIRS, longest)
-    };
-    let idle = measure();
-    let mut beside = |attack: &(dyn Fn(&mut Raw) + Sync)| {
-        let over = AtomicBool::new(false);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut attacker = Raw::connect(&server.socket);
-                while !over.load(Relaxed) {
-                    attack(&mut attacker);
-                }
-            });
-            let measured = measure();
-            over.store(true, Relaxed);
-            measured
-        })
-    };
-    let queries = beside(&|attacker| attacker.query_all(2));
-    let searches = beside(&|attacker| attacker.chain(200));
-    [idle, queries, searches]
+/// What a pair takes a client until it is over: on average, and at most.
+fn pairs(client: &mut Raw, mut over: impl FnMut() -> bool) -> (Duration, Duration) {
+    let resource = Resource { name: "measured".into(), number: 0 };
+    let (mut count, mut sum, mut longest) = (0, Duration::ZERO, Duration::ZERO);
+    while !over() {
+        let start = Instant::now();
+        client.acquire(&resource);
+        client.release(&resource);
+        let took = start.elapsed();
+        (count, sum, longest) = (count + 1, sum + took, longest.max(took));
+    }
+    (sum / count.max(1), longest)
 }
 
-/// The longest pair of a client while a snapshot is written, because yet another client has the log grow; and in as long a
-/// time afterwards.
-fn silence(server: &Server, client: &mut Raw) -> (Duration, Duration) {
-    let resources: Vec<_> = (0..100).map(Resource::new).collect();
-    let resource = Resource { name: "silence".into(), number: 0 };
-    let longest = |client: &mut Raw, over: &mut dyn FnMut() -> bool| {
-        let mut longest = Duration::ZERO;
-        while !over() {
-            let start = Instant::now();
-            client.acquire(&resource);
-            client.release(&resource);
-            longest = longest.max(start.elapsed());
-        }
-        longest
-    };
-    let unfinished = || {
-        server
-            .log()
-            .into_iter()
-            .map(|(name, _)| name)
-            .find(|name| name.starts_with("snapshot") && name.ends_with("new"))
-    };
+/// Measures while another client works.
+fn while_working<R>(server: &Server, work: impl Fn(&mut Raw) + Sync, measure: impl FnOnce() -> R) -> R {
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         scope.spawn(|| {
-            let mut client = Raw::connect(&server.socket);
+            let mut other = Raw::connect(&server.socket);
             while !over.load(Relaxed) {
-                client.ask_all(&resources);
-                client.hear_all(resources.len());
+                work(&mut other);
             }
         });
-        while unfinished().is_some() {
-            thread::sleep(Duration::from_millis(1));
-        }
-        longest(client, &mut || unfinished().is_some());
-        let start = Instant::now();
-        let during = longest(client, &mut || unfinished().is_none());
-        let time = start.elapsed();
-        let start = Instant::now();
-        let after = longest(client, &mut || start.elapsed() >= time);
+        let measured = measure();
         over.store(true, Relaxed);
+        measured
+    })
+}
+
+/// What a pair takes a client beside nobody, and beside attackers of two kinds.
+fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
+    const PAIRS: u32 = 3000;
+    let mut measure = || {
+        let mut left = PAIRS + 1;
+        pairs(client, || {
+            left -= 1;
+            left == 0
+        })
+    };
+    let idle = measure();
+    let queries = while_working(server, |attacker| attacker.query_all(2), &mut measure);
+    let searches = while_working(server, |attacker| attacker.chain(200), &mut measure);
+    [idle, queries, searches]
+}
+
+/// The longest pair of a client while a snapshot is written, because another client has the log grow; and in as long a time
+/// afterwards.
+fn silence(server: &Server, client: &mut Raw) -> (Duration, Duration) {
+    let resources: Vec<_> = (0..100).map(Resource::new).collect();
+    let is_unfinished = |(name, _): &(String, u64)| name.starts_with("snapshot") && name.ends_with("new");
+    let in_snapshot = || server.log().iter().any(is_unfinished);
+    let grow = |other: &mut Raw| {
+        other.ask_all(&resources);
+        other.hear_all(resources.len());
+    };
+    while_working(server, grow, || {
+        pairs(client, || !in_snapshot());
+        pairs(client, in_snapshot);
+        let start = Instant::now();
+        let (_, during) = pairs(client, || !in_snapshot());
+        let (time, start) = (start.elapsed(), Instant::now());
+        let (_, after) = pairs(client, || start.elapsed() >= time);
         (during, after)
     })
 }

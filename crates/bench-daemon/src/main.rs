@@ -23,8 +23,8 @@ use std::{
     thread,
 };
 
-const SLEEPING: &str = "Lockkeeper, asleep until each answer, also to a release";
-const ASLEEP: &str = ", asleep until each answer";
+const BLOCKING: &str = "Lockkeeper, bare protocol, blocking";
+const BARE: &str = ", bare protocol, blocking";
 
 fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
@@ -51,13 +51,13 @@ fn table() {
     let (echo, ours) = (Server::echo(&stage), Server::lockkeeper(&stage, "daemon", &[]));
     let (redis, postgres) = (Server::redis(&stage, false), Server::postgres(&stage));
     let contender = |name: &str, server, connect| Contender { name: name.into(), server, connect };
-    let attentive = format!("{}, looked out for", redis.version);
+    let spinning = format!("{}, spinning client", redis.version);
     let mut contenders = vec![
         contender("Lockkeeper", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
         contender(&redis.version, &redis, Box::new(|number| Box::new(Redis::connect(&redis.socket, number)))),
         contender(&postgres.version, &postgres, Box::new(|_| Box::new(Postgres::advisory(&postgres.socket)))),
-        contender(SLEEPING, &ours, Box::new(|_| Box::new(Raw::connect(&ours.socket)))),
-        contender(&attentive, &redis, Box::new(|number| Box::new(Redis::attentive(&redis.socket, number)))),
+        contender(BLOCKING, &ours, Box::new(|_| Box::new(Raw::connect(&ours.socket)))),
+        contender(&spinning, &redis, Box::new(|number| Box::new(Redis::spinning(&redis.socket, number)))),
         contender("bare echo, twice", &echo, Box::new(|_| Box::new(Echo::connect(&echo.socket)))),
     ];
     let mut report = Report::default();
@@ -68,22 +68,21 @@ fn table() {
     ));
     report.say(
         "Each client is a thread that asks, waits for the answer, and asks again. Ours is the crate `lockkeeper`, with \
-         `acquire_blocking` and `Lock::release`. It looks out for an answer for 50 µs before it sleeps, so that the daemon \
-         seldom has to wake it, which takes longer than all else where the processor is idle. And it does not wait for the \
-         answer to a release: a holder hears of a loss without asking, where Redis's learns from that answer whether the lock \
-         was still its own. *Asleep until each answer, also to a release* is the bare protocol, by a client like those of \
-         Redis and PostgreSQL; *looked out for* is a client of Redis that looks out as ours does. A bare echo is a thread for \
-         each connection. Redis: `SET NX PX` and a compare-and-delete by `EVALSHA`. PostgreSQL: `pg_advisory_lock` and \
-         `pg_advisory_unlock`, prepared.\n",
+         `acquire_blocking` and `Lock::release`. It spins for up to 50 µs before it blocks on a reply: waking an idle \
+         processor takes longer than everything else. It does not wait for the answer to a release: a holder is notified of \
+         a loss, where a client of Redis learns from that answer whether the lock was still its own. *Bare protocol, \
+         blocking* is a client like those of Redis and PostgreSQL: it blocks until each answer, also to a release. *Spinning \
+         client* is a client of Redis that spins as ours does. A bare echo has a thread for each connection. Redis: `SET NX \
+         PX` and a compare-and-delete by `EVALSHA`. PostgreSQL: `pg_advisory_lock` and `pg_advisory_unlock`, prepared.\n",
     );
 
     report.say("## Acquire + release, each client its own names\n");
     for clients in [1, 16, 64] {
         let figures = load::compare(&contenders, clients, Names::Distinct);
-        let [ours, redis, postgres, sleeping, _, echo] = &figures[..] else {
+        let [ours, redis, postgres, blocking, _, echo] = &figures[..] else {
             unreachable!("as many as contenders")
         };
-        for (client, who) in [(ours, ""), (sleeping, ASLEEP)] {
+        for (client, who) in [(ours, ""), (blocking, BARE)] {
             if clients == 1 {
                 let times = echo.per_second / client.per_second;
                 report.target(&format!("1 client{who}: the time of a pair ÷ two echoes"), times, AtMost(0.7));
@@ -107,10 +106,10 @@ fn table() {
     );
     for clients in [16, 64] {
         let figures = load::compare(&contenders, clients, Names::Hot);
-        let [ours, redis, postgres, sleeping, _] = &figures[..] else {
+        let [ours, redis, postgres, blocking, _] = &figures[..] else {
             unreachable!("as many as contenders")
         };
-        for (client, who) in [(ours, ""), (sleeping, ASLEEP)] {
+        for (client, who) in [(ours, ""), (blocking, BARE)] {
             let mut target = |what: &str, measured, target| {
                 report.target(&format!("{clients} at once, one name{who}: {what}"), measured, target);
             };
@@ -123,8 +122,10 @@ fn table() {
         report.figures(clients, &figures, true);
     }
 
-    report.say("## Both on a busy machine\n\nEach processor also has a thread to run that only counts. Who looks out for something \
-                there loses the processor to it for milliseconds; ours notices, and sleeps instead.\n");
+    report.say(
+        "## Both on a busy machine\n\nEach processor also runs a thread that only counts. A spinner loses the processor to it \
+         for milliseconds; ours notices, and blocks instead.\n",
+    );
     let busy = Busy::new();
     for names in [Names::Distinct, Names::Hot] {
         report.figures(16, &load::compare(&contenders, 16, names), names == Names::Hot);
@@ -180,7 +181,7 @@ fn durable(stage: &Stage, postgres: &Server, report: &mut Report) {
             Box::new(|_| Box::new(Postgres::rows(&postgres.socket))),
         ),
         contender(
-            &format!("{SLEEPING}, `--sync`"),
+            &format!("{BLOCKING}, `--sync`"),
             &ours,
             Box::new(|_| Box::new(Raw::connect(&ours.socket))),
         ),

@@ -111,7 +111,7 @@ pub(crate) fn unlock(args: Unlock) -> Done {
         let session = session::open_running(&endpoint).map_err(session::failed)?;
         for client in clients {
             let client = String::from_utf8_lossy(client);
-            ended += session.end_session(&client).map_err(session::failed)?;
+            ended += session::ask(&session, |session, then| session.end_session_then(&client, then))?;
         }
     }
     match ended {

@@ -40,11 +40,8 @@ pub(crate) fn release(args: Release) -> Done {
 
 /// Ends the session of a client.
 fn end(session: &Session, client: &str) -> Done {
-    match session.end_session(client).map_err(session::failed)? {
-        0 => {
-            eprintln!("lockkeeper: there is no client {} in this bucket", show::label(client));
-            Ok(ExitCode::FAILURE)
-        }
+    match session::ask(session, |session, then| session.end_session_then(client, then))? {
+        0 => Err((1, format!("there is no client {} in this bucket", show::label(client)))),
         _ => {
             println!("Ended the session of {}.", show::label(client));
             Ok(ExitCode::SUCCESS)

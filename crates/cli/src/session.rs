@@ -21,9 +21,6 @@ pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 /// After how long whoever waits for a daemon is told so.
 const UNSAID: Duration = Duration::from_secs(1);
 
-/// What the session says of a server that takes too long.
-const NO_ANSWER: &str = "it does not answer";
-
 /// `--machine` was given.
 static MACHINE: AtomicBool = AtomicBool::new(false);
 
@@ -83,7 +80,7 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
             None => opened.recv().map_err(|_| RecvTimeoutError::Disconnected),
         };
         let early = match result {
-            Ok(Err(Error::Unreachable(_, error))) if error.to_string() == NO_ANSWER => true,
+            Ok(Err(error)) if error.is_silence() => true,
             Ok(result) => return result.map(|()| session),
             Err(_) => matches!(patience, Patience::Answer) && endpoint.server_pid().is_some_and(stopped),
         };

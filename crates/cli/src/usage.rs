@@ -1,6 +1,6 @@
 //! What to say of a wrong call: what was meant, rather than how the parser sees it.
 
-use crate::{exit, lock};
+use crate::{exit, lock, show};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use std::{env, ffi::OsString, process::ExitCode};
 
@@ -8,7 +8,7 @@ use std::{env, ffi::OsString, process::ExitCode};
 pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     match hint(error, &words) {
-        Some(hint) => eprintln!("lockkeeper: {hint}\nSee lockkeeper run --help."),
+        Some(hint) => show::say(&format!("{hint}\nSee lockkeeper run --help.")),
         None => _ = error.print(),
     }
     if !error.use_stderr() {

@@ -6,7 +6,7 @@ use common::{User, wait_until};
 use lockkeeper_core::Mode;
 use lockkeeper_wire::{
     frame,
-    v2::{Flags, ToClient, ToServer, VERSION},
+    v2::{Flags, ToClient, ToServer},
 };
 use rustix::process::Pid;
 use std::{
@@ -112,18 +112,8 @@ impl Client {
         let stream = UnixStream::connect(socket).expect("a daemon listens");
         stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
         let mut client = Self { stream, output: Vec::new(), rid: 0 };
-        client.say(&ToServer::Hello {
-            version: VERSION,
-            features: 0,
-            hello: 1,
-            bucket: "default",
-            resume: None,
-            ack: 0,
-            token: None,
-            // It has a lease, and sends no pings.
-            ttl: Some(600_000),
-            owner: None,
-        });
+        // It has a lease, and sends no pings.
+        client.say(&ToServer::hello("default", Some(600_000)));
         client.hear_each(2, |message| matches!(message, ToClient::Welcome { .. } | ToClient::Synced));
         client
     }

@@ -15,7 +15,6 @@ use std::{
     },
     process::{Child, Command, Stdio},
     sync::mpsc,
-    thread,
 };
 
 /// Long enough that nothing expires which is not meant to.
@@ -31,15 +30,8 @@ struct Server {
 impl Server {
     fn start(ttl: &str) -> Self {
         let user = User::new();
-        let mut command =
-            user.command(&["serve", "--listen", "127.0.0.1:0", "--log-format", "json", "--ttl", ttl]);
-        let mut child = command.stderr(Stdio::piped()).spawn().expect("it starts");
-        let log = BufReader::new(child.stderr.take().expect("it is a pipe"));
-        let mut lines = log.lines().map(|line| line.expect("it is text"));
-        let line = lines.find(|line| line.contains("listening")).expect("it listens");
-        let address = line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next());
-        let url = format!("ws://{}", address.expect("it has one"));
-        thread::spawn(move || lines.for_each(drop));
+        let (child, address) = common::listen(&user, &["--ttl", ttl], "127.0.0.1:0");
+        let url = format!("ws://{address}");
         Self { user, child, url }
     }
 

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Holder, User, wait_until};
+use common::{Holder, User, http, listen, wait_until};
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},
@@ -33,8 +33,8 @@ impl Server {
     }
 
     fn start_as(user: User, args: &[&str], address: &str) -> Self {
-        let args: Vec<String> = args.iter().map(ToString::to_string).collect();
-        let (child, address) = launch(&user, &args, address);
+        let (child, address) = listen(&user, args, address);
+        let args = args.iter().map(ToString::to_string).collect();
         Self { user, args, child, address }
     }
 
@@ -42,7 +42,8 @@ impl Server {
     fn restart(&mut self) {
         self.child.kill().expect("it runs");
         self.child.wait().expect("it is dead");
-        (self.child, _) = launch(&self.user, &self.args, &self.address);
+        let args: Vec<&str> = self.args.iter().map(String::as_str).collect();
+        (self.child, _) = listen(&self.user, &args, &self.address);
     }
 
     fn command(&self, args: &[&str]) -> Command {
@@ -74,20 +75,6 @@ impl Server {
     fn wait_for_pending(&self, name: &str, count: usize) {
         common::wait_until(|| self.pending(name) == count);
     }
-}
-
-fn launch(user: &User, args: &[String], address: &str) -> (Child, String) {
-    let mut command = user.command(&["serve", "--log-format", "json", "--listen", address]);
-    let mut child = command.args(args).stderr(Stdio::piped()).spawn().expect("it starts");
-    let log = BufReader::new(child.stderr.take().expect("it is a pipe"));
-    let mut lines = log.lines().map(|line| line.expect("it is text"));
-    let line = lines.find(|line| line.contains("listening")).expect("it listens");
-    let address =
-        line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one");
-    let address = address.to_owned();
-    // It must not wait for somebody to read its log.
-    thread::spawn(move || lines.for_each(drop));
-    (child, address)
 }
 
 impl Drop for Server {
@@ -127,12 +114,8 @@ fn timeouts_are_counted() {
         for late in [server.run(&args), server.user.run(&args)] {
             assert_eq!(late.status.code(), Some(75));
         }
-        let mut stream = TcpStream::connect(&server.address).expect("it listens");
-        stream
-            .write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            .expect("it listens");
-        let mut page = String::new();
-        stream.read_to_string(&mut page).expect("it is text");
+        let stream = TcpStream::connect(&server.address).expect("it listens");
+        let page = http(stream, "GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         let count = page.lines().find_map(|line| line.strip_prefix("lockkeeper_timeouts_total "));
         count.expect("it is counted").parse::<u32>().expect("it is a number") >= 2
     });

@@ -2,11 +2,11 @@
 
 mod common;
 
-use common::{User, wait_until};
+use common::{User, address_in, http, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader},
     net::{TcpListener, TcpStream},
     os::{
         fd::OwnedFd,
@@ -153,12 +153,8 @@ impl Drop for Daemon {
     }
 }
 
-fn healthy(mut stream: TcpStream) -> String {
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
-    stream.write_all(b"GET /healthz HTTP/1.1\r\n\r\n").expect("it listens");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    answer
+fn healthy(stream: TcpStream) -> String {
+    http(stream, "GET /healthz HTTP/1.1\r\n\r\n")
 }
 
 #[test]
@@ -171,8 +167,7 @@ fn a_port_is_opened_and_keys_are_read_anew_on_sighup() {
     let mut daemon = Daemon::start(command.arg(&path));
     let line = daemon.logged("listening");
     assert!(line.starts_with('{'), "it is JSON: {line}");
-    let address =
-        line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one");
+    let address = address_in(&line);
     assert!(healthy(TcpStream::connect(address).expect("it listens")).starts_with("HTTP/1.1 200 OK"));
     fs::write(&path, "nonsense").expect("it is ours");
     kill_process(daemon.pid(), Signal::HUP).expect("it runs");
@@ -248,18 +243,9 @@ fn the_units_are_for_the_command_as_it_is() {
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stderr));
 }
 
-/// The address in a line of the log.
-fn address_in(line: &str) -> String {
-    line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one").into()
-}
-
 fn get(address: &str, path: &str, host: &str) -> String {
-    let mut stream = TcpStream::connect(address).expect("it listens");
-    stream.set_read_timeout(Some(Duration::from_secs(60))).expect("a socket takes a timeout");
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n").expect("it listens");
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).expect("it answers");
-    answer
+    let stream = TcpStream::connect(address).expect("it listens");
+    http(stream, &format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n"))
 }
 
 #[test]

@@ -19,7 +19,20 @@ pub enum Error {
     },
 }
 
+/// What is said of a server that takes connections and nothing more.
+const NO_ANSWER: &str = "it does not answer";
+
+/// A server has accepted a connection, and is silent.
+pub(crate) fn no_answer() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, NO_ANSWER)
+}
+
 impl Error {
+    /// Whether the server has accepted a connection, and is silent: it may be stopped.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Unreachable(_, error) if error.to_string() == NO_ANSWER)
+    }
+
     pub(crate) fn new(endpoint: &Endpoint, failure: Failure) -> Self {
         match failure {
             Failure::Refused { code, message } => Self::Refused { code, message },

@@ -269,6 +269,11 @@ impl<H: Host> Session<H> {
         count(self.answer(Question::EndSession(client_id.into())))
     }
 
+    /// As [`end_session`](Self::end_session), without blocking, as [`query_then`](Self::query_then).
+    pub fn end_session_then(&self, client_id: &str, then: impl FnOnce(Result<u64, Error>) + Send + 'static) {
+        self.ask(Question::EndSession(client_id.into()), |answer| then(count(answer)));
+    }
+
     fn answer(&self, question: Question) -> Result<Answer, Error> {
         let (sender, answer) = mpsc::channel();
         self.ask(question, move |answer| _ = sender.send(answer));

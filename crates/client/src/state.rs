@@ -3,6 +3,7 @@
 use crate::{
     clock,
     connection::Connection,
+    error::no_answer,
     host::{Host, Lifecycle},
 };
 use lockkeeper_core::Name;
@@ -174,8 +175,7 @@ impl<H: Host> State<H> {
         {
             link.dropping = true;
             if let Opening::Pending = self.opening {
-                let error = io::Error::new(io::ErrorKind::TimedOut, "it does not answer");
-                self.opening = Opening::Unreachable(error, false);
+                self.opening = Opening::Unreachable(no_answer(), false);
             }
         }
     }

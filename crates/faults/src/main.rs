@@ -92,39 +92,38 @@ struct Run {
     keep: bool,
 }
 
+/// What every worker is told.
+#[derive(clap::Args)]
+struct Common {
+    #[arg(long)]
+    dir: PathBuf,
+    #[arg(long)]
+    url: String,
+    #[arg(long)]
+    process: usize,
+    #[arg(long)]
+    seed: u64,
+    #[arg(long)]
+    stubborn: bool,
+}
+
 #[derive(Subcommand)]
 enum Mode {
     /// Be a worker
     #[command(hide = true)]
     Worker {
-        #[arg(long)]
-        dir: PathBuf,
-        #[arg(long)]
-        url: String,
-        #[arg(long)]
-        process: usize,
-        #[arg(long)]
-        seed: u64,
+        #[command(flatten)]
+        common: Common,
         #[arg(long)]
         hands: usize,
-        #[arg(long)]
-        stubborn: bool,
     },
     /// Be a worker that uses `lockkeeper run`
     #[command(hide = true)]
     Runner {
-        #[arg(long)]
-        dir: PathBuf,
-        #[arg(long)]
-        url: String,
-        #[arg(long)]
-        process: usize,
-        #[arg(long)]
-        seed: u64,
+        #[command(flatten)]
+        common: Common,
         #[arg(long)]
         program: PathBuf,
-        #[arg(long)]
-        stubborn: bool,
     },
     /// Be the command of a `lockkeeper run`
     #[command(hide = true)]
@@ -147,10 +146,10 @@ enum Mode {
 fn main() -> ExitCode {
     let args = Args::parse();
     let done = match args.command {
-        Some(Mode::Worker { dir, url, process, seed, hands, stubborn }) => {
+        Some(Mode::Worker { common: Common { dir, url, process, seed, stubborn }, hands }) => {
             worker::work(&dir, &url, worker::Orders { process, seed, hands, stubborn }).map(|()| true)
         }
-        Some(Mode::Runner { dir, url, process, seed, program, stubborn }) => {
+        Some(Mode::Runner { common: Common { dir, url, process, seed, stubborn }, program }) => {
             runner::work(&dir, &url, runner::Orders { process, seed, program, stubborn }).map(|()| true)
         }
         Some(Mode::Command { dir, process, request, name, hold, shared }) => {

@@ -39,10 +39,12 @@ const TEMP: &str = "/var/tmp";
 
 /// This user's folder. It may not be there yet, and may be unusable: [`check`] says so.
 pub fn own() -> PathBuf {
-    match env::var_os(DIR).filter(|dir| !dir.is_empty()) {
-        Some(dir) => dir.into(),
-        None => Candidates::of_this_user().choose(),
-    }
+    named().unwrap_or_else(|| Candidates::of_this_user().choose())
+}
+
+/// The folder that the environment names.
+fn named() -> Option<PathBuf> {
+    env::var_os(DIR).filter(|dir| !dir.is_empty()).map(PathBuf::from)
 }
 
 /// The socket of the daemon whose folder that is.
@@ -61,8 +63,8 @@ pub fn state(socket: &Path) -> PathBuf {
     if socket == Path::new(MACHINE_SOCKET) {
         return MACHINE_STATE.into();
     }
-    let own = own();
     let candidates = Candidates::of_this_user();
+    let own = named().unwrap_or_else(|| candidates.clone().choose());
     let folders = [Some(own.clone()), candidates.home, Some(candidates.temp)];
     match folders.into_iter().flatten().find(|dir| *socket == self::socket(dir)) {
         Some(dir) => state_in(&dir),
@@ -74,6 +76,7 @@ pub fn state(socket: &Path) -> PathBuf {
 }
 
 /// The folders that could be a user's, the better one first.
+#[derive(Clone)]
 struct Candidates {
     /// None without a home, or if the path of a socket there would be too long.
     home: Option<PathBuf>,

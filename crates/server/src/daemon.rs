@@ -71,8 +71,8 @@ pub(crate) struct Daemon {
     descriptors: HashMap<ConnectionId, OwnedFd>,
     /// Who may do what on the network. Without keys, everybody may do everything.
     pub(crate) keys: Option<Keys>,
-    /// The tokens of connections on the network, with the bucket that each is used for.
-    tokens: HashMap<ConnectionId, (Box<str>, Box<str>)>,
+    /// The tokens of connections on the network.
+    tokens: HashMap<ConnectionId, Box<str>>,
     /// What other users of this machine may do.
     pub(crate) allow: Vec<Allow>,
     pub(crate) spin: Rc<Spin>,
@@ -292,7 +292,7 @@ impl Daemon {
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
         if let (Some(_), Some(token)) = (&self.keys, token) {
-            self.tokens.insert(id, (token.into(), bucket.into()));
+            self.tokens.insert(id, token.into());
         }
         if let Some(session) = self.server.session_of(id) {
             self.unwatch(session);
@@ -319,20 +319,22 @@ impl Daemon {
     pub(crate) fn set_keys(&mut self, keys: Option<Keys>) {
         self.keys = keys;
         let Some(keys) = &self.keys else { return };
-        let again = |(&id, (token, bucket)): (&ConnectionId, &(Box<str>, Box<str>))| {
-            (id, keys.check_again(token, bucket))
-        };
-        let now: Vec<_> = self.tokens.iter().map(again).collect();
-        for (id, rights) in now {
-            match (rights, self.server.session_of(id)) {
-                (Some(rights), _) => self.server.set_rights(id, rights),
-                (None, Some(session)) if self.make_room(RECORD) => {
+        let now = self.tokens.iter().filter_map(|(&id, token)| {
+            let session = self.server.session_of(id)?;
+            let bucket = self.server.state().session(session)?.bucket;
+            Some((id, session, keys.check_again(token, bucket)))
+        });
+        let now: Vec<_> = now.collect();
+        for (id, session, rights) in now {
+            match rights {
+                Some(rights) => self.server.set_rights(id, rights),
+                None if self.make_room(RECORD) => {
                     let why = "the key of its token is gone, or is not for this bucket any more";
                     tracing::info!(target: "audit", client = format!("{session:016x}"), why, "session ended");
                     let done = self.server.revoke(session, why);
                     self.check(done);
                 }
-                _ => {}
+                None => {}
             }
         }
         self.changed();

@@ -78,8 +78,8 @@ pub(crate) fn rights(all: &[Allow], user: Option<u32>, bucket: &str) -> Result<R
             inspect: before.inspect || allow.inspect,
         })
     });
-    let name = users::user_name(user).unwrap_or_else(|| user.to_string());
     union.ok_or_else(|| {
+        let name = users::user_name(user).unwrap_or_else(|| user.to_string());
         format!("the daemon's configuration does not allow user {name} this bucket ([[allow]])")
     })
 }

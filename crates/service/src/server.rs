@@ -644,12 +644,16 @@ impl Server {
     }
 
     fn refuse(&mut self, session: SessionId, rid: u64, code: u32, message: &str) -> Result<(), Damaged> {
-        self.counts.refused += 1;
-        self.send(session, &ToClient::Refused { rid, code, message });
+        self.send_refusal(session, rid, code, message);
         if matches!(code, code::FORBIDDEN | code::LIMIT) {
             self.audit(session, Audited::Refused { code, why: message.into() });
         }
         Ok(())
+    }
+
+    fn send_refusal(&mut self, session: SessionId, rid: u64, code: u32, message: &str) {
+        self.counts.refused += 1;
+        self.send(session, &ToClient::Refused { rid, code, message });
     }
 
     /// Ends a session on the server's own account: a revoked key, an operator.

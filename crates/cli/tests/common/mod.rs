@@ -7,6 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
     os::unix::{fs::DirBuilderExt, net::UnixStream},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio, id},
@@ -185,6 +186,32 @@ impl Drop for Holder {
 pub(crate) fn running(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+}
+
+/// Starts a daemon that listens there. Returns it, and its address.
+pub(crate) fn listen(user: &User, args: &[&str], address: &str) -> (Child, String) {
+    let mut command = user.command(&["serve", "--log-format", "json", "--listen", address]);
+    let mut child = command.args(args).stderr(Stdio::piped()).spawn().expect("it starts");
+    let log = BufReader::new(child.stderr.take().expect("it is a pipe"));
+    let mut lines = log.lines().map(|line| line.expect("it is text"));
+    let address = address_in(&lines.find(|line| line.contains("listening")).expect("it listens"));
+    // It must not wait for somebody to read its log.
+    thread::spawn(move || lines.for_each(drop));
+    (child, address)
+}
+
+/// The address in a line of a log in JSON.
+pub(crate) fn address_in(line: &str) -> String {
+    line.split("\"address\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one").into()
+}
+
+/// What a daemon answers to a request by HTTP.
+pub(crate) fn http(mut stream: TcpStream, request: &str) -> String {
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+    stream.write_all(request.as_bytes()).expect("it listens");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
 }
 
 /// How long something may take before it counts as never. Only a test that fails waits that long.

@@ -598,17 +598,7 @@ fn unexpected(what: &str, message: &ToClient<'_>) -> ! {
 
 /// A Hello of a new client.
 pub(crate) fn hello(bucket: &str) -> ToServer<'_> {
-    ToServer::Hello {
-        version: VERSION,
-        features: 0,
-        hello: 1,
-        bucket,
-        resume: None,
-        ack: 0,
-        token: None,
-        ttl: None,
-        owner: None,
-    }
+    ToServer::hello(bucket, None)
 }
 
 /// The bytes of a message, its length before it.

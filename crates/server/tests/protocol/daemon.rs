@@ -179,6 +179,18 @@ impl Daemon {
         let _ = child.wait();
     }
 
+    /// Kills it, and starts the next one.
+    pub(crate) fn replace_killed(&mut self) {
+        self.kill();
+        self.run();
+    }
+
+    /// Stops it gracefully, and starts the next one.
+    pub(crate) fn replace_stopped(&mut self) {
+        self.stop();
+        self.run();
+    }
+
     /// Has it read certificates and keys again.
     pub(crate) fn reload(&self) {
         send_signal(self.pid(), Signal::HUP);

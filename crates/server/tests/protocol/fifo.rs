@@ -19,16 +19,7 @@ use std::{
 };
 
 /// The ways in which a daemon is replaced.
-const REPLACEMENTS: [fn(&mut Daemon); 2] = [
-    |daemon| {
-        daemon.kill();
-        daemon.run();
-    },
-    |daemon| {
-        daemon.stop();
-        daemon.run();
-    },
-];
+const REPLACEMENTS: [fn(&mut Daemon); 2] = [Daemon::replace_killed, Daemon::replace_stopped];
 
 /// The FIFO of a session.
 fn path_of(daemon: &Daemon, id: &str) -> PathBuf {

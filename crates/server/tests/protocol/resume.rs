@@ -11,21 +11,11 @@ const STEAL: Flags = Flags { if_available: false, steal: true, refuse_deadlock: 
 /// What may happen between a connection and the next one of the same client.
 const INTERRUPTIONS: [fn(&mut Daemon); 4] = [
     |_| {},
+    Daemon::replace_killed,
+    Daemon::replace_stopped,
     |daemon| {
-        daemon.kill();
-        daemon.run();
-    },
-    |daemon| {
-        daemon.stop();
-        daemon.run();
-    },
-    |daemon| {
-        for _ in 0..3 {
-            daemon.kill();
-            daemon.run();
-        }
-        daemon.stop();
-        daemon.run();
+        (0..3).for_each(|_| daemon.replace_killed());
+        daemon.replace_stopped();
     },
 ];
 

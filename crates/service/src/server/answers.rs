@@ -74,9 +74,12 @@ impl Server {
     ) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         if connection.queries.len() > QUERIES {
-            let message = "limit reached: too many questions at a time";
-            self.counts.refused += 1;
-            return self.send(session, &ToClient::Refused { rid, code: code::LIMIT, message });
+            return self.send_refusal(
+                session,
+                rid,
+                code::LIMIT,
+                "limit reached: too many questions at a time",
+            );
         }
         connection.queries.push_back(Query {
             rid,
@@ -166,9 +169,7 @@ impl Server {
     }
 
     fn refuse_query(&mut self, id: ConnectionId, session: SessionId, rid: u64, why: &str) {
-        self.counts.refused += 1;
-        let message = &format!("limit reached: {why}");
-        self.send(session, &ToClient::Refused { rid, code: code::LIMIT, message });
+        self.send_refusal(session, rid, code::LIMIT, &format!("limit reached: {why}"));
         self.finish_query(id);
     }
 

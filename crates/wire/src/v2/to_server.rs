@@ -148,6 +148,26 @@ const QUIET: u64 = 1;
 const TIMED_OUT: u64 = 2;
 
 impl<'a> ToServer<'a> {
+    /// The Hello of a client that opens its first session, without credentials.
+    ///
+    /// ```
+    /// # use lockkeeper_wire::v2::ToServer;
+    /// assert!(matches!(ToServer::hello("default", None), ToServer::Hello { resume: None, .. }));
+    /// ```
+    pub fn hello(bucket: &'a str, ttl: Option<u64>) -> Self {
+        Self::Hello {
+            version: super::VERSION,
+            features: 0,
+            hello: 1,
+            bucket,
+            resume: None,
+            ack: 0,
+            token: None,
+            ttl,
+            owner: None,
+        }
+    }
+
     /// Appends the bytes of the message.
     ///
     /// ```
