@@ -208,6 +208,11 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     if ttl.is_zero() || ttl > TTL {
         return Err("--ttl is more than nothing and at most 24h".into());
     }
+    let store = settings.shared()?;
+    let least = store.as_ref().map_or(Duration::ZERO, |store| 4 * store.takeover);
+    if ttl < least {
+        return Err(format!("--ttl is at least four times --takeover in a fleet: {least:?}"));
+    }
     settings.idle = settings.idle.or(background.then_some(Span(IDLE)));
     let limits = Limits {
         requests_per_client: *settings.max_requests_per_client.get_or_insert(1_000_000),
@@ -226,7 +231,7 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     let idle = settings.idle.map(|Span(idle)| idle);
     let given = given.socket.map(Arc::new);
     let allow = settings.allow.clone();
-    let ttl_bounds = (ttl.min(Duration::from_secs(1)), ttl.max(Duration::from_secs(600)));
+    let ttl_bounds = (ttl.min(Duration::from_secs(1)).max(least), ttl.max(Duration::from_secs(600)));
     let sync = *settings.sync.get_or_insert(false);
     let config = Config {
         socket,
@@ -241,6 +246,7 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         idle,
         limits,
         bytes,
+        store,
     };
     Ok((settings, config))
 }

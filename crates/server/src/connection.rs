@@ -1,6 +1,9 @@
 //! One connection: its bytes as messages for the daemon, and the daemon's messages as bytes.
 
-use crate::{daemon::Daemon, network::PendingHandshake, users::Subject};
+use crate::{
+    daemon::{Daemon, Sender},
+    network::PendingHandshake,
+};
 use lockkeeper_service::{ConnectionId, Framing, Origin};
 use lockkeeper_wire::{
     frame,
@@ -27,10 +30,7 @@ const READ: usize = 16 << 10;
 const KEPT: usize = 4 << 10;
 
 /// The longest message before Hello is done.
-const HELLO: usize = 8 << 10;
-
-/// While so many bytes wait for a client, it is not read.
-const HIGH_WATER: usize = 256 << 10;
+pub(crate) const HELLO: usize = 8 << 10;
 
 /// How much is done for a connection before others have their turn, in units of a short message: some 100 µs.
 const TURN: u64 = 256;
@@ -52,7 +52,7 @@ struct Connection<S> {
     id: ConnectionId,
     origin: Origin,
     /// Who the client is, as far as the daemon knows by itself.
-    subject: Subject,
+    sender: Sender,
     daemon: Rc<RefCell<Daemon>>,
     /// Until it has sent Hello.
     handshake: Option<PendingHandshake>,
@@ -73,30 +73,19 @@ pub(crate) async fn run<S: Transport>(
     stream: S,
     input: Vec<u8>,
     origin: Origin,
-    subject: Subject,
+    sender: Sender,
     daemon: Rc<RefCell<Daemon>>,
     handshake: Option<PendingHandshake>,
 ) {
-    let (framing, frames) = match origin {
-        Origin::Local => (Framing::Lengths, None),
-        Origin::Network => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
+    let (framing, frames) = match (origin, &sender) {
+        (Origin::Local, _) | (_, Sender::Relayed(_)) => (Framing::Lengths, None),
+        (Origin::Network, _) => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
     };
     let id = daemon.borrow_mut().connect(origin, framing);
     let more = !input.is_empty();
     let (greeted, turn_ends) = (false, 0);
-    let mut connection = Connection {
-        stream,
-        id,
-        origin,
-        subject,
-        daemon,
-        handshake,
-        input,
-        more,
-        frames,
-        greeted,
-        turn_ends,
-    };
+    let mut connection =
+        Connection { stream, id, origin, sender, daemon, handshake, input, more, frames, greeted, turn_ends };
     let closed = poll_fn(|context| connection.poll(context)).await;
     connection.daemon.borrow_mut().disconnect(id);
     if closed.is_ok() {
@@ -112,12 +101,15 @@ impl<S: Transport> Connection<S> {
             let written = self.write(context)?;
             let (closing, crowded, ended) = {
                 let mut daemon = self.daemon.borrow_mut();
+                if daemon.is_deposed() {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+                }
                 let server = daemon.server();
                 if server.is_done(self.id) {
                     return Poll::Ready(Ok(()));
                 }
-                let crowded = server.backlog(self.id) > HIGH_WATER;
-                if server.has_more(self.id) && !crowded {
+                let crowded = daemon.is_crowded(self.id);
+                if daemon.server().has_more(self.id) && !crowded {
                     daemon.go_on(self.id);
                 }
                 let server = daemon.server();
@@ -182,8 +174,7 @@ impl<S: Transport> Connection<S> {
                 if daemon.server().is_closing(self.id) {
                     break;
                 }
-                let server = daemon.server();
-                if server.backlog(self.id) > HIGH_WATER || server.work() >= self.turn_ends {
+                if daemon.is_crowded(self.id) || daemon.server().work() >= self.turn_ends {
                     self.more = true;
                     break;
                 }
@@ -224,7 +215,7 @@ impl<S: Transport> Connection<S> {
                 Ok(message @ ToServer::Hello { .. })
                     if self.handshake.is_some() || self.origin == Origin::Local =>
                 {
-                    daemon.hello(self.id, message, self.origin, &self.subject);
+                    daemon.hello(self.id, message, self.origin, &self.sender);
                     self.handshake = None;
                     self.greeted = true;
                 }

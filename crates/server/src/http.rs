@@ -1,10 +1,11 @@
 //! The little HTTP that a WebSocket begins with, and two questions that are answered without one: `/healthz` and
 //! `/metrics`.
 
-use crate::daemon::Daemon;
+use crate::{daemon::Daemon, node::Node, relay};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
+use lockkeeper_service::Access;
 use lockkeeper_wire::websocket::{self, SUBPROTOCOL};
-use std::{cell::RefCell, io, net::IpAddr};
+use std::{cell::RefCell, io, net::IpAddr, rc::Rc};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes and number of the headers that are listened to.
@@ -22,28 +23,39 @@ pub(crate) struct Pages<'a> {
     pub(crate) loopback: bool,
 }
 
-/// Answers a request. If it was for a WebSocket, and has one now: what was read after it.
+/// What a connection has become. The bytes are what was read after the request.
+pub(crate) enum Upgraded {
+    /// A WebSocket.
+    WebSocket(Vec<u8>),
+    /// A client of another daemon of the fleet, with what that daemon lets it do, for this leader.
+    Relay(Vec<u8>, Access, Rc<RefCell<Daemon>>),
+}
+
+/// Answers a request. If it was for an upgrade, and has it now: what it is.
 pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     pages: &Pages<'_>,
-    daemon: &RefCell<Daemon>,
-) -> io::Result<Option<Vec<u8>>> {
+    node: &Node,
+) -> io::Result<Option<Upgraded>> {
     let mut input = Vec::new();
+    let mut relayed = None;
     let (answer, rest) = loop {
         let seen = input.len().saturating_sub(3);
         if stream.read_buf(&mut input).await? == 0 {
             return Ok(None);
         }
         if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let (answer, length) = respond(&input, |request| answer(request, pages, daemon));
+            let (answer, length) = respond(&input, |request| answer(request, pages, node, &mut relayed));
             break (answer, input.split_off(length));
         }
     };
     let upgraded = answer.starts_with("HTTP/1.1 101");
     stream.write_all(answer.as_bytes()).await?;
     stream.flush().await?;
-    if upgraded {
-        return Ok(Some(rest));
+    match (upgraded, relayed) {
+        (true, Some((access, daemon))) => return Ok(Some(Upgraded::Relay(rest, access, daemon))),
+        (true, None) => return Ok(Some(Upgraded::WebSocket(rest))),
+        (false, _) => {}
     }
     stream.shutdown().await?;
     // Closing with something unread would reset the connection, and the answer could be lost.
@@ -74,7 +86,12 @@ const UPGRADE: &str = "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSock
 const TOO_LONG: &str = "431 Request Header Fields Too Large";
 const UNAVAILABLE: &str = "503 Service Unavailable";
 
-fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, daemon: &RefCell<Daemon>) -> String {
+fn answer(
+    request: &Request<'_, '_>,
+    pages: &Pages<'_>,
+    node: &Node,
+    relayed: &mut Option<(Access, Rc<RefCell<Daemon>>)>,
+) -> String {
     if request.method != Some("GET") {
         return plain(METHOD, "only GET\n");
     }
@@ -83,12 +100,22 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, daemon: &RefCell<Daemon>
         ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
             plain(MISDIRECTED, "this is not that host\n")
         }
-        ("/healthz", _) if pages.health => match daemon.borrow().not_ready_reason() {
+        ("/healthz", _) if pages.health => match node.not_ready_reason() {
             None => plain(OK, "ok\n"),
             Some(why) => plain(UNAVAILABLE, &format!("{why}\n")),
         },
-        ("/metrics", _) if pages.health => plain(OK, &daemon.borrow().metrics(pages.buckets)),
+        ("/metrics", _) if pages.health => plain(OK, &node.metrics(pages.buckets)),
         ("/healthz" | "/metrics", _) | (_, None) => plain(NOT_FOUND, "there is no such page on this port\n"),
+        (relay::PATH, Some(_)) => match node.relayed(header(request, relay::HEADER)) {
+            Ok(access) => {
+                *relayed = Some(access);
+                format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n",
+                    relay::UPGRADE
+                )
+            }
+            Err(why) => plain(FORBIDDEN, &format!("{why}\n")),
+        },
         (_, Some(origins)) => upgrade(request, origins),
     }
 }

@@ -1,6 +1,6 @@
 //! The Unix socket: only this user's processes can connect, unless others are allowed to, and only one daemon listens.
 
-use crate::{Config, Error, connection, daemon::Daemon, socket::Socket, users::Subject};
+use crate::{Config, Error, node::Node, socket::Socket, users::Subject};
 use lockkeeper_service::Origin;
 use std::{
     cell::RefCell,
@@ -147,7 +147,7 @@ impl Listener {
         }
     }
 
-    pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
+    pub(crate) async fn accept(&self, node: &Rc<Node>) {
         let next = async || loop {
             let socket = Rc::clone(&self.socket.borrow());
             tokio::select! {
@@ -155,12 +155,12 @@ impl Listener {
                 () = self.remade.notified() => {}
             }
         };
-        accept_all(next, |stream| admit(stream, daemon)).await;
+        accept_all(next, |stream| admit(stream, node)).await;
     }
 
     /// Makes the socket, its lock and their folder again if somebody has removed them. Ends if another daemon is there
     /// instead, or the state was removed: nobody could be let in without a risk.
-    pub(crate) async fn keep(&self, daemon: &Rc<RefCell<Daemon>>) {
+    pub(crate) async fn keep(&self, node: &Rc<Node>) {
         let Place { path, state_dir, mode, lock } = &self.place;
         // A socket that somebody else has opened, that one looks after.
         if lock.borrow().is_none() {
@@ -171,7 +171,7 @@ impl Listener {
         let mut denied = 0;
         loop {
             tokio::time::sleep(LOOK).await;
-            if !daemon.borrow().has_state() {
+            if !node.has_state() {
                 return tracing::error!(state = %state_dir.display(), "the state was removed: stopping");
             }
             let held = lock.borrow().as_ref().and_then(|lock| identity(lock.metadata()));
@@ -226,17 +226,18 @@ pub(crate) async fn accept_all<S, A>(next: impl AsyncFn() -> io::Result<(S, A)>,
     }
 }
 
-fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
+fn admit(stream: UnixStream, node: &Rc<Node>) {
     let me = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
-        Ok(peer) if peer.uid() == me || peer.uid() == 0 || daemon.borrow().serves_others() => {
+        Ok(peer) if peer.uid() == me || peer.uid() == 0 || node.gate.serves_others() => {
             let words = peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default();
             let subject = Subject { words, user: Some(peer.uid()) };
             match Socket::new(stream) {
                 Ok(socket) => {
-                    let daemon = Rc::clone(daemon);
-                    let run = connection::run(socket, Vec::new(), Origin::Local, subject, daemon, None);
-                    tokio::task::spawn_local(run);
+                    let node = Rc::clone(node);
+                    tokio::task::spawn_local(async move {
+                        node.serve(socket, Vec::new(), Origin::Local, subject, None).await;
+                    });
                 }
                 Err(error) => tracing::warn!(%error, "a connection cannot be read"),
             }

@@ -4,9 +4,10 @@ use crate::{
     Error, Listen,
     auth::Keys,
     connection::{self, Transport},
-    daemon::Daemon,
-    http::{self, Pages},
+    daemon::Sender,
+    http::{self, Pages, Upgraded},
     listen::accept_all,
+    node::Node,
     users::Subject,
 };
 use lockkeeper_service::Origin;
@@ -76,13 +77,13 @@ impl Network {
     }
 
     /// Reads certificates and keys anew when it is told to. What cannot be used does not take the place of what can.
-    pub(crate) async fn reload(&self, daemon: &RefCell<Daemon>) {
+    pub(crate) async fn reload(&self, node: &Node) {
         loop {
             self.listen.reload.notified().await;
             match self.listen.read() {
                 Ok((tls, keys)) => {
                     *self.tls.borrow_mut() = tls;
-                    daemon.borrow_mut().set_keys(keys);
+                    node.set_keys(keys);
                     tracing::info!("certificates and keys are read anew");
                 }
                 Err(error) => tracing::error!(%error, "certificates and keys stay as they were"),
@@ -90,14 +91,14 @@ impl Network {
         }
     }
 
-    pub(crate) async fn accept(self: &Rc<Self>, daemon: &Rc<RefCell<Daemon>>) {
-        accept_all(async || self.listener.accept().await, |stream| self.admit(stream, daemon)).await;
+    pub(crate) async fn accept(self: &Rc<Self>, node: &Rc<Node>) {
+        accept_all(async || self.listener.accept().await, |stream| self.admit(stream, node)).await;
     }
 
-    fn admit(self: &Rc<Self>, stream: TcpStream, daemon: &Rc<RefCell<Daemon>>) {
+    fn admit(self: &Rc<Self>, stream: TcpStream, node: &Rc<Node>) {
         // Messages are short, and somebody waits for each.
         let _ = stream.set_nodelay(true);
-        let (network, daemon) = (Rc::clone(self), Rc::clone(daemon));
+        let (network, node) = (Rc::clone(self), Rc::clone(node));
         let Ok(address) = stream.peer_addr().map(|address| address.ip()) else { return };
         let mut handshakes = self.handshakes.borrow_mut();
         handshakes.last += 1;
@@ -110,11 +111,11 @@ impl Network {
                 Some(tls) => match tls.accept(stream).await {
                     Ok(stream) => {
                         handshake.advance(Stage::Secured);
-                        network.serve(stream, subject, daemon, handshake).await
+                        network.serve(stream, subject, node, handshake).await
                     }
                     Err(error) => Err(error),
                 },
-                None => network.serve(stream, subject, daemon, handshake).await,
+                None => network.serve(stream, subject, node, handshake).await,
             };
         });
         let pending = Pending {
@@ -131,7 +132,7 @@ impl Network {
         &self,
         mut stream: S,
         subject: String,
-        daemon: Rc<RefCell<Daemon>>,
+        node: Rc<Node>,
         handshake: PendingHandshake,
     ) -> io::Result<()> {
         let pages = Pages {
@@ -140,11 +141,18 @@ impl Network {
             buckets: false,
             loopback: self.address.ip().is_loopback(),
         };
-        if let Some(input) = http::greet(&mut stream, &pages, &daemon).await? {
-            handshake.advance(Stage::Upgraded);
-            let subject = Subject { words: subject, user: None };
-            let run = connection::run(stream, input, Origin::Network, subject, daemon, Some(handshake));
-            run.await;
+        match http::greet(&mut stream, &pages, &node).await? {
+            Some(Upgraded::WebSocket(input)) => {
+                handshake.advance(Stage::Upgraded);
+                let subject = Subject { words: subject, user: None };
+                node.serve(stream, input, Origin::Network, subject, Some(handshake)).await;
+            }
+            Some(Upgraded::Relay(input, access, daemon)) => {
+                handshake.advance(Stage::Upgraded);
+                let sender = Sender::Relayed(access);
+                connection::run(stream, input, Origin::Network, sender, daemon, Some(handshake)).await;
+            }
+            None => {}
         }
         Ok(())
     }
@@ -183,15 +191,14 @@ impl Metrics {
         Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
     }
 
-    pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
+    pub(crate) async fn accept(&self, node: &Rc<Node>) {
         let free = Rc::new(Semaphore::new(QUESTIONS));
         let admit = |mut stream: TcpStream| {
-            let (daemon, free, loopback) =
-                (Rc::clone(daemon), Rc::clone(&free), self.address.ip().is_loopback());
+            let (node, free, loopback) = (Rc::clone(node), Rc::clone(&free), self.address.ip().is_loopback());
             let answer = async move {
                 let Ok(_place) = free.try_acquire() else { return };
                 let pages = Pages { origins: None, health: true, buckets: true, loopback };
-                let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &daemon)).await;
+                let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &node)).await;
             };
             tokio::task::spawn_local(answer);
         };

@@ -215,6 +215,10 @@ pub struct Server {
     wall: u64,
     /// Why the log takes no new requests.
     full: Option<String>,
+    /// Why the log takes nothing at all.
+    stuck: Option<String>,
+    /// Messages that do not depend on the state, while the log takes nothing: answers to pings, refusals.
+    stateless: VecDeque<(ConnectionId, Vec<u8>)>,
     /// Until when nothing is granted: earlier leases that the log does not know may be valid.
     blind_until: Option<Micros>,
     stopping: bool,
@@ -277,6 +281,8 @@ impl Server {
             effects: Vec::new(),
             wall,
             full: None,
+            stuck: None,
+            stateless: VecDeque::new(),
             blind_until,
             stopping: false,
             counts: Counts::of(&state),
@@ -322,6 +328,43 @@ impl Server {
     /// Why the log takes nothing but releases and ends, or that it does again.
     pub fn set_full(&mut self, why: Option<String>) {
         self.full = why;
+    }
+
+    /// Why a shared log takes nothing at all for now, or that it does again. Until then, what does not depend on the state is
+    /// said without a commit, so that leases are kept: see [`stateless`](Self::stateless).
+    pub fn set_stuck(&mut self, why: Option<String>) {
+        if why.is_none() {
+            // What is left waits for a round, as everything does.
+            let round = self.round;
+            for (id, message) in std::mem::take(&mut self.stateless) {
+                let Some(connection) = self.connections.get_mut(&id) else { continue };
+                if connection.outbox.send_encoded(round, &message) {
+                    self.waiting.push_back((round, id));
+                }
+            }
+        }
+        self.stuck = why;
+    }
+
+    /// How many messages there are that need no commit, only the log's word that this server leads, given after now.
+    pub fn stateless(&self) -> usize {
+        self.stateless.len()
+    }
+
+    /// The log has confirmed, after so many of them were there, that this server leads.
+    pub fn send_stateless(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some((id, message)) = self.stateless.pop_front() else { return };
+            self.say_now(id, &message);
+        }
+    }
+
+    fn say_now(&mut self, id: ConnectionId, message: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.outbox.overtake(message);
+        if !std::mem::replace(&mut connection.listed, true) {
+            self.ready.push_back(id);
+        }
     }
 
     /// A connection was made.
@@ -513,7 +556,7 @@ impl Server {
             return Err(forbidden("steal"));
         }
         self.check_limits(session, scope, info).map_err(|why| (code::LIMIT, why))?;
-        match &self.full {
+        match self.full.as_ref().or(self.stuck.as_ref()) {
             Some(why) => Err((code::STORAGE, why.clone())),
             None => Ok(()),
         }
@@ -624,7 +667,7 @@ impl Server {
             self.refuse(session, rid, code, &why)?;
             return Ok(false);
         }
-        if let Some(why) = self.full.clone() {
+        if let Some(why) = self.full.clone().or_else(|| self.stuck.clone()) {
             self.refuse(session, rid, code::STORAGE, &why)?;
             return Ok(false);
         }
@@ -764,6 +807,17 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.closing) else {
             return;
         };
+        let stateless = matches!(
+            message,
+            ToClient::Pong { .. }
+                | ToClient::Refused { code: code::STORAGE, .. }
+                | ToClient::Goodbye { code: code::RECOVERING, .. }
+        );
+        if self.stuck.is_some() && stateless {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            return self.stateless.push_back((id, bytes));
+        }
         if connection.outbox.send(round, message) {
             self.waiting.push_back((round, id));
         }

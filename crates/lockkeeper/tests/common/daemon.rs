@@ -81,6 +81,7 @@ impl Daemon {
             idle: None,
             limits: Limits::default(),
             bytes: Bytes::default(),
+            store: None,
             metrics: None,
         };
         change(&mut config);

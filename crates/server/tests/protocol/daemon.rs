@@ -247,6 +247,7 @@ fn process() {
         idle: None,
         limits: setup.limits,
         metrics: None,
+        store: None,
         bytes: {
             let (session, bucket, all) = setup.bytes;
             Bytes { session, bucket, all }

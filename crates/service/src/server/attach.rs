@@ -63,6 +63,9 @@ impl Server {
         if self.stopping {
             return Err((code::STOPPING, STOPPING.into()));
         }
+        if let Some(why) = &self.stuck {
+            return Err((code::RECOVERING, why.clone()));
+        }
         if let Some(until) = self.blind_until
             && now <= until
             && holds(Rule::WaitAfterCrash)
