@@ -235,6 +235,8 @@ struct Connection {
     outbox: Outbox,
     /// It ends once all is sent. Nothing that it says is heard.
     closing: bool,
+    /// How many messages to it need no commit, and are not sent yet.
+    stateless: usize,
     /// Whether its messages that may be sent are in the list of those ready.
     listed: bool,
     /// The FIFO that its client was sent.
@@ -338,6 +340,7 @@ impl Server {
             let round = self.round;
             for (id, message) in std::mem::take(&mut self.stateless) {
                 let Some(connection) = self.connections.get_mut(&id) else { continue };
+                connection.stateless -= 1;
                 if connection.outbox.send_encoded(round, &message) {
                     self.waiting.push_back((round, id));
                 }
@@ -361,6 +364,7 @@ impl Server {
 
     fn say_now(&mut self, id: ConnectionId, message: &[u8]) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.stateless -= 1;
         connection.outbox.overtake(message);
         if !std::mem::replace(&mut connection.listed, true) {
             self.ready.push_back(id);
@@ -378,6 +382,7 @@ impl Server {
             session: None,
             outbox,
             closing: false,
+            stateless: 0,
             listed: false,
             fifo: None,
             queries: VecDeque::new(),
@@ -816,6 +821,7 @@ impl Server {
         if self.stuck.is_some() && stateless {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
+            connection.stateless += 1;
             return self.stateless.push_back((id, bytes));
         }
         if connection.outbox.send(round, message) {
@@ -831,6 +837,8 @@ impl Server {
         self.counts.slow += 1;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.outbox.clear();
+        connection.stateless = 0;
+        self.stateless.retain(|(other, _)| *other != id);
         connection.closing = true;
         if !std::mem::replace(&mut connection.listed, true) {
             self.ready.push_back(id);
@@ -912,7 +920,9 @@ impl Server {
 
     /// Whether a connection is to be closed, and all it was to be told is sent.
     pub fn is_done(&self, id: ConnectionId) -> bool {
-        self.connections.get(&id).is_none_or(|connection| connection.closing && connection.outbox.is_empty())
+        self.connections.get(&id).is_none_or(|connection| {
+            connection.closing && connection.outbox.is_empty() && connection.stateless == 0
+        })
     }
 
     /// What only the driver can do.
