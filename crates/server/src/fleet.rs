@@ -19,9 +19,9 @@ use crate::{
     node::{Following, Leader, Node, Role},
 };
 use keys::Keys;
-use lead::End;
+use lead::{End, Snapshots};
 use lockkeeper_etcd::{Etcd, Guarded, Outcome};
-use lockkeeper_service::replica::{Head, Operation, Replica, ReplicaConfig, Reply, WentBack};
+use lockkeeper_service::replica::{Head, Operation, Replica, ReplicaConfig, Reply, Revision, WentBack};
 use std::{
     cell::{Cell, RefCell},
     fs, io,
@@ -136,9 +136,10 @@ impl Fleet {
 
     async fn work(&self, node: &Rc<Node>) -> Result<(), Error> {
         loop {
-            let Some((state, replica)) = self.follow(node).await? else { return Ok(()) };
+            let Some((mut state, replica)) = self.follow(node).await? else { return Ok(()) };
             let owner = replica.head().map_or(0, |head| head.owner);
             tracing::info!(position = replica.position(), "leading");
+            let snapshots = Snapshots::begin(self, &mut state, &replica);
             let gate: Rc<Gate> = Rc::clone(&node.gate);
             let daemon = Daemon::lead(&self.config, gate, state, self.restored.take())?;
             let daemon = Rc::new(RefCell::new(daemon));
@@ -147,7 +148,7 @@ impl Fleet {
             }
             node.set_role(Role::Leading(Rc::clone(&daemon)));
             let ending = tokio::select! {
-                ending = self.lead(&daemon, replica) => ending,
+                ending = self.lead(&daemon, replica, snapshots) => ending,
                 () = daemon::run(&daemon) => Ok(End::Deposed),
             };
             daemon.borrow_mut().depose();
@@ -170,11 +171,12 @@ impl Fleet {
         ReplicaConfig { takeover, ring: RING, url: self.store.advertise.clone() }
     }
 
-    /// Has etcd execute an operation. One without an answer is sent again until there is one.
+    /// Has etcd execute an operation. One without an answer is sent again until there is one. While etcd refuses, `stuck`
+    /// may find out what became of it by reading.
     async fn execute(
         &self,
         operation: &Operation,
-        stuck: impl AsyncFn(&lockkeeper_etcd::Error),
+        stuck: impl AsyncFn(&lockkeeper_etcd::Error) -> Option<Reply>,
     ) -> Result<Reply, Error> {
         loop {
             let answer = match operation {
@@ -204,11 +206,21 @@ impl Fleet {
                     match error {
                         lockkeeper_etcd::Error::NoAnswer { .. } => tokio::time::sleep(PAUSE / 5).await,
                         // It may have room again, or other rules.
-                        error => stuck(&error).await,
+                        error => {
+                            if let Some(reply) = stuck(&error).await {
+                                return Ok(reply);
+                            }
+                        }
                     }
                 }
             }
         }
+    }
+
+    /// The head as it is, if etcd answers.
+    async fn read_head(&self) -> Option<Option<(Head, Revision)>> {
+        let (head, _) = self.etcd.get(&self.keys.head()).await.ok()?;
+        keys::head(head).ok()
     }
 
     /// Says now and then what is wrong.

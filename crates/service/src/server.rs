@@ -339,6 +339,10 @@ impl Server {
             // What is left waits for a round, as everything does.
             let round = self.round;
             for (id, message) in std::mem::take(&mut self.stateless) {
+                if !crate::sabotage::holds(crate::Rule::LeftoversWait) {
+                    self.say_now(id, &message);
+                    continue;
+                }
                 let Some(connection) = self.connections.get_mut(&id) else { continue };
                 connection.stateless -= 1;
                 if connection.outbox.send_encoded(round, &message) {

@@ -5,7 +5,7 @@ use crate::{Error, clock, daemon::random, node::Node};
 use lockkeeper_etcd::{Change, Watch};
 use lockkeeper_service::{
     State,
-    replica::{Next, Replica, Verdict, decode_entry},
+    replica::{Head, Next, Operation, Replica, Reply, Revision, Verdict, decode_entry},
 };
 use std::{rc::Rc, time::Duration};
 
@@ -48,7 +48,7 @@ impl Fleet {
                 return Ok(None);
             }
             let turn = tokio::select! {
-                turn = self.turn(node, &mut following) => turn,
+                turn = self.turn(node, &mut following, &mut attempts) => turn,
                 () = self.stop.notified() => {
                     self.stopping.set(true);
                     return Ok(None);
@@ -79,24 +79,29 @@ impl Fleet {
     }
 
     /// Reads what is missing, and watches. Done when this replica leads.
-    async fn turn(&self, node: &Node, following: &mut Option<(State, Replica)>) -> Result<(), Trouble> {
-        let (seen, revision) = self.etcd.get(&self.keys.head()).await?;
-        let seen = keys::head(seen).map_err(|error| Error::Fleet(format!("the head of the log: {error}")))?;
-        self.see(seen.as_ref().map_or(0, |(head, _)| head.position))?;
-        let (state, replica) = match following {
-            Some((state, replica)) => {
-                replica.saw(seen, clock::now()).map_err(went_back)?;
-                (state, replica)
+    async fn turn(
+        &self,
+        node: &Node,
+        following: &mut Option<(State, Replica)>,
+        attempts: &mut u32,
+    ) -> Result<(), Trouble> {
+        let ((state, replica), revision) = match following {
+            Some(following) => {
+                let (seen, revision) = self.find_head().await?;
+                following.1.saw(seen, clock::now()).map_err(went_back)?;
+                (following, revision)
             }
             None => {
+                // The snapshot first: a head that is read after it has all that the snapshot has.
                 let state = self.load().await?;
+                let (seen, revision) = self.find_head().await?;
                 let replica = Replica::follow(self.replica_config(), state.position(), seen, clock::now());
-                let (state, replica) = following.insert((state, replica.map_err(went_back)?));
-                (state, replica)
+                (following.insert((state, replica.map_err(went_back)?)), revision)
             }
         };
         self.catch_up(state, replica).await?;
         let mut watch = self.etcd.watch(&self.keys.head(), revision + 1).await?;
+        *attempts = 0;
         self.tell(node, replica, None);
         loop {
             let left = replica.takes_over_at().saturating_sub(clock::now());
@@ -115,6 +120,14 @@ impl Fleet {
                 }
             }
         }
+    }
+
+    /// The head, and the revision of the store.
+    async fn find_head(&self) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
+        let (seen, revision) = self.etcd.get(&self.keys.head()).await?;
+        let seen = keys::head(seen).map_err(|error| Error::Fleet(format!("the head of the log: {error}")))?;
+        self.see(seen.as_ref().map_or(0, |(head, _)| head.position))?;
+        Ok((seen, revision))
     }
 
     fn on_change(
@@ -147,7 +160,15 @@ impl Fleet {
         let Some(operation) = replica.take_over(clock::now(), u64::from_le_bytes(random())) else {
             return Ok(false);
         };
-        let reply = self.execute(&operation, async |_| tokio::time::sleep(PAUSE).await).await?;
+        let stuck = async |_: &lockkeeper_etcd::Error| {
+            tokio::time::sleep(PAUSE).await;
+            let seen = self.read_head().await?;
+            // Another one may have taken over, where etcd has room.
+            let found = seen.as_ref().map_or(0, |(_, revision)| *revision);
+            let waits = matches!(operation, Operation::Write { guard, .. } if guard == found);
+            (!waits).then_some(Reply::Seen(seen))
+        };
+        let reply = self.execute(&operation, stuck).await?;
         let verdict = replica.answered(reply, clock::now()).map_err(went_back)?;
         Ok(verdict == Verdict::Done)
     }

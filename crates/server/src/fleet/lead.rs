@@ -2,12 +2,15 @@
 
 use super::{
     Fleet, PAUSE, RING,
-    keys::{self, Keys},
+    keys::Keys,
     snapshot::{self, Snapshot},
     went_back,
 };
 use crate::{Error, clock, daemon::Daemon};
-use lockkeeper_service::replica::{Operation, Replica, Verdict};
+use lockkeeper_service::{
+    State,
+    replica::{Operation, Replica, Reply, Verdict},
+};
 use std::{cell::RefCell, rc::Rc, time::Duration};
 use tokio::{sync::Notify, time::Instant};
 
@@ -34,9 +37,7 @@ struct Lead<'a> {
     fleet: &'a Fleet,
     daemon: &'a Rc<RefCell<Daemon>>,
     replica: Replica,
-    snapshot: Option<Snapshot>,
-    /// Told when a chunk of it is written.
-    written: Rc<Notify>,
+    snapshots: Snapshots,
     /// Bytes of entries since the snapshot before, and how many are enough for another.
     bytes: u64,
     enough: u64,
@@ -45,15 +46,49 @@ struct Lead<'a> {
     compacted: i64,
 }
 
+/// The snapshot that a leader takes, if it takes one.
+pub(super) struct Snapshots {
+    taken: Option<Snapshot>,
+    /// Told when a chunk of it is written.
+    written: Rc<Notify>,
+}
+
+impl Snapshots {
+    /// Begins one before the first round if much of the ring is used. The leader before may have left a full one, to which
+    /// nothing can be appended; and what a round has recorded can be in no snapshot before that round is committed.
+    pub(super) fn begin(fleet: &Fleet, state: &mut State, replica: &Replica) -> Self {
+        let mut snapshots = Self { taken: None, written: Rc::default() };
+        if is_long(replica) {
+            snapshots.take(fleet, state, replica);
+        }
+        snapshots
+    }
+
+    fn take(&mut self, fleet: &Fleet, state: &mut State, replica: &Replica) {
+        let owner = replica.head().map_or(0, |head| head.owner);
+        let id = format!("{:016x}-{owner:016x}", state.position());
+        self.taken = Some(Snapshot::begin(state, id, &fleet.etcd, Rc::clone(&self.written)));
+    }
+}
+
+/// Whether much of the ring is used.
+fn is_long(replica: &Replica) -> bool {
+    replica.position() >= replica.head().map_or(0, |head| head.snapshot) + RING / 2
+}
+
 impl Fleet {
     /// Commits rounds until another daemon leads, or this one is to stop.
-    pub(super) async fn lead(&self, daemon: &Rc<RefCell<Daemon>>, replica: Replica) -> Result<End, Error> {
+    pub(super) async fn lead(
+        &self,
+        daemon: &Rc<RefCell<Daemon>>,
+        replica: Replica,
+        snapshots: Snapshots,
+    ) -> Result<End, Error> {
         let mut lead = Lead {
             fleet: self,
             daemon,
             replica,
-            snapshot: None,
-            written: Rc::default(),
+            snapshots,
             bytes: 0,
             enough: SNAPSHOT_AT,
             beat: Instant::now(),
@@ -66,8 +101,7 @@ impl Fleet {
 impl Lead<'_> {
     async fn run(&mut self) -> Result<End, Error> {
         let signals = self.daemon.borrow().signals();
-        let pulse = self.fleet.store.takeover / 4;
-        let written = Rc::clone(&self.written);
+        let written = Rc::clone(&self.snapshots.written);
         let mut stop_by = None;
         loop {
             tokio::select! {
@@ -82,7 +116,7 @@ impl Lead<'_> {
                     tokio::task::yield_now().await;
                 }
                 () = written.notified() => {}
-                () = tokio::time::sleep_until(self.beat + pulse) => {
+                () = tokio::time::sleep_until(self.next_beat()) => {
                     let beat = self.replica.beat();
                     if let Some(end) = self.execute(beat).await? {
                         return Ok(end);
@@ -101,15 +135,25 @@ impl Lead<'_> {
         }
     }
 
+    fn next_beat(&self) -> Instant {
+        self.beat + self.fleet.store.takeover / 4
+    }
+
     /// Commits what there is.
     async fn commit(&mut self) -> Result<Option<End>, Error> {
         loop {
             if let Some(end) = self.go_on_with_snapshot().await? {
                 return Ok(Some(end));
             }
-            // The ring is full: the snapshot goes first.
+            // The ring is full: the snapshot goes first. The leader stays one, and finds out whether etcd is full, too.
             if self.replica.needs_snapshot() {
-                self.written.notified().await;
+                let written = tokio::time::timeout_at(self.next_beat(), self.snapshots.written.notified());
+                if written.await.is_err() {
+                    let beat = self.replica.beat();
+                    if let Some(end) = self.execute(beat).await? {
+                        return Ok(Some(end));
+                    }
+                }
                 continue;
             }
             let Some(round) = self.daemon.borrow_mut().take_round() else { return Ok(None) };
@@ -135,7 +179,7 @@ impl Lead<'_> {
         let stuck = async |error: &lockkeeper_etcd::Error| self.keep_leases(error).await;
         let reply = self.fleet.execute(&operation, stuck).await?;
         self.daemon.borrow_mut().set_stuck(None);
-        if let lockkeeper_service::replica::Reply::Done(revision) = reply {
+        if let Reply::Done(revision) = reply {
             self.compact(revision);
         }
         self.beat = if operation == Operation::Read { self.beat } else { Instant::now() };
@@ -147,41 +191,38 @@ impl Lead<'_> {
     }
 
     /// etcd takes nothing: it is full, or refuses. As long as it can be read, clients are told why, and keep their leases.
-    async fn keep_leases(&self, error: &lockkeeper_etcd::Error) {
+    /// Returns what it shows if that is not this leadership: another daemon leads, or the hand-over was executed.
+    async fn keep_leases(&self, error: &lockkeeper_etcd::Error) -> Option<Reply> {
         let count = self.daemon.borrow_mut().set_stuck(Some(error.to_string()));
         tokio::time::sleep(PAUSE).await;
-        if let Ok((seen, _)) = self.fleet.etcd.get(&self.fleet.keys.head()).await
-            && let Ok(seen) = keys::head(seen)
-            && self.replica.is_own(seen.as_ref().map(|(head, _)| head))
-        {
-            self.daemon.borrow_mut().send_stateless(count);
+        let seen = self.fleet.read_head().await?;
+        if !self.replica.is_own(seen.as_ref().map(|(head, _)| head)) {
+            return Some(Reply::Seen(seen));
         }
+        self.daemon.borrow_mut().send_stateless(count);
+        None
     }
 
     /// Begins a snapshot if the log is long enough. The batch that was just taken is in it; it is pointed at after that
     /// is committed.
     fn begin_snapshot(&mut self) {
-        let snapshot = self.replica.head().map_or(0, |head| head.snapshot);
-        let long = self.replica.position() >= snapshot + RING / 2 || self.bytes >= self.enough;
-        if self.snapshot.is_some() || !long {
+        let long = is_long(&self.replica) || self.bytes >= self.enough;
+        if self.snapshots.taken.is_some() || !long {
             return;
         }
         self.bytes = 0;
-        let owner = self.replica.head().map_or(0, |head| head.owner);
         let mut daemon = self.daemon.borrow_mut();
-        let state = daemon.server().state_mut();
-        let id = format!("{:016x}-{owner:016x}", state.position());
-        self.snapshot = Some(Snapshot::begin(state, id, &self.fleet.etcd, Rc::clone(&self.written)));
+        self.snapshots.take(self.fleet, daemon.server().state_mut(), &self.replica);
     }
 
     async fn go_on_with_snapshot(&mut self) -> Result<Option<End>, Error> {
-        let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
+        let Some(snapshot) = &mut self.snapshots.taken else { return Ok(None) };
         let whole = snapshot.go_on(self.daemon.borrow_mut().server().state_mut(), &self.fleet.keys);
         if !whole || snapshot.pointer.position > self.replica.position() {
             return Ok(None);
         }
         let pointer = snapshot.pointer.clone();
-        self.snapshot = None;
+        self.snapshots.taken = None;
         tracing::debug!(position = pointer.position, bytes = pointer.bytes, "snapshot taken");
         self.enough = SNAPSHOT_AT.max(2 * pointer.bytes);
         let json = serde_json::to_vec(&pointer).map_err(|error| Error::Fleet(error.to_string()))?;
@@ -190,7 +231,7 @@ impl Lead<'_> {
         if end.is_none() {
             let (etcd, keys) = (self.fleet.etcd.clone(), Keys::new(&self.fleet.store.etcd.prefix));
             tokio::task::spawn_local(async move {
-                if let Err(error) = snapshot::delete_others(&etcd, &keys, &pointer.id).await {
+                if let Err(error) = snapshot::delete_earlier(&etcd, &keys, &pointer.id).await {
                     tracing::debug!(%error, "earlier snapshots stay");
                 }
             });

@@ -74,10 +74,10 @@ impl Drop for Snapshot {
     }
 }
 
-/// Deletes the chunks of every snapshot but this one, whoever wrote them.
-pub(super) async fn delete_others(etcd: &Etcd, keys: &Keys, id: &str) -> Result<(), lockkeeper_etcd::Error> {
-    let (first, end) = keys.all_chunks();
-    let (kept, after) = keys.chunks(id);
-    etcd.delete(first, kept).await?;
-    etcd.delete(after, end).await
+/// Deletes the chunks of snapshots before this one, whoever wrote them. Those of later positions are left alone: this may
+/// be executed late, when the newest snapshot is a later one, of another leader perhaps.
+pub(super) async fn delete_earlier(etcd: &Etcd, keys: &Keys, id: &str) -> Result<(), lockkeeper_etcd::Error> {
+    let (first, _) = keys.all_chunks();
+    let (kept, _) = keys.chunks(id);
+    etcd.delete(first, kept).await
 }
