@@ -499,7 +499,8 @@ impl Daemon {
             Life::Alive(fifo_reader) => {
                 let counted = Rc::clone(&self.readers);
                 let room = Rc::strong_count(&counted) <= self.max_readers;
-                let reader = room.then_some(Reader { fifo: fifo_reader, _counted: counted });
+                let fifo_reader = fifo_reader.filter(|_| room);
+                let reader = fifo_reader.map(|fifo| Reader { fifo, _counted: counted });
                 self.watch_later(session, fifo, reader);
             }
             Life::Unverifiable => {
