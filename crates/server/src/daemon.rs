@@ -13,6 +13,7 @@ use crate::{
     metrics,
     snapshot::{self, Progress, Snapshot},
     spin::Spin,
+    unfinished::{self, Unfinished},
     users::{self, Allow, Subject},
 };
 use lockkeeper_log::{Log, Mark, Priority};
@@ -76,6 +77,7 @@ pub(crate) struct Daemon {
     /// What other users of this machine may do.
     pub(crate) allow: Vec<Allow>,
     pub(crate) spin: Rc<Spin>,
+    unfinished: Unfinished,
     signals: Rc<Signals>,
     ttl: Ttl,
     sync: bool,
@@ -179,6 +181,7 @@ impl Daemon {
             tokens: HashMap::new(),
             allow: Vec::new(),
             spin: Rc::new(Spin::new()),
+            unfinished: Unfinished::default(),
             signals: Rc::default(),
             ttl,
             sync: config.sync,
@@ -353,6 +356,14 @@ impl Daemon {
         self.changed();
     }
 
+    /// A connection has so many bytes of a long message that is not whole. If all have too many, one is closed.
+    pub(crate) fn set_unfinished(&mut self, id: ConnectionId, bytes: usize) {
+        if let Some(longest) = self.unfinished.set(id, bytes) {
+            self.server.close(longest, code::LIMIT, unfinished::LIMIT_REACHED);
+            self.changed();
+        }
+    }
+
     /// The client closes its connection; its session goes on.
     pub(crate) fn hang_up(&mut self, id: ConnectionId) {
         self.server.hang_up(id);
@@ -369,6 +380,7 @@ impl Daemon {
         self.wakers.remove(&id);
         self.descriptors.remove(&id);
         self.tokens.remove(&id);
+        self.unfinished.set(id, 0);
         if self.failure.is_none() && self.make_room(RECORD) {
             self.server.disconnect(id);
             self.changed();

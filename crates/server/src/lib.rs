@@ -24,6 +24,7 @@ mod network;
 mod snapshot;
 mod socket;
 mod spin;
+mod unfinished;
 mod users;
 
 pub use auth::{Permit, new_keys, sign};
