@@ -323,3 +323,26 @@ fn who_is_refused_is_on_record() {
     let line = daemon.logged(" audit: ");
     assert!(line.contains("alice 127.0.0.1") && line.contains("no right to steal"), "{line}");
 }
+
+/// Each connection of a stranger was a line of the log.
+#[test]
+fn strangers_do_not_fill_the_log() {
+    let user = User::new();
+    let args = ["serve", "--listen", "127.0.0.1:0", "--log-format", "json"];
+    let mut daemon = Daemon::start(&mut user.command(&args));
+    let address = address_in(&daemon.logged("listening"));
+    let start = std::time::Instant::now();
+    for _ in 0..500 {
+        let stream = TcpStream::connect(&address).expect("it listens");
+        let refused = http(stream, "GET / HTTP/1.1\r\nOrigin: http://elsewhere\r\n\r\n");
+        assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    }
+    // Twenty lines for each second that has begun, and the number of the others.
+    let most = 21 * (start.elapsed().as_secs() + 2);
+    kill_process(daemon.pid(), Signal::TERM).expect("it runs");
+    let mut lines = 0;
+    while !daemon.logged("").contains("stopped") {
+        lines += 1;
+    }
+    assert!((20..=most).contains(&lines), "{lines} lines");
+}

@@ -214,6 +214,11 @@ impl Daemon {
         metrics::render(&self.server, buckets)
     }
 
+    /// Whether the log may have one more line about somebody who was refused.
+    pub(crate) fn may_log_refusal(&mut self) -> bool {
+        self.record.admits()
+    }
+
     /// Why it should not be relied on just now.
     pub(crate) fn not_ready_reason(&self) -> Option<String> {
         self.server.not_ready_reason(clock::now())
@@ -351,7 +356,10 @@ impl Daemon {
 
     /// Closes a connection for what it sent.
     pub(crate) fn reject(&mut self, id: ConnectionId, code: u32, why: &str) {
-        tracing::warn!(code, why, "closing a connection");
+        // Everybody who can connect can have this said.
+        if self.record.admits() {
+            tracing::warn!(code, why, "closing a connection");
+        }
         self.server.close(id, code, why);
         self.changed();
     }
@@ -437,7 +445,7 @@ impl Daemon {
         if self.sync || origin == Origin::Local || ttl <= mark.max_ttl_ms {
             return true;
         }
-        match log.set_mark(Mark { max_ttl_ms: ttl, ..mark }) {
+        match log.set_mark(Mark { max_ttl_ms: mark_of(self.ttl, ttl), ..mark }) {
             Ok(()) => true,
             Err(error) => {
                 self.fail(Error::File(self.state_dir.clone(), error));
@@ -830,6 +838,14 @@ fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(100).collect()
 }
 
+/// The lease that the mark has for one of `ttl`: the default, the longest, or the shortest doubled some times. A mark is synced,
+/// which takes the disk a while: clients that wish for ever longer leases must not have it set each time.
+fn mark_of(bounds: Ttl, ttl: u64) -> u64 {
+    let doubled = std::iter::successors(Some(bounds.min.max(1)), |step| step.checked_mul(2));
+    let steps = doubled.take_while(|step| *step < bounds.max).chain([bounds.default, bounds.max]);
+    steps.filter(|step| *step >= ttl).min().unwrap_or(ttl)
+}
+
 /// Half of the descriptors that this process may have.
 fn max_readers() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -855,7 +871,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Unread};
+    use super::{Error, Ttl, Unread, mark_of};
     use rustix::io::Errno;
     use std::{io, path::Path};
 
@@ -865,5 +881,19 @@ mod tests {
         let of = |error: io::Error| Unread::from(error).of(Path::new("/state"));
         assert!(matches!(of(Errno::MFILE.into()), Error::File(..)));
         assert!(matches!(of(io::ErrorKind::InvalidData.into()), Error::Damaged(..)));
+    }
+
+    #[test]
+    fn ever_longer_leases_set_few_marks() {
+        let bounds = Ttl { default: 10_000, min: 1_000, max: 600_000 };
+        assert_eq!(
+            [1_000, 1_001, 10_000, 300_000].map(|ttl| mark_of(bounds, ttl)),
+            [1_000, 2_000, 10_000, 512_000]
+        );
+        let marks: std::collections::BTreeSet<u64> =
+            (1_000..=600_000).map(|ttl| mark_of(bounds, ttl)).collect();
+        assert_eq!(marks.len(), 12);
+        assert!((1_000..=600_000).all(|ttl| (ttl..2 * ttl).contains(&mark_of(bounds, ttl))));
+        assert_eq!(mark_of(Ttl::fixed(7), 7), 7);
     }
 }

@@ -17,6 +17,7 @@ mod fifo;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+mod guests;
 mod http;
 mod listen;
 mod metrics;
