@@ -42,6 +42,10 @@ pub(crate) struct Settings {
     #[arg(long, env = "LOCKKEEPER_INSECURE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
+    /// Without --keys: let clients of the port have the buckets of this machine's processes, not those named network:…
+    #[arg(long, env = "LOCKKEEPER_SHARE_BUCKETS", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) share_buckets: bool,
     /// Let pages of this origin connect (https://example.com; * for all); browsers are refused otherwise
     #[arg(
         long,
@@ -119,9 +123,13 @@ impl Settings {
             return match tls.is_some()
                 || self.keys.is_some()
                 || self.insecure
+                || self.share_buckets
                 || !self.allow_origin.is_empty()
             {
-                true => Err("--tls-cert, --keys, --insecure and --allow-origin are for --listen".into()),
+                true => {
+                    Err("--tls-cert, --keys, --insecure, --share-buckets and --allow-origin are for --listen"
+                        .into())
+                }
                 false => Ok(None),
             };
         };
@@ -130,7 +138,8 @@ impl Settings {
         }
         let (keys, audience, insecure) = (self.keys.clone(), self.audience.clone(), self.insecure);
         let origins = self.allow_origin.clone();
-        Ok(Some(Listen { tls, keys, audience, insecure, origins, ..Listen::at(address) }))
+        let share_buckets = self.share_buckets;
+        Ok(Some(Listen { tls, keys, audience, insecure, share_buckets, origins, ..Listen::at(address) }))
     }
 }
 

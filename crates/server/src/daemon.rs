@@ -23,6 +23,7 @@ use lockkeeper_service::{
 };
 use lockkeeper_wire::v2::{Secret, ToServer, code};
 use std::{
+    borrow::Cow,
     cell::RefCell,
     collections::HashMap,
     io,
@@ -54,6 +55,9 @@ const RESERVE: u64 = 4 << 20;
 
 const SEGMENT: u64 = 64 << 20;
 
+/// Stands before the buckets of clients on the network without keys.
+const NETWORK: &str = "network:";
+
 pub(crate) struct Daemon {
     server: Server,
     log: Option<Log>,
@@ -72,6 +76,8 @@ pub(crate) struct Daemon {
     descriptors: HashMap<ConnectionId, OwnedFd>,
     /// Who may do what on the network. Without keys, everybody may do everything.
     pub(crate) keys: Option<Keys>,
+    /// Whether, without keys, clients on the network have the buckets of the Unix socket.
+    pub(crate) share_buckets: bool,
     /// The tokens of connections on the network.
     tokens: HashMap<ConnectionId, Box<str>>,
     /// What other users of this machine may do.
@@ -178,6 +184,7 @@ impl Daemon {
             wakers: HashMap::new(),
             descriptors: HashMap::new(),
             keys: None,
+            share_buckets: false,
             tokens: HashMap::new(),
             allow: Vec::new(),
             spin: Rc::new(Spin::new()),
@@ -291,7 +298,8 @@ impl Daemon {
         if !self.make_room(RECORD + bucket.len()) || !self.raise_mark(origin, ttl) {
             return;
         }
-        let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
+        let bucket = self.bucket_of(origin, bucket);
+        let hello = Hello { version, features, hello, bucket: &bucket, resume, ack, ttl, owner };
         let access = Access { rights, subject };
         let now = self.tick();
         if !self.settle(now) {
@@ -306,6 +314,18 @@ impl Daemon {
             self.unwatch(session);
         }
         self.changed();
+    }
+
+    /// The bucket that is meant. Without keys, everybody who reaches the port may do everything: not to the locks of this
+    /// machine's processes, unless that is wished for.
+    fn bucket_of<'a>(&self, origin: Origin, bucket: &'a str) -> Cow<'a, str> {
+        match origin {
+            // An empty name stays one, and is refused.
+            Origin::Network if self.keys.is_none() && !self.share_buckets && !bucket.is_empty() => {
+                format!("{NETWORK}{bucket}").into()
+            }
+            _ => bucket.into(),
+        }
     }
 
     pub(crate) fn message(&mut self, id: ConnectionId, message: ToServer<'_>, length: usize) {

@@ -99,6 +99,8 @@ pub struct Listen {
     pub audience: Option<String>,
     /// Whether strangers may be let in, and tokens read on their way, beyond this machine.
     pub insecure: bool,
+    /// Whether clients without keys have the buckets of the Unix socket, and not buckets of their own.
+    pub share_buckets: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
     /// Whether `/healthz` and `/metrics` have another port.
@@ -110,9 +112,20 @@ pub struct Listen {
 impl Listen {
     /// A port for everybody who reaches it; of this machine only, unless more is said.
     pub fn at(address: SocketAddr) -> Self {
-        let (given, tls, keys, audience, insecure) = (None, None, None, None, false);
+        let (given, tls, keys, audience, insecure, share_buckets) = (None, None, None, None, false, false);
         let (origins, metrics_elsewhere, reload) = (Vec::new(), false, Arc::default());
-        Self { address, given, tls, keys, audience, insecure, origins, metrics_elsewhere, reload }
+        Self {
+            address,
+            given,
+            tls,
+            keys,
+            audience,
+            insecure,
+            share_buckets,
+            origins,
+            metrics_elsewhere,
+            reload,
+        }
     }
 
     /// Whether its files can be used, and all that can reach it may.
@@ -228,6 +241,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         None => None,
     };
     daemon.keys = keys;
+    daemon.share_buckets = config.listen.as_ref().is_some_and(|listen| listen.share_buckets);
     daemon.allow = config.allow.clone();
     let daemon = Rc::new(RefCell::new(daemon));
     let listener = place.bind(&config)?;
