@@ -7,6 +7,7 @@ mod daemon;
 mod lock;
 mod log_file;
 mod man;
+mod memory;
 mod query;
 mod release;
 mod run;

@@ -80,7 +80,7 @@ pub(crate) struct Settings {
     /// The most memory that requests of a bucket take [default: 1GiB]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_BUCKET", hide_env = true)]
     pub(crate) max_bytes_per_bucket: Option<Size>,
-    /// The most memory that requests of all clients take [default: 2GiB]
+    /// The most memory that requests of all clients take [default: 2GiB, or half of what the daemon may have]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
     pub(crate) max_bytes: Option<Size>,
     /// How to write the log [default: text]

@@ -170,6 +170,29 @@ fn one_user_cannot_take_all_connections() {
     eve.wait().expect("it ends");
 }
 
+#[test]
+fn out_of_threads_a_client_says_so_and_harms_nobody() {
+    let Some(machine) = Machine::start() else { return };
+    let mut holder =
+        machine.command(ANN, "default", &["run", "a", "--", "sleep", "1000"]).spawn().expect("it starts");
+    wait_until(|| text(&machine.run(0, "default", &["query", "a"]).stdout).contains("\"token\""));
+    // Ann has some threads already: she gets none.
+    let id = ANN.to_string();
+    let mut limited = Command::new("setpriv");
+    limited.args(["--reuid", &id, "--regid", &id, "--clear-groups", "prlimit", "--nproc=1"]);
+    limited.arg(machine.folder.join("lockkeeper")).args(["run", "b", "--", "true"]);
+    limited.env_clear().env("PATH", "/usr/bin:/bin");
+    limited.env("LOCKKEEPER_URL", format!("unix:{}", machine.socket().display()));
+    let refused = limited.output().expect("it starts");
+    assert_eq!(refused.status.code(), Some(69), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("Resource temporarily unavailable"), "{}", text(&refused.stderr));
+    let done = machine.run(BOB, "default", &["run", "-n", "a", "--", "true"]);
+    assert_eq!(done.status.code(), Some(75), "{}", text(&done.stderr));
+    assert!(machine.run(BOB, "default", &["run", "-n", "b", "--", "true"]).status.success());
+    kill_process(Pid::from_child(&holder), Signal::TERM).expect("it runs");
+    assert_eq!(holder.wait().expect("it ends").code(), Some(143));
+}
+
 /// In a mount namespace of its own, with an empty `/run`.
 #[test]
 fn the_flag_and_the_url_reach_the_daemon_in_run() {

@@ -13,7 +13,7 @@ use crate::{
     metrics,
     snapshot::{self, Progress, Snapshot},
     spin::Spin,
-    unfinished::{self, Unfinished},
+    unfinished::Unfinished,
     users::{self, Allow, Subject},
 };
 use lockkeeper_log::{Log, Mark, Priority};
@@ -188,7 +188,7 @@ impl Daemon {
             tokens: HashMap::new(),
             allow: Vec::new(),
             spin: Rc::new(Spin::new()),
-            unfinished: Unfinished::default(),
+            unfinished: Unfinished::new(config.bytes.all),
             signals: Rc::default(),
             ttl,
             sync: config.sync,
@@ -387,7 +387,7 @@ impl Daemon {
     /// A connection has so many bytes of a long message that is not whole. If all have too many, one is closed.
     pub(crate) fn set_unfinished(&mut self, id: ConnectionId, bytes: usize) {
         if let Some(longest) = self.unfinished.set(id, bytes) {
-            self.server.close(longest, code::LIMIT, unfinished::LIMIT_REACHED);
+            self.server.close(longest, code::LIMIT, &self.unfinished.why());
             self.changed();
         }
     }

@@ -9,14 +9,12 @@ use std::{
     collections::{BTreeSet, HashMap},
 };
 
-/// Bytes of all connections.
-const LIMIT: usize = 128 << 20;
+/// Bytes of all connections: an eighth of what clients may take in all, within these bounds.
+const LEAST: usize = 8 << 20;
+const MOST: usize = 128 << 20;
 
-/// What the client is told whose message had to go.
-pub(crate) const LIMIT_REACHED: &str = "limit reached: 134217728 bytes of messages that are not whole";
-
-#[derive(Default)]
 pub(crate) struct Unfinished {
+    limit: usize,
     sizes: HashMap<ConnectionId, usize>,
     /// The same by size. Of equals the oldest is the last.
     order: BTreeSet<(usize, Reverse<ConnectionId>)>,
@@ -24,6 +22,17 @@ pub(crate) struct Unfinished {
 }
 
 impl Unfinished {
+    /// Of clients that may take so many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let limit = (bytes / 8).clamp(LEAST, MOST);
+        Self { limit, sizes: HashMap::new(), order: BTreeSet::new(), total: 0 }
+    }
+
+    /// What the client is told whose message had to go.
+    pub(crate) fn why(&self) -> String {
+        format!("limit reached: {} bytes of messages that are not whole", self.limit)
+    }
+
     /// A connection has so many bytes now. Returns the one that has to be closed, if there is too much: that with the most,
     /// which is forgotten here.
     pub(crate) fn set(&mut self, id: ConnectionId, bytes: usize) -> Option<ConnectionId> {
@@ -34,7 +43,7 @@ impl Unfinished {
         self.sizes.insert(id, bytes);
         self.order.insert((bytes, Reverse(id)));
         self.total += bytes;
-        if self.total <= LIMIT {
+        if self.total <= self.limit {
             return None;
         }
         let &(_, Reverse(longest)) = self.order.last()?;
@@ -52,13 +61,14 @@ impl Unfinished {
 
 #[cfg(test)]
 mod tests {
-    use super::{LIMIT, LIMIT_REACHED, Unfinished};
+    use super::{LEAST, MOST, Unfinished};
 
     #[test]
     fn the_longest_and_of_those_the_oldest_has_to_go() {
-        assert!(LIMIT_REACHED.contains(&LIMIT.to_string()));
-        let mut unfinished = Unfinished::default();
-        let part = LIMIT / 4;
+        let mut unfinished = Unfinished::new(16 * LEAST);
+        assert!(unfinished.why().contains(&(2 * LEAST).to_string()));
+        assert_eq!((Unfinished::new(0).limit, Unfinished::new(usize::MAX).limit), (LEAST, MOST));
+        let part = 2 * LEAST / 4;
         assert_eq!(unfinished.set(1, part), None);
         assert_eq!(unfinished.set(2, part), None);
         assert_eq!(unfinished.set(3, part), None);
