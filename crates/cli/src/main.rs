@@ -8,6 +8,7 @@ mod fleet;
 mod lock;
 mod log_file;
 mod man;
+mod memory;
 mod query;
 mod release;
 mod run;

@@ -6,7 +6,7 @@ use crate::{
     daemon::log_file,
     exit,
     log_file::LogFile,
-    session,
+    memory, session,
     settings::{Address, LogFormat, Settings, Size, Span},
 };
 use listenfd::ListenFd;
@@ -220,7 +220,13 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         clients: *settings.max_clients.get_or_insert(1_000_000),
         ..Limits::default()
     };
-    let default = Bytes::default();
+    let mut default = Bytes::default();
+    if let Some(memory) = memory::available(background) {
+        // The other half is for messages on their way, for what is more than was estimated, and, when it starts, for two
+        // segments of the log.
+        let part = (memory / 2).min(memory.saturating_sub(160 << 20)) >> 20 << 20;
+        default.all = default.all.min(usize::try_from(part).unwrap_or(usize::MAX)).max(1 << 20);
+    }
     let bytes = Bytes {
         session: settings.max_bytes_per_client.get_or_insert(Size(default.session)).0,
         bucket: settings.max_bytes_per_bucket.get_or_insert(Size(default.bucket)).0,

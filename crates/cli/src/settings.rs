@@ -42,6 +42,10 @@ pub(crate) struct Settings {
     #[arg(long, env = "LOCKKEEPER_INSECURE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
+    /// Without --keys: let clients of the port have the buckets of this machine's processes, not those named network:…
+    #[arg(long, env = "LOCKKEEPER_SHARE_BUCKETS", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) share_buckets: bool,
     /// Let pages of this origin connect (https://example.com; * for all); browsers are refused otherwise
     #[arg(
         long,
@@ -108,7 +112,7 @@ pub(crate) struct Settings {
     /// The most memory that requests of a bucket take [default: 1GiB]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_BUCKET", hide_env = true)]
     pub(crate) max_bytes_per_bucket: Option<Size>,
-    /// The most memory that requests of all clients take [default: 2GiB]
+    /// The most memory that requests of all clients take [default: 2GiB, or half of what the daemon may have]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
     pub(crate) max_bytes: Option<Size>,
     /// How to write the log [default: text]
@@ -216,9 +220,13 @@ impl Settings {
             return match tls.is_some()
                 || self.keys.is_some()
                 || self.insecure
+                || self.share_buckets
                 || !self.allow_origin.is_empty()
             {
-                true => Err("--tls-cert, --keys, --insecure and --allow-origin are for --listen".into()),
+                true => {
+                    Err("--tls-cert, --keys, --insecure, --share-buckets and --allow-origin are for --listen"
+                        .into())
+                }
                 false => Ok(None),
             };
         };
@@ -227,7 +235,8 @@ impl Settings {
         }
         let (keys, audience, insecure) = (self.keys.clone(), self.audience.clone(), self.insecure);
         let origins = self.allow_origin.clone();
-        Ok(Some(Listen { tls, keys, audience, insecure, origins, ..Listen::at(address) }))
+        let share_buckets = self.share_buckets;
+        Ok(Some(Listen { tls, keys, audience, insecure, share_buckets, origins, ..Listen::at(address) }))
     }
 }
 

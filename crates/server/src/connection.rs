@@ -21,7 +21,10 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::{Sleep, sleep},
+};
 
 /// Bytes that are read in one go.
 const READ: usize = 16 << 10;
@@ -66,6 +69,10 @@ struct Connection<S> {
     greeted: bool,
     /// The server's work at which it is the others' turn.
     turn_ends: u64,
+    /// When it ends whether or not its client has read the last message. Set while it is being closed.
+    closes: Option<Pin<Box<Sleep>>>,
+    /// Bytes that it has of a long message, as the daemon knows it.
+    unfinished: usize,
 }
 
 /// Serves a connection of which `input` has been read already.
@@ -83,9 +90,22 @@ pub(crate) async fn run<S: Transport>(
     };
     let id = daemon.borrow_mut().connect(origin, framing);
     let more = !input.is_empty();
-    let (greeted, turn_ends) = (false, 0);
-    let mut connection =
-        Connection { stream, id, origin, sender, daemon, handshake, input, more, frames, greeted, turn_ends };
+    let (greeted, turn_ends, closes, unfinished) = (false, 0, None, 0);
+    let mut connection = Connection {
+        stream,
+        id,
+        origin,
+        sender,
+        daemon,
+        handshake,
+        input,
+        more,
+        frames,
+        greeted,
+        turn_ends,
+        closes,
+        unfinished,
+    };
     let closed = poll_fn(|context| connection.poll(context)).await;
     connection.daemon.borrow_mut().disconnect(id);
     if closed.is_ok() {
@@ -115,6 +135,9 @@ impl<S: Transport> Connection<S> {
                 let server = daemon.server();
                 (server.is_closing(self.id), crowded, server.work() >= self.turn_ends)
             };
+            if closing && self.poll_close_timeout(context).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
             if ended {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
@@ -144,6 +167,16 @@ impl<S: Transport> Connection<S> {
                 }
             }
         }
+    }
+
+    /// A connection that is being closed needs no input, and does not stay for a client that does not read.
+    fn poll_close_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.closes.is_none() {
+            self.input = Vec::new();
+            self.daemon.borrow_mut().set_unfinished(self.id, 0);
+        }
+        let timeout = self.closes.get_or_insert_with(|| Box::pin(sleep(CLOSE_TIMEOUT)));
+        timeout.as_mut().poll(context)
     }
 
     /// Reads once and handles what is whole. False at the end of the stream.
@@ -201,9 +234,16 @@ impl<S: Transport> Connection<S> {
             }
         }
         input.drain(..done);
-        if input.is_empty() {
-            // Not while a long message comes in pieces: it would be moved with each.
+        // Not while a long message comes in pieces: it would be moved with each.
+        if input.is_empty() || input.capacity() > 2 * (input.len() + READ) {
             input.shrink_to(KEPT);
+        }
+        // What is read in one go is not counted: it is little, and everybody has some.
+        let kept = input.len() + frames.as_ref().map_or(0, Frames::kept);
+        let unfinished = kept.saturating_sub(READ);
+        if unfinished != self.unfinished {
+            self.unfinished = unfinished;
+            self.daemon.borrow_mut().set_unfinished(self.id, unfinished);
         }
         (self.input, self.frames) = (input, frames);
     }

@@ -13,6 +13,7 @@ use crate::{
     metrics,
     snapshot::{self, Progress, Snapshot},
     spin::Spin,
+    unfinished::Unfinished,
     users::Subject,
 };
 use lockkeeper_log::{Log, Mark, Priority};
@@ -87,6 +88,7 @@ pub(crate) struct Daemon {
     /// The tokens of connections on the network.
     tokens: HashMap<ConnectionId, Box<str>>,
     pub(crate) spin: Rc<Spin>,
+    unfinished: Unfinished,
     signals: Rc<Signals>,
     ttl: Ttl,
     sync: bool,
@@ -168,6 +170,7 @@ impl Daemon {
             gate,
             tokens: HashMap::new(),
             spin: Rc::new(Spin::new()),
+            unfinished: Unfinished::new(config.bytes.all),
             signals: Rc::default(),
             ttl: ttl_of(config),
             sync: config.sync,
@@ -290,7 +293,11 @@ impl Daemon {
         if !self.make_room(RECORD + bucket.len()) || !self.raise_mark(origin, ttl) {
             return;
         }
-        let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
+        let bucket = match sender {
+            Sender::Client(_) => self.gate.bucket_of(origin, bucket),
+            Sender::Relayed(_) => bucket.into(),
+        };
+        let hello = Hello { version, features, hello, bucket: &bucket, resume, ack, ttl, owner };
         let now = self.tick();
         if !self.settle(now) {
             return;
@@ -353,9 +360,20 @@ impl Daemon {
 
     /// Closes a connection for what it sent.
     pub(crate) fn reject(&mut self, id: ConnectionId, code: u32, why: &str) {
-        tracing::warn!(code, why, "closing a connection");
+        // Everybody who can connect can have this said.
+        if self.record.admits() {
+            tracing::warn!(code, why, "closing a connection");
+        }
         self.server.close(id, code, why);
         self.changed();
+    }
+
+    /// A connection has so many bytes of a long message that is not whole. If all have too many, one is closed.
+    pub(crate) fn set_unfinished(&mut self, id: ConnectionId, bytes: usize) {
+        if let Some(longest) = self.unfinished.set(id, bytes) {
+            self.server.close(longest, code::LIMIT, &self.unfinished.why());
+            self.changed();
+        }
     }
 
     /// The client closes its connection; its session goes on.
@@ -374,6 +392,7 @@ impl Daemon {
         self.wakers.remove(&id);
         self.descriptors.remove(&id);
         self.tokens.remove(&id);
+        self.unfinished.set(id, 0);
         if self.make_room(RECORD) {
             self.server.disconnect(id);
             self.changed();
@@ -433,7 +452,7 @@ impl Daemon {
         if self.sync || origin == Origin::Local || ttl <= mark.max_ttl_ms {
             return true;
         }
-        match log.set_mark(Mark { max_ttl_ms: ttl, ..mark }) {
+        match log.set_mark(Mark { max_ttl_ms: mark_of(self.ttl, ttl), ..mark }) {
             Ok(()) => true,
             Err(error) => {
                 self.fail(Error::File(self.state_dir.clone(), error));
@@ -507,7 +526,8 @@ impl Daemon {
             Life::Alive(fifo_reader) => {
                 let counted = Rc::clone(&self.readers);
                 let room = Rc::strong_count(&counted) <= self.max_readers;
-                let reader = room.then_some(Reader { fifo: fifo_reader, _counted: counted });
+                let fifo_reader = fifo_reader.filter(|_| room);
+                let reader = fifo_reader.map(|fifo| Reader { fifo, _counted: counted });
                 self.watch_later(session, fifo, reader);
             }
             Life::Unverifiable => {
@@ -905,6 +925,14 @@ fn server_config(config: &Config) -> ServerConfig {
     }
 }
 
+/// The lease that the mark has for one of `ttl`: the default, the longest, or the shortest doubled some times. A mark is synced,
+/// which takes the disk a while: clients that wish for ever longer leases must not have it set each time.
+fn mark_of(bounds: Ttl, ttl: u64) -> u64 {
+    let doubled = std::iter::successors(Some(bounds.min.max(1)), |step| step.checked_mul(2));
+    let steps = doubled.take_while(|step| *step < bounds.max).chain([bounds.default, bounds.max]);
+    steps.filter(|step| *step >= ttl).min().unwrap_or(ttl)
+}
+
 /// Half of the descriptors that this process may have.
 fn max_readers() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
@@ -930,7 +958,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Unread};
+    use super::{Error, Ttl, Unread, mark_of};
     use rustix::io::Errno;
     use std::{io, path::Path};
 
@@ -940,5 +968,19 @@ mod tests {
         let of = |error: io::Error| Unread::from(error).of(Path::new("/state"));
         assert!(matches!(of(Errno::MFILE.into()), Error::File(..)));
         assert!(matches!(of(io::ErrorKind::InvalidData.into()), Error::Damaged(..)));
+    }
+
+    #[test]
+    fn ever_longer_leases_set_few_marks() {
+        let bounds = Ttl { default: 10_000, min: 1_000, max: 600_000 };
+        assert_eq!(
+            [1_000, 1_001, 10_000, 300_000].map(|ttl| mark_of(bounds, ttl)),
+            [1_000, 2_000, 10_000, 512_000]
+        );
+        let marks: std::collections::BTreeSet<u64> =
+            (1_000..=600_000).map(|ttl| mark_of(bounds, ttl)).collect();
+        assert_eq!(marks.len(), 12);
+        assert!((1_000..=600_000).all(|ttl| (ttl..2 * ttl).contains(&mark_of(bounds, ttl))));
+        assert_eq!(mark_of(Ttl::fixed(7), 7), 7);
     }
 }

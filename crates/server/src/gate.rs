@@ -6,8 +6,11 @@ use crate::{
     users::{self, Allow, Subject},
 };
 use lockkeeper_service::{Access, Origin, Rights};
-use std::cell::RefCell;
+use std::{borrow::Cow, cell::RefCell};
 use tokio::sync::Notify;
+
+/// Stands before the buckets of clients on the network without keys.
+const NETWORK: &str = "network:";
 
 pub(crate) struct Gate {
     /// Who may do what on the network. Without keys, everybody may do everything.
@@ -15,16 +18,19 @@ pub(crate) struct Gate {
     /// What other users of this machine may do.
     allow: Vec<Allow>,
     refusals: RefCell<Record>,
+    /// Whether, without keys, clients on the network have the buckets of the Unix socket.
+    share_buckets: bool,
     /// Told when there are other keys.
     pub(crate) reloaded: Notify,
 }
 
 impl Gate {
-    pub(crate) fn new(allow: Vec<Allow>) -> Self {
+    pub(crate) fn new(allow: Vec<Allow>, share_buckets: bool) -> Self {
         Self {
             keys: RefCell::new(None),
             allow,
             refusals: RefCell::new(Record::new()),
+            share_buckets,
             reloaded: Notify::new(),
         }
     }
@@ -70,6 +76,23 @@ impl Gate {
                 Err(why)
             }
         }
+    }
+
+    /// The bucket that is meant. Without keys, everybody who reaches the port may do everything: not to the locks of this
+    /// machine's processes, unless that is wished for.
+    pub(crate) fn bucket_of<'a>(&self, origin: Origin, bucket: &'a str) -> Cow<'a, str> {
+        match origin {
+            // An empty name stays one, and is refused.
+            Origin::Network if !self.has_keys() && !self.share_buckets && !bucket.is_empty() => {
+                format!("{NETWORK}{bucket}").into()
+            }
+            _ => bucket.into(),
+        }
+    }
+
+    /// Whether the log may have one more line about somebody who was refused.
+    pub(crate) fn may_log_refusal(&self) -> bool {
+        self.refusals.borrow_mut().admits()
     }
 
     /// What a token that was good once allows now: nothing if its key is gone. Without keys, all stays as it was.

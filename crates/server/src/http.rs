@@ -116,7 +116,16 @@ fn answer(
             }
             Err(why) => plain(FORBIDDEN, &format!("{why}\n")),
         },
-        (_, Some(origins)) => upgrade(request, origins),
+        (_, Some(origins)) => {
+            let answer = upgrade(request, origins);
+            // Everybody who can connect can have this said.
+            if answer.starts_with("HTTP/1.1 403") && node.gate.may_log_refusal() {
+                let origin: String =
+                    header(request, "origin").unwrap_or_default().chars().take(100).collect();
+                tracing::warn!(?origin, "refused: not an allowed origin");
+            }
+            answer
+        }
     }
 }
 
@@ -139,7 +148,6 @@ pub(crate) fn upgrade(request: &Request<'_, '_>, origins: &[String]) -> String {
         all(request, "origin").map(|origin| String::from_utf8_lossy(origin)).find(|origin| !allowed(origin));
     if let Some(origin) = origin {
         let why = format!("the origin {origin} is not allowed: --allow-origin says which are\n");
-        tracing::warn!(%origin, "refused: not an allowed origin");
         return plain(FORBIDDEN, &why);
     }
     let version = header(request, "sec-websocket-version");

@@ -19,6 +19,7 @@ mod fleet;
 #[doc(hidden)]
 pub mod fuzzing;
 mod gate;
+mod guests;
 mod http;
 mod listen;
 mod metrics;
@@ -28,6 +29,7 @@ mod relay;
 mod snapshot;
 mod socket;
 mod spin;
+mod unfinished;
 mod users;
 
 pub use auth::{Permit, new_keys, sign};
@@ -124,6 +126,8 @@ pub struct Listen {
     pub audience: Option<String>,
     /// Whether strangers may be let in, and tokens read on their way, beyond this machine.
     pub insecure: bool,
+    /// Whether clients without keys have the buckets of the Unix socket, and not buckets of their own.
+    pub share_buckets: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
     /// Whether `/healthz` and `/metrics` have another port.
@@ -135,9 +139,20 @@ pub struct Listen {
 impl Listen {
     /// A port for everybody who reaches it; of this machine only, unless more is said.
     pub fn at(address: SocketAddr) -> Self {
-        let (given, tls, keys, audience, insecure) = (None, None, None, None, false);
+        let (given, tls, keys, audience, insecure, share_buckets) = (None, None, None, None, false, false);
         let (origins, metrics_elsewhere, reload) = (Vec::new(), false, Arc::default());
-        Self { address, given, tls, keys, audience, insecure, origins, metrics_elsewhere, reload }
+        Self {
+            address,
+            given,
+            tls,
+            keys,
+            audience,
+            insecure,
+            share_buckets,
+            origins,
+            metrics_elsewhere,
+            reload,
+        }
     }
 
     /// Whether its files can be used, and all that can reach it may.
@@ -240,7 +255,10 @@ impl std::error::Error for Error {}
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     // Both locks, before anything of an earlier daemon is removed.
     let place = listen::lock(&config)?;
-    let gate = Rc::new(Gate::new(config.allow.clone()));
+    // The clients of a fleet meet, whichever way they come.
+    let share_buckets =
+        config.store.is_some() || config.listen.as_ref().is_some_and(|listen| listen.share_buckets);
+    let gate = Rc::new(Gate::new(config.allow.clone(), share_buckets));
     let (node, fleet) = match &config.store {
         None => {
             let daemon = Daemon::start(&config, Rc::clone(&gate)).map_err(|error| match error {

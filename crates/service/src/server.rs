@@ -680,6 +680,20 @@ impl Server {
             self.refuse(session, rid, code::STORAGE, &why)?;
             return Ok(false);
         }
+        // Its outcome is kept until it is acknowledged. Only the session's own limits count: in a bucket that is full,
+        // this is how an operator makes room.
+        if let Some(view) = self.state.session(session) {
+            let (most, bytes) = (self.config.limits.requests_per_client, self.config.bytes.session);
+            let why = if view.requests + view.notices >= most as usize {
+                RequestError::from(lockkeeper_core::Limit::RequestsPerClient(most)).to_string()
+            } else if view.bytes > bytes {
+                format!("limit reached: at most {bytes} bytes of a client (max-bytes-per-client)")
+            } else {
+                return Ok(true);
+            };
+            self.refuse(session, rid, code::LIMIT, &why)?;
+            return Ok(false);
+        }
         Ok(true)
     }
 

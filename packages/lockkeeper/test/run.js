@@ -140,7 +140,7 @@ function generateTranscripts() {
 async function startDaemon() {
   const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-test-'));
   const socket = join(dir, 'daemon.sock');
-  const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state'), '--listen', '127.0.0.1:0'];
+  const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state'), '--listen', '127.0.0.1:0', '--share-buckets'];
   const child = spawn(join(here, '../npm/linux-x64-gnu/lockkeeper'), args, {
     env: { ...process.env, NO_COLOR: '1' },
     stdio: ['ignore', 'ignore', 'pipe'],

@@ -48,7 +48,9 @@ impl Daemon {
         let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = port.local_addr().expect("it has an address");
         Self::start_with(|config| {
-            config.listen = Some(Listen { given: Some(Arc::new(port)), ..Listen::at(address) });
+            // Tests have clients of both kinds, and compare what they see.
+            let (given, share_buckets) = (Some(Arc::new(port)), true);
+            config.listen = Some(Listen { given, share_buckets, ..Listen::at(address) });
             change(config);
         })
     }

@@ -232,7 +232,9 @@ fn process() {
     let listen = setup.address.map(|address| {
         let port = std::io::stdin().as_fd().try_clone_to_owned().expect("it was given a port");
         let Setup { tls, keys, audience, origins, .. } = setup.clone();
-        Listen { given: Some(Arc::new(port.into())), tls, keys, audience, origins, ..Listen::at(address) }
+        // Tests have clients of both kinds, and compare what they see.
+        let (given, share_buckets) = (Some(Arc::new(port.into())), true);
+        Listen { given, tls, keys, audience, share_buckets, origins, ..Listen::at(address) }
     });
     let reload = listen.as_ref().map(|listen| Arc::clone(&listen.reload)).unwrap_or_default();
     let config = Config {
