@@ -38,6 +38,7 @@ use auth::Keys;
 use daemon::Daemon;
 use lockkeeper_core::Limits;
 use network::{Metrics, Network};
+use serde::{Deserialize, Serialize};
 use std::{
     cell::RefCell,
     fs,
@@ -99,18 +100,48 @@ pub struct Listen {
     pub insecure: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
+    /// Whether the bucket of a page is its origin, and not what it asks for: that is a partition below it then.
+    pub bucket_per_origin: bool,
+    /// What a WebSocket status of 1001 means.
+    pub going_away: GoingAway,
     /// Whether `/healthz` and `/metrics` have another port.
     pub metrics_elsewhere: bool,
     /// Told when certificates and keys are to be read anew.
     pub reload: Arc<Notify>,
 }
 
+/// Whether a session ends at once when its client closes the WebSocket with status 1001, as browsers do for a page or
+/// worker that is gone. Only for clients whose Hello says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GoingAway {
+    /// Where nobody but the client can have sent it: over TLS of the daemon's own, or from this machine without a proxy
+    /// that says it is one.
+    #[default]
+    Auto,
+    /// Always.
+    Ends,
+    /// Never: the session waits for its client as after any other loss of the connection.
+    Ignored,
+}
+
 impl Listen {
     /// A port for everybody who reaches it; of this machine only, unless more is said.
     pub fn at(address: SocketAddr) -> Self {
         let (given, tls, keys, audience, insecure) = (None, None, None, None, false);
-        let (origins, metrics_elsewhere, reload) = (Vec::new(), false, Arc::default());
-        Self { address, given, tls, keys, audience, insecure, origins, metrics_elsewhere, reload }
+        Self {
+            address,
+            given,
+            tls,
+            keys,
+            audience,
+            insecure,
+            origins: Vec::new(),
+            bucket_per_origin: false,
+            going_away: GoingAway::default(),
+            metrics_elsewhere: false,
+            reload: Arc::default(),
+        }
     }
 
     /// Whether its files can be used, and all that can reach it may.

@@ -1,6 +1,12 @@
 //! The Unix socket: only this user's processes can connect, unless others are allowed to, and only one daemon listens.
 
-use crate::{Config, Error, connection, daemon::Daemon, socket::Socket, users::Subject};
+use crate::{
+    Config, Error,
+    connection::{self, Peer},
+    daemon::Daemon,
+    socket::Socket,
+    users::Subject,
+};
 use lockkeeper_service::Origin;
 use std::{
     cell::RefCell,
@@ -235,7 +241,8 @@ fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
             match Socket::new(stream) {
                 Ok(socket) => {
                     let daemon = Rc::clone(daemon);
-                    let run = connection::run(socket, Vec::new(), Origin::Local, subject, daemon, None);
+                    let peer = Peer { origin: Origin::Local, subject, page: None, trusts_status: false };
+                    let run = connection::run(socket, Vec::new(), peer, daemon, None);
                     tokio::task::spawn_local(run);
                 }
                 Err(error) => tracing::warn!(%error, "a connection cannot be read"),

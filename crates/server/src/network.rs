@@ -1,11 +1,11 @@
 //! The TCP port. A connection is a pending handshake until it has sent Hello, and has little time and room for that.
 
 use crate::{
-    Error, Listen,
+    Error, GoingAway, Listen,
     auth::Keys,
-    connection::{self, Transport},
+    connection::{self, Peer, Transport},
     daemon::Daemon,
-    http::{self, Pages},
+    http::{self, Opened, Pages},
     listen::accept_all,
     users::Subject,
 };
@@ -103,18 +103,17 @@ impl Network {
         handshakes.last += 1;
         let number = handshakes.last;
         let handshake = PendingHandshake { number, handshakes: Rc::clone(&self.handshakes) };
-        let subject = address.to_string();
         let task = tokio::task::spawn_local(async move {
             let tls = network.tls.borrow().clone();
             let _ = match tls {
                 Some(tls) => match tls.accept(stream).await {
                     Ok(stream) => {
                         handshake.advance(Stage::Secured);
-                        network.serve(stream, subject, daemon, handshake).await
+                        network.serve(stream, address, true, daemon, handshake).await
                     }
                     Err(error) => Err(error),
                 },
-                None => network.serve(stream, subject, daemon, handshake).await,
+                None => network.serve(stream, address, false, daemon, handshake).await,
             };
         });
         let pending = Pending {
@@ -130,21 +129,31 @@ impl Network {
     async fn serve<S: Transport>(
         &self,
         mut stream: S,
-        subject: String,
+        address: IpAddr,
+        tls: bool,
         daemon: Rc<RefCell<Daemon>>,
         handshake: PendingHandshake,
     ) -> io::Result<()> {
         let pages = Pages {
             origins: Some(&self.listen.origins),
+            per_origin: self.listen.bucket_per_origin,
             health: !self.listen.metrics_elsewhere,
             buckets: false,
             loopback: self.address.ip().is_loopback(),
         };
-        if let Some(input) = http::greet(&mut stream, &pages, &daemon).await? {
+        if let Some(Opened { input, origin, relayed }) = http::greet(&mut stream, &pages, &daemon).await? {
             handshake.advance(Stage::Upgraded);
-            let subject = Subject { words: subject, user: None };
-            let run = connection::run(stream, input, Origin::Network, subject, daemon, Some(handshake));
-            run.await;
+            let peer = Peer {
+                origin: Origin::Network,
+                subject: Subject { words: address.to_string(), user: None },
+                page: origin.filter(|_| self.listen.bucket_per_origin),
+                trusts_status: match self.listen.going_away {
+                    GoingAway::Auto => !relayed && (tls || address.is_loopback()),
+                    GoingAway::Ends => true,
+                    GoingAway::Ignored => false,
+                },
+            };
+            connection::run(stream, input, peer, daemon, Some(handshake)).await;
         }
         Ok(())
     }
@@ -190,7 +199,7 @@ impl Metrics {
                 (Rc::clone(daemon), Rc::clone(&free), self.address.ip().is_loopback());
             let answer = async move {
                 let Ok(_place) = free.try_acquire() else { return };
-                let pages = Pages { origins: None, health: true, buckets: true, loopback };
+                let pages = Pages { origins: None, per_origin: false, health: true, buckets: true, loopback };
                 let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &daemon)).await;
             };
             tokio::task::spawn_local(answer);
