@@ -27,24 +27,29 @@ const INTERNAL = `
 const absent = {
   name: 'absent',
   setup({ onLoad }) {
-    onLoad({ filter: /dist[/\\][\w-]+\.js$/ }, ({ path }) => ({
-      contents: readFileSync(path, 'utf8')
-        .replaceAll(/(?<!\/)\bobserver\.\w+/g, 'undefined')
-        .replaceAll(/this\.#liveness(?! =)/g, 'undefined')
-        .replaceAll(/\bouter\.storage(?! \?\?=)/g, 'undefined'),
-    }));
+    onLoad({ filter: /dist[/\\][\w-]+\.js$/ }, ({ path }) => ({ contents: withoutObserver(readFileSync(path, 'utf8')) }));
   },
 };
 
-/** Nor is this, except where a page is simulated, as jsdom does it. */
+function withoutObserver(text) {
+  return text
+    .replaceAll(/(?<!\/)\bobserver\.\w+/g, 'undefined')
+    .replaceAll(/this\.#liveness(?! =)/g, 'undefined')
+    .replaceAll(/\bouter\.storage(?! \?\?=)/g, 'undefined');
+}
+
+/** Nor are a process and its modules, except where a page is simulated, as jsdom does it. */
 const withoutProcess = {
   name: 'without-process',
   setup({ onLoad }) {
-    onLoad({ filter: /dist[/\\]host\.js$/ }, ({ path }) => {
-      const text = readFileSync(path, 'utf8');
-      const contents = text.replace('export const { process } = globalThis;', 'export const process = undefined;');
-      if (contents === text) throw new Error('host.js does not take its process from globalThis');
-      return { contents: contents.replaceAll(/(?<!\/)\bobserver\.\w+/g, 'undefined') };
+    onLoad({ filter: /dist[/\\](?:host|pack|websocket)\.js$/ }, ({ path }) => {
+      const text = withoutObserver(readFileSync(path, 'utf8'));
+      const contents = text
+        .replace('export const { process } = globalThis;', 'export const process = undefined;')
+        .replaceAll(/\b(?:process|timers)(?=\?\.| ===| &&)/g, 'undefined')
+        .replace("globalThis.TextEncoder ? globalThis : builtin('node:util')", 'globalThis');
+      if (contents === text) throw new Error(`${path} has changed: it takes nothing of a process`);
+      return { contents };
     });
   },
 };
@@ -85,7 +90,7 @@ export async function bundle(dist) {
       minify: true,
       write: false,
     });
-    const compress = { ecma: 2022, passes: 3, pure_getters: true };
+    const compress = { ecma: 2022, passes: 3, pure_getters: true, unsafe_arrows: true, unsafe_methods: true };
     const options = { module: format === 'esm', toplevel: true, ecma: 2022, compress };
     const { code } = await minify(outputFiles[0].text, options);
     writeFileSync(join(dist, file), `${code}\n`);

@@ -183,6 +183,12 @@ function explained(manager: unknown, error: unknown): unknown {
 
 /** Hands a request to its transport. If that refuses it, it is over. */
 function submit(request: Request, flags: number, plain: boolean, nestedIn?: Request, info?: string): boolean {
+  if (observer.publish) return submitObserved(request, flags, plain, nestedIn, info);
+  const { transport } = request;
+  return plain ? transport.submit(request, flags) : transport.submitScope(request, flags, nestedIn, info);
+}
+
+function submitObserved(request: Request, flags: number, plain: boolean, nestedIn?: Request, info?: string): boolean {
   const { transport } = request;
   observer.publish?.('request', request);
   try {

@@ -9,7 +9,7 @@
  */
 
 import { expose } from './expose.js';
-import { newManager } from './manager.js';
+import { newManager, type LockManager } from './manager.js';
 import { Remote, type Listener, type Session } from './remote.js';
 import { sessionAt, type ConnectOptions } from './websocket.js';
 
@@ -30,6 +30,7 @@ const scope = globalThis as unknown as {
   location: { ancestorOrigins?: ArrayLike<string> };
   document?: { currentScript: { dataset?: NavigatorOptions } | null; defaultView: object | null };
   indexedDB: Databases;
+  StorageBucket?: { prototype: object };
   lockkeeper?: NavigatorOptions;
 };
 
@@ -39,13 +40,30 @@ const options = (): NavigatorOptions => scope.lockkeeper ?? attributes ?? {};
 
 // The interfaces are [SecureContext].
 if (scope.isSecureContext) {
-  const remote = new Remote((listener) => reach()(listener));
-  remote.check = check;
+  const remote = remoteOf();
   expose(scope.navigator, newManager(remote));
+  if (scope.StorageBucket) addToBuckets(scope.StorageBucket.prototype);
   // A module that imports this one can set the global first.
   queueMicrotask(() => {
     if (options().url !== undefined && scope.origin !== 'null') remote.opened.catch(() => {});
   });
+}
+
+/** Buckets of the storage have locks of their own (Storage Buckets API). Their names are below that of the page's bucket. */
+function addToBuckets(prototype: object): void {
+  const managers = new Map<string, LockManager>();
+  const get = function (this: { name: string }): LockManager {
+    const { name } = this;
+    if (!managers.has(name)) managers.set(name, newManager(remoteOf(` ${name}`)));
+    return managers.get(name)!;
+  };
+  Object.defineProperty(prototype, 'locks', { get, enumerable: true, configurable: true });
+}
+
+function remoteOf(below = ''): Remote {
+  const remote = new Remote((listener) => reach(below)(listener));
+  remote.check = check;
+  return remote;
 }
 
 /** §3.2.1, steps 2 to 4. */
@@ -58,13 +76,16 @@ function fail(message: string, name: string): never {
   throw new DOMException(message, name);
 }
 
-function reach(): (listener: Listener) => Session {
+function reach(below: string): (listener: Listener) => Session {
   const { url, token, tokenUrl, bucket, retry = false } = options();
   if (url === undefined) throw new TypeError('lockkeeper: no url. Set data-url of the script, or the global lockkeeper.url');
   const credentials = tokenUrl === undefined ? token : () => fetchToken(tokenUrl);
-  const partition = bucket ?? (document ? partitionOfWindow() : undefined);
-  const all = { bucket: partition, token: credentials, retry: retry !== false } as ConnectOptions;
-  return sessionAt(url, all, partition === undefined ? partitionOfWorker() : undefined);
+  const partition = bucket ?? (document ? partitionOfWindow() : open());
+  const named = Promise.resolve(partition).then(
+    (name) => (name ?? FIRST_PARTY) + below,
+    () => FIRST_PARTY + below,
+  );
+  return sessionAt(url, { token: credentials, retry: retry !== false } as ConnectOptions, named);
 }
 
 async function fetchToken(url: string): Promise<string> {
@@ -96,14 +117,6 @@ function siteOf(origin: string): string {
   return `${protocol}//${/\d$/.test(hostname) ? hostname : hostname.split('.').slice(-2).join('.')}`;
 }
 
-/** A window of the partition has left the name before it could start a worker. Without storage, there is no partition. */
-function partitionOfWorker(): Promise<string> {
-  return open().then(
-    (name) => name ?? FIRST_PARTY,
-    () => FIRST_PARTY,
-  );
-}
-
 /** As far as it is needed here. */
 interface Databases {
   open(name: string): {
@@ -115,7 +128,10 @@ interface Databases {
   };
 }
 
-/** The name in the database, which is made with that name if there is none. */
+/**
+ * The name in the database, which is made with that name if there is none. A window of the partition has left it before it
+ * could start a worker. Without storage, there is no partition.
+ */
 function open(name?: string): Promise<string | undefined> {
   return new Promise((resolve, reject) => {
     const request = scope.indexedDB.open('lockkeeper');

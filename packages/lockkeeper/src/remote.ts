@@ -176,10 +176,11 @@ export class Remote implements Transport, Listener {
   }
 
   async #whenOpened(): Promise<void> {
+    if (!this.#liveness) return this.#session.opened;
     try {
       await this.#during(this.#session.opened);
     } catch (error) {
-      if (this.#liveness?.waiting === 0) this.#liveness.end();
+      if (this.#liveness.waiting === 0) this.#liveness.end();
       throw error;
     }
   }
@@ -203,11 +204,12 @@ export class Remote implements Transport, Listener {
   }
 
   async #during<T>(promise: T | Promise<T>): Promise<T> {
-    this.#liveness?.waits(1);
+    if (!this.#liveness) return promise;
+    this.#liveness.waits(1);
     try {
       return await promise;
     } finally {
-      this.#liveness?.waits(-1);
+      this.#liveness.waits(-1);
     }
   }
 }

@@ -175,7 +175,7 @@ export class WebSocketSession implements Session {
       socket.addEventListener('close', () => resolve());
       this.#runtime.later(resolve, CLOSE_TIMEOUT);
     });
-    const reason = noSession('the session was closed');
+    const reason = noSession('the session is closed');
     this.#settle.reject(reason);
     this.#end('lost', reason);
     this.#rest();

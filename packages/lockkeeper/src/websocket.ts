@@ -28,7 +28,8 @@ export async function connect(url: string, options?: ConnectOptions): Promise<Lo
 }
 
 /** The manager of a session, once it is open. */
-export async function whenOpened(reach: () => Remote, { signal }: ConnectOptions = {}): Promise<LockManager> {
+export async function whenOpened(reach: () => Remote, options?: ConnectOptions): Promise<LockManager> {
+  const signal = options?.signal;
   if (signal && isAborted(toAbortSignal(signal))) throw reasonOf(signal);
   const remote = reach();
   const { opened } = remote;

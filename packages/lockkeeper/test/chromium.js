@@ -61,7 +61,8 @@ async function page(send, targetId, sessionId, url) {
     if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
     return result.value;
   };
-  const at = (path) => until(() => evaluate(() => location.href).then((href) => href === path, () => false));
+  const loaded = (url) => document.readyState === 'complete' && location.href === url;
+  const at = (url) => until(() => evaluate(loaded, url).catch(() => false));
   await at(url);
   return {
     evaluate,
