@@ -46,7 +46,7 @@ fn read(stream: &[u8], step: usize, mut frames: Frames) -> (Vec<Event>, Option<B
                         Said::Message(message) => Event::Message(message.to_vec()),
                         Said::Ping(payload) => Event::Ping(payload.to_vec()),
                         Said::Nothing => Event::Nothing,
-                        Said::Close => Event::Close,
+                        Said::Close(_) => Event::Close,
                     });
                     length
                 }

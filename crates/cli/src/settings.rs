@@ -1,7 +1,7 @@
 //! How a daemon is set up: by flags, by the environment, and by a file. Each setting has one name in all three.
 
 use clap::{Args, ValueEnum};
-use lockkeeper_server::{Allow, Listen, Store, etcd};
+use lockkeeper_server::{Allow, GoingAway, Listen, Store, etcd};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt, fs,
@@ -56,6 +56,14 @@ pub(crate) struct Settings {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_origin: Vec<String>,
+    /// Have a page's origin name its bucket, whatever the page says: what it says is a partition below that
+    #[arg(long, env = "LOCKKEEPER_BUCKET_PER_ORIGIN", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) bucket_per_origin: bool,
+    /// What WebSocket status 1001 of a browser means: `auto` ends its session unless a proxy may have sent it (neither
+    /// TLS nor loopback, or a Forwarded header); `ends`; `ignored` [default: auto]
+    #[arg(long, value_name = "WHAT", env = "LOCKKEEPER_GOING_AWAY", hide_env = true, value_parser = going_away)]
+    pub(crate) going_away: Option<GoingAway>,
     /// Have every change on the disk before it is answered: a power cut loses nothing
     #[arg(long, num_args = 0, default_missing_value = "true", env = "LOCKKEEPER_SYNC", hide_env = true)]
     pub(crate) sync: Option<bool>,
@@ -222,11 +230,11 @@ impl Settings {
                 || self.insecure
                 || self.share_buckets
                 || !self.allow_origin.is_empty()
+                || self.bucket_per_origin
             {
-                true => {
-                    Err("--tls-cert, --keys, --insecure, --share-buckets and --allow-origin are for --listen"
-                        .into())
-                }
+                true => Err("--tls-cert, --keys, --insecure, --share-buckets, --allow-origin and --bucket-per-origin are for \
+                             --listen"
+                    .into()),
                 false => Ok(None),
             };
         };
@@ -234,9 +242,26 @@ impl Settings {
             return Err("--audience is for tokens: --keys says whose are good".into());
         }
         let (keys, audience, insecure) = (self.keys.clone(), self.audience.clone(), self.insecure);
-        let origins = self.allow_origin.clone();
-        let share_buckets = self.share_buckets;
-        Ok(Some(Listen { tls, keys, audience, insecure, share_buckets, origins, ..Listen::at(address) }))
+        Ok(Some(Listen {
+            tls,
+            keys,
+            audience,
+            insecure,
+            share_buckets: self.share_buckets,
+            origins: self.allow_origin.clone(),
+            bucket_per_origin: self.bucket_per_origin,
+            going_away: self.going_away.unwrap_or_default(),
+            ..Listen::at(address)
+        }))
+    }
+}
+
+fn going_away(text: &str) -> Result<GoingAway, String> {
+    match text {
+        "auto" => Ok(GoingAway::Auto),
+        "ends" => Ok(GoingAway::Ends),
+        "ignored" => Ok(GoingAway::Ignored),
+        _ => Err("it is auto, ends or ignored".into()),
     }
 }
 

@@ -154,7 +154,7 @@ impl Source {
                     self.connection.pong(ping)?;
                     Ok(Some(length))
                 }
-                Some((Said::Close, _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+                Some((Said::Close(_), _)) => Err(io::ErrorKind::UnexpectedEof.into()),
                 Some((Said::Nothing, length)) => Ok(Some(length)),
                 None => Ok(None),
             };

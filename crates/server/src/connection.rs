@@ -7,8 +7,8 @@ use crate::{
 use lockkeeper_service::{ConnectionId, Framing, Origin};
 use lockkeeper_wire::{
     frame,
-    v2::{ToServer, code},
-    websocket::{self, Frames, Said},
+    v2::{ToServer, code, feature},
+    websocket::{self, Frames, GOING_AWAY, Said},
 };
 use std::{
     cell::RefCell,
@@ -50,12 +50,23 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     fn attach(&mut self, _: OwnedFd) {}
 }
 
+/// Whom a connection is with.
+pub(crate) struct Peer {
+    pub(crate) origin: Origin,
+    /// Who the client is, as far as this daemon knows, or the one that relays.
+    pub(crate) sender: Sender,
+    /// The origin of its page, if that names its bucket.
+    pub(crate) page: Option<String>,
+    /// Whether a WebSocket status of 1001 can only be the client's own.
+    pub(crate) trusts_status: bool,
+}
+
 struct Connection<S> {
     stream: S,
     id: ConnectionId,
-    origin: Origin,
-    /// Who the client is, as far as the daemon knows by itself.
-    sender: Sender,
+    peer: Peer,
+    /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
+    going_away_ends: bool,
     daemon: Rc<RefCell<Daemon>>,
     /// Until it has sent Hello.
     handshake: Option<PendingHandshake>,
@@ -79,23 +90,22 @@ struct Connection<S> {
 pub(crate) async fn run<S: Transport>(
     stream: S,
     input: Vec<u8>,
-    origin: Origin,
-    sender: Sender,
+    peer: Peer,
     daemon: Rc<RefCell<Daemon>>,
     handshake: Option<PendingHandshake>,
 ) {
-    let (framing, frames) = match (origin, &sender) {
+    let (framing, frames) = match (peer.origin, &peer.sender) {
         (Origin::Local, _) | (_, Sender::Relayed(_)) => (Framing::Lengths, None),
         (Origin::Network, _) => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
     };
-    let id = daemon.borrow_mut().connect(origin, framing);
+    let id = daemon.borrow_mut().connect(peer.origin, framing);
     let more = !input.is_empty();
-    let (greeted, turn_ends, closes, unfinished) = (false, 0, None, 0);
+    let (greeted, going_away_ends, turn_ends, closes, unfinished) = (false, false, 0, None, 0);
     let mut connection = Connection {
         stream,
         id,
-        origin,
-        sender,
+        peer,
+        going_away_ends,
         daemon,
         handshake,
         input,
@@ -252,10 +262,17 @@ impl<S: Transport> Connection<S> {
         let mut daemon = self.daemon.borrow_mut();
         match said {
             Said::Message(bytes) => match ToServer::decode(bytes) {
-                Ok(message @ ToServer::Hello { .. })
-                    if self.handshake.is_some() || self.origin == Origin::Local =>
+                Ok(mut message @ ToServer::Hello { features, .. })
+                    if self.handshake.is_some() || self.peer.origin == Origin::Local =>
                 {
-                    daemon.hello(self.id, message, self.origin, &self.sender);
+                    let named;
+                    if let (ToServer::Hello { bucket, .. }, Some(page)) = (&mut message, &self.peer.page) {
+                        named = bucket_of(page, bucket);
+                        *bucket = &named;
+                    }
+                    daemon.hello(self.id, message, self.peer.origin, &self.peer.sender);
+                    self.going_away_ends =
+                        self.peer.trusts_status && features & feature::GOING_AWAY_ENDS != 0;
                     self.handshake = None;
                     self.greeted = true;
                 }
@@ -264,7 +281,10 @@ impl<S: Transport> Connection<S> {
             },
             Said::Ping(ping) => daemon.pong(self.id, |out| websocket::append_pong(out, None, ping)),
             Said::Nothing => {}
-            Said::Close => daemon.hang_up(self.id),
+            Said::Close(Some(GOING_AWAY)) if self.going_away_ends => {
+                daemon.message(self.id, ToServer::Bye { ack: 0 }, 0);
+            }
+            Said::Close(_) => daemon.hang_up(self.id),
         }
     }
 
@@ -296,9 +316,18 @@ impl<S: Transport> Connection<S> {
     async fn finish(&mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
         // Closing a TCP connection with something unread resets it, and the last message could be lost on its way.
-        while self.origin == Origin::Network && self.stream.read_buf(&mut self.input).await? > 0 {
+        while self.peer.origin == Origin::Network && self.stream.read_buf(&mut self.input).await? > 0 {
             self.input.clear();
         }
         Ok(())
+    }
+}
+
+/// The bucket of a page: its origin, or the partition below it that the page says it is in.
+pub(crate) fn bucket_of(page: &str, partition: &str) -> String {
+    match partition {
+        "default" => page.into(),
+        // No origin has a space in it: no page reaches another's buckets.
+        _ => format!("{page} {partition}"),
     }
 }

@@ -4,7 +4,10 @@
 use crate::{daemon::Daemon, node::Node, relay};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 use lockkeeper_service::Access;
-use lockkeeper_wire::websocket::{self, SUBPROTOCOL};
+use lockkeeper_wire::{
+    v2::{ToClient, code},
+    websocket::{self, SUBPROTOCOL},
+};
 use std::{cell::RefCell, io, net::IpAddr, rc::Rc};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
@@ -16,6 +19,8 @@ const HEADERS: usize = 64;
 pub(crate) struct Pages<'a> {
     /// Pages of which origins may have a WebSocket; nobody may have one if there is no list.
     pub(crate) origins: Option<&'a [String]>,
+    /// Whether the origin of a page names its bucket.
+    pub(crate) per_origin: bool,
     /// Whether `/healthz` and `/metrics` are there, and whether the latter names buckets.
     pub(crate) health: bool,
     pub(crate) buckets: bool,
@@ -23,39 +28,49 @@ pub(crate) struct Pages<'a> {
     pub(crate) loopback: bool,
 }
 
-/// What a connection has become. The bytes are what was read after the request.
+/// What a connection has become.
 pub(crate) enum Upgraded {
-    /// A WebSocket.
-    WebSocket(Vec<u8>),
+    WebSocket(Opened),
     /// A client of another daemon of the fleet, with what that daemon lets it do, for this leader.
-    Relay(Vec<u8>, Access, Rc<RefCell<Daemon>>),
+    Relay(Access, Rc<RefCell<Daemon>>),
 }
 
-/// Answers a request. If it was for an upgrade, and has it now: what it is.
+/// A WebSocket, as its handshake has it.
+pub(crate) struct Opened {
+    /// The origin of its page, if a browser asked for it.
+    pub(crate) origin: Option<String>,
+    /// Whether a proxy says that it stands between.
+    pub(crate) relayed: bool,
+}
+
+/// What is sent back: a page, or the answer to a handshake.
+pub(crate) struct Response {
+    pub(crate) bytes: Vec<u8>,
+    /// What the connection is from now on, if the client may use it.
+    pub(crate) upgraded: Option<Upgraded>,
+}
+
+/// Answers a request. If it was for an upgrade, and has it now: what it is, and what was read after the request.
 pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     pages: &Pages<'_>,
     node: &Node,
-) -> io::Result<Option<Upgraded>> {
+) -> io::Result<Option<(Upgraded, Vec<u8>)>> {
     let mut input = Vec::new();
-    let mut relayed = None;
-    let (answer, rest) = loop {
+    let (Response { bytes, upgraded }, rest) = loop {
         let seen = input.len().saturating_sub(3);
         if stream.read_buf(&mut input).await? == 0 {
             return Ok(None);
         }
         if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let (answer, length) = respond(&input, |request| answer(request, pages, node, &mut relayed));
-            break (answer, input.split_off(length));
+            let (response, length) = respond(&input, |request| answer(request, pages, node));
+            break (response, input.split_off(length));
         }
     };
-    let upgraded = answer.starts_with("HTTP/1.1 101");
-    stream.write_all(answer.as_bytes()).await?;
+    stream.write_all(&bytes).await?;
     stream.flush().await?;
-    match (upgraded, relayed) {
-        (true, Some((access, daemon))) => return Ok(Some(Upgraded::Relay(rest, access, daemon))),
-        (true, None) => return Ok(Some(Upgraded::WebSocket(rest))),
-        (false, _) => {}
+    if let Some(upgraded) = upgraded {
+        return Ok(Some((upgraded, rest)));
     }
     stream.shutdown().await?;
     // Closing with something unread would reset the connection, and the answer could be lost.
@@ -66,7 +81,7 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
 }
 
 /// The answer to the request at the beginning of `input`, and how much of that it was: all, if it is no request.
-pub(crate) fn respond(input: &[u8], answer: impl FnOnce(&Request<'_, '_>) -> String) -> (String, usize) {
+pub(crate) fn respond(input: &[u8], answer: impl FnOnce(&Request<'_, '_>) -> Response) -> (Response, usize) {
     let mut headers = [EMPTY_HEADER; HEADERS];
     let mut request = Request::new(&mut headers);
     match request.parse(input) {
@@ -86,12 +101,7 @@ const UPGRADE: &str = "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSock
 const TOO_LONG: &str = "431 Request Header Fields Too Large";
 const UNAVAILABLE: &str = "503 Service Unavailable";
 
-fn answer(
-    request: &Request<'_, '_>,
-    pages: &Pages<'_>,
-    node: &Node,
-    relayed: &mut Option<(Access, Rc<RefCell<Daemon>>)>,
-) -> String {
+fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response {
     if request.method != Some("GET") {
         return plain(METHOD, "only GET\n");
     }
@@ -107,25 +117,16 @@ fn answer(
         ("/metrics", _) if pages.health => plain(OK, &node.metrics(pages.buckets)),
         ("/healthz" | "/metrics", _) | (_, None) => plain(NOT_FOUND, "there is no such page on this port\n"),
         (relay::PATH, Some(_)) => match node.relayed(header(request, relay::HEADER)) {
-            Ok(access) => {
-                *relayed = Some(access);
-                format!(
-                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {}\r\n\r\n",
-                    relay::UPGRADE
-                )
+            Ok((access, daemon)) => {
+                let upgrade = relay::UPGRADE;
+                let head = format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
+                );
+                Response { bytes: head.into_bytes(), upgraded: Some(Upgraded::Relay(access, daemon)) }
             }
             Err(why) => plain(FORBIDDEN, &format!("{why}\n")),
         },
-        (_, Some(origins)) => {
-            let answer = upgrade(request, origins);
-            // Everybody who can connect can have this said.
-            if answer.starts_with("HTTP/1.1 403") && node.gate.may_log_refusal() {
-                let origin: String =
-                    header(request, "origin").unwrap_or_default().chars().take(100).collect();
-                tracing::warn!(?origin, "refused: not an allowed origin");
-            }
-            answer
-        }
+        (_, Some(origins)) => upgrade(request, origins, pages.per_origin, || node.gate.may_log_refusal()),
     }
 }
 
@@ -141,37 +142,81 @@ fn is_loopback(request: &Request<'_, '_>) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-pub(crate) fn upgrade(request: &Request<'_, '_>, origins: &[String]) -> String {
+/// Opens a WebSocket. A page whose origin is refused is told so in a message of the protocol: of an HTTP status, browsers
+/// tell a page nothing. Nothing that it sends is read.
+pub(crate) fn upgrade(
+    request: &Request<'_, '_>,
+    origins: &[String],
+    per_origin: bool,
+    may_log: impl FnOnce() -> bool,
+) -> Response {
+    let refused = refused_origin(request, origins, per_origin);
+    // Everybody who can connect can have this said.
+    if let Some(why) = refused.as_ref().filter(|_| may_log()) {
+        tracing::warn!(why, "refused: not an allowed origin");
+    }
+    let head = match (handshake(request), &refused) {
+        (Ok(head), _) => head,
+        (Err(_), Some(why)) => return plain(FORBIDDEN, &format!("{why}\n")),
+        (Err(response), None) => return response,
+    };
+    let Some(why) = refused else {
+        let origin = header(request, "origin").map(str::to_ascii_lowercase);
+        let relayed = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| has_any(request, name));
+        let opened = Upgraded::WebSocket(Opened { origin, relayed });
+        return Response { bytes: head.into_bytes(), upgraded: Some(opened) };
+    };
+    let mut bytes = head.into_bytes();
+    websocket::append(&mut bytes, None, |out| {
+        ToClient::Goodbye { code: code::UNAUTHORIZED, message: &why }.encode(out);
+    });
+    websocket::append_close(&mut bytes, None);
+    Response { bytes, upgraded: None }
+}
+
+/// Why a page may not connect.
+fn refused_origin(request: &Request<'_, '_>, origins: &[String], per_origin: bool) -> Option<String> {
     let allowed =
         |origin: &str| origins.iter().any(|allowed| allowed == "*" || allowed.eq_ignore_ascii_case(origin));
-    let origin =
-        all(request, "origin").map(|origin| String::from_utf8_lossy(origin)).find(|origin| !allowed(origin));
-    if let Some(origin) = origin {
-        let why = format!("the origin {origin} is not allowed: --allow-origin says which are\n");
-        return plain(FORBIDDEN, &why);
-    }
+    let named = || all(request, "origin").map(|origin| String::from_utf8_lossy(origin));
+    let why = match named().find(|origin| !allowed(origin)) {
+        Some(origin) => format!("the origin {origin} is not allowed: --allow-origin says which are"),
+        // What names a bucket is one origin, and one that others cannot have.
+        None if per_origin
+            && (named().count() > 1
+                || named().any(|origin| {
+                    origin == "null" || !origin.bytes().all(|byte| byte.is_ascii_graphic())
+                })) =>
+        {
+            "an opaque origin has no bucket (--bucket-per-origin)".into()
+        }
+        None => return None,
+    };
+    Some(why)
+}
+
+/// The answer to a handshake, or what is said to who does not do one.
+fn handshake(request: &Request<'_, '_>) -> Result<String, Response> {
     let version = header(request, "sec-websocket-version");
     if !has(request, "connection", "upgrade")
         || !has(request, "upgrade", "websocket")
         || version != Some("13")
     {
-        return plain(
-            UPGRADE,
-            "Lockkeeper speaks WebSocket here, version 13; and there are /healthz and /metrics\n",
-        );
+        let words = "Lockkeeper speaks WebSocket here, version 13; and there are /healthz and /metrics\n";
+        return Err(plain(UPGRADE, words));
     }
     if !has(request, "sec-websocket-protocol", SUBPROTOCOL) {
-        return plain(BAD, &format!("the subprotocol {SUBPROTOCOL} must be offered\n"));
+        return Err(plain(BAD, &format!("the subprotocol {SUBPROTOCOL} must be offered\n")));
     }
     // Sixteen bytes, in base64.
     let Some(key) = header(request, "sec-websocket-key").filter(|key| key.len() == 24) else {
-        return plain(BAD, "no Sec-WebSocket-Key\n");
+        return Err(plain(BAD, "no Sec-WebSocket-Key\n"));
     };
     let accept = websocket::accept(key);
-    format!(
+    Ok(format!(
         "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
          Sec-WebSocket-Accept: {accept}\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\r\n"
-    )
+    ))
 }
 
 fn all<'a>(request: &'a Request<'_, '_>, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
@@ -189,10 +234,15 @@ fn has(request: &Request<'_, '_>, name: &str, word: &str) -> bool {
     lists.flat_map(|list| list.split(',')).any(|found| found.trim().eq_ignore_ascii_case(word))
 }
 
-fn plain(status: &str, text: &str) -> String {
+fn has_any(request: &Request<'_, '_>, name: &str) -> bool {
+    all(request, name).next().is_some()
+}
+
+fn plain(status: &str, text: &str) -> Response {
     let length = text.len();
-    format!(
+    let bytes = format!(
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
          Cache-Control: no-store\r\nConnection: close\r\n\r\n{text}"
-    )
+    );
+    Response { bytes: bytes.into_bytes(), upgraded: None }
 }

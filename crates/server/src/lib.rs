@@ -50,6 +50,7 @@ use lockkeeper_core::Limits;
 use network::{Metrics, Network};
 use node::{Following, Node, Role};
 use relay::Relays;
+use serde::{Deserialize, Serialize};
 use std::{
     cell::RefCell,
     fs,
@@ -130,17 +131,35 @@ pub struct Listen {
     pub share_buckets: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
+    /// Whether the bucket of a page is its origin, and not what it asks for: that is a partition below it then.
+    pub bucket_per_origin: bool,
+    /// What a WebSocket status of 1001 means.
+    pub going_away: GoingAway,
     /// Whether `/healthz` and `/metrics` have another port.
     pub metrics_elsewhere: bool,
     /// Told when certificates and keys are to be read anew.
     pub reload: Arc<Notify>,
 }
 
+/// Whether a session ends at once when its client closes the WebSocket with status 1001, as browsers do for a page or
+/// worker that is gone. Only for clients whose Hello says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum GoingAway {
+    /// Where nobody but the client can have sent it: over TLS of the daemon's own, or from this machine without a proxy
+    /// that says it is one.
+    #[default]
+    Auto,
+    /// Always.
+    Ends,
+    /// Never: the session waits for its client as after any other loss of the connection.
+    Ignored,
+}
+
 impl Listen {
     /// A port for everybody who reaches it; of this machine only, unless more is said.
     pub fn at(address: SocketAddr) -> Self {
-        let (given, tls, keys, audience, insecure, share_buckets) = (None, None, None, None, false, false);
-        let (origins, metrics_elsewhere, reload) = (Vec::new(), false, Arc::default());
+        let (given, tls, keys, audience, insecure) = (None, None, None, None, false);
         Self {
             address,
             given,
@@ -148,10 +167,12 @@ impl Listen {
             keys,
             audience,
             insecure,
-            share_buckets,
-            origins,
-            metrics_elsewhere,
-            reload,
+            share_buckets: false,
+            origins: Vec::new(),
+            bucket_per_origin: false,
+            going_away: GoingAway::default(),
+            metrics_elsewhere: false,
+            reload: Arc::default(),
         }
     }
 

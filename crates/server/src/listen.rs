@@ -1,6 +1,9 @@
 //! The Unix socket: only this user's processes can connect, unless others are allowed to, and only one daemon listens.
 
-use crate::{Config, Error, guests::Guests, node::Node, socket::Socket, users::Subject};
+use crate::{
+    Config, Error, connection::Peer, daemon::Sender, guests::Guests, node::Node, socket::Socket,
+    users::Subject,
+};
 use lockkeeper_service::Origin;
 use lockkeeper_wire::{
     frame,
@@ -252,8 +255,10 @@ fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests) {
             match Socket::new(stream) {
                 Ok(socket) => {
                     let node = Rc::clone(node);
+                    let sender = Sender::Client(subject);
+                    let peer = Peer { origin: Origin::Local, sender, page: None, trusts_status: false };
                     tokio::task::spawn_local(async move {
-                        node.serve(socket, Vec::new(), Origin::Local, subject, None).await;
+                        node.serve(socket, Vec::new(), peer, None).await;
                         drop(guest);
                     });
                 }

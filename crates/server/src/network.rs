@@ -1,11 +1,11 @@
 //! The TCP port. A connection is a pending handshake until it has sent Hello, and has little time and room for that.
 
 use crate::{
-    Error, Listen,
+    Error, GoingAway, Listen,
     auth::Keys,
-    connection::{self, Transport},
+    connection::{self, Peer, Transport},
     daemon::Sender,
-    http::{self, Pages, Upgraded},
+    http::{self, Opened, Pages, Upgraded},
     listen::accept_all,
     node::Node,
     users::Subject,
@@ -104,18 +104,17 @@ impl Network {
         handshakes.last += 1;
         let number = handshakes.last;
         let handshake = PendingHandshake { number, handshakes: Rc::clone(&self.handshakes) };
-        let subject = address.to_string();
         let task = tokio::task::spawn_local(async move {
             let tls = network.tls.borrow().clone();
             let _ = match tls {
                 Some(tls) => match tls.accept(stream).await {
                     Ok(stream) => {
                         handshake.advance(Stage::Secured);
-                        network.serve(stream, subject, node, handshake).await
+                        network.serve(stream, address, true, node, handshake).await
                     }
                     Err(error) => Err(error),
                 },
-                None => network.serve(stream, subject, node, handshake).await,
+                None => network.serve(stream, address, false, node, handshake).await,
             };
         });
         let pending = Pending {
@@ -131,28 +130,38 @@ impl Network {
     async fn serve<S: Transport>(
         &self,
         mut stream: S,
-        subject: String,
+        address: IpAddr,
+        tls: bool,
         node: Rc<Node>,
         handshake: PendingHandshake,
     ) -> io::Result<()> {
         let pages = Pages {
             origins: Some(&self.listen.origins),
+            per_origin: self.listen.bucket_per_origin,
             health: !self.listen.metrics_elsewhere,
             buckets: false,
             loopback: self.address.ip().is_loopback(),
         };
-        match http::greet(&mut stream, &pages, &node).await? {
-            Some(Upgraded::WebSocket(input)) => {
-                handshake.advance(Stage::Upgraded);
-                let subject = Subject { words: subject, user: None };
-                node.serve(stream, input, Origin::Network, subject, Some(handshake)).await;
+        let Some((upgraded, input)) = http::greet(&mut stream, &pages, &node).await? else { return Ok(()) };
+        handshake.advance(Stage::Upgraded);
+        let origin = Origin::Network;
+        match upgraded {
+            Upgraded::WebSocket(Opened { origin: page, relayed }) => {
+                let subject = Subject { words: address.to_string(), user: None };
+                let page = page.filter(|_| self.listen.bucket_per_origin);
+                let trusts_status = match self.listen.going_away {
+                    GoingAway::Auto => !relayed && (tls || address.is_loopback()),
+                    GoingAway::Ends => true,
+                    GoingAway::Ignored => false,
+                };
+                let peer = Peer { origin, sender: Sender::Client(subject), page, trusts_status };
+                node.serve(stream, input, peer, Some(handshake)).await;
             }
-            Some(Upgraded::Relay(input, access, daemon)) => {
-                handshake.advance(Stage::Upgraded);
+            Upgraded::Relay(access, daemon) => {
                 let sender = Sender::Relayed(access);
-                connection::run(stream, input, Origin::Network, sender, daemon, Some(handshake)).await;
+                let peer = Peer { origin, sender, page: None, trusts_status: false };
+                connection::run(stream, input, peer, daemon, Some(handshake)).await;
             }
-            None => {}
         }
         Ok(())
     }
@@ -197,7 +206,7 @@ impl Metrics {
             let (node, free, loopback) = (Rc::clone(node), Rc::clone(&free), self.address.ip().is_loopback());
             let answer = async move {
                 let Ok(_place) = free.try_acquire() else { return };
-                let pages = Pages { origins: None, health: true, buckets: true, loopback };
+                let pages = Pages { origins: None, per_origin: false, health: true, buckets: true, loopback };
                 let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &node)).await;
             };
             tokio::task::spawn_local(answer);

@@ -6,15 +6,14 @@
 
 use crate::{
     auth::Keys,
-    connection::{self, Transport},
-    daemon::{Daemon, Sender},
+    connection::{self, Peer, Transport},
+    daemon::Daemon,
     gate::Gate,
     metrics,
     network::PendingHandshake,
     relay::{self, Relays},
-    users::Subject,
 };
-use lockkeeper_service::{Access, Origin};
+use lockkeeper_service::Access;
 use std::{cell::RefCell, rc::Rc};
 use tokio::sync::Notify;
 
@@ -82,18 +81,15 @@ impl Node {
         self: &Rc<Self>,
         stream: S,
         input: Vec<u8>,
-        origin: Origin,
-        subject: Subject,
+        peer: Peer,
         handshake: Option<PendingHandshake>,
     ) {
         match self.route().await {
             Route::Here(daemon) => {
-                let sender = Sender::Client(subject);
-                connection::run(stream, input, origin, sender, daemon, handshake).await;
+                connection::run(stream, input, peer, daemon, handshake).await;
             }
             Route::There(leader) => {
-                if let Err(error) = relay::run(stream, input, origin, subject, self, leader, handshake).await
-                {
+                if let Err(error) = relay::run(stream, input, peer, self, leader, handshake).await {
                     tracing::debug!(%error, "a relayed connection ended");
                 }
             }

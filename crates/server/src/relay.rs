@@ -7,17 +7,17 @@
 
 use crate::{
     Error,
-    connection::{HELLO, Transport},
+    connection::{HELLO, Peer, Transport, bucket_of},
+    daemon::Sender,
     network::PendingHandshake,
     node::{Leader, Node},
-    users::Subject,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockkeeper_service::{Access, Origin, Rights};
 use lockkeeper_wire::{
     frame,
-    v2::{ToClient, ToServer, code},
-    websocket::{self, Frames, Said},
+    v2::{ToClient, ToServer, code, feature},
+    websocket::{self, Frames, GOING_AWAY, Said},
 };
 use ring::hmac;
 use std::{
@@ -191,17 +191,18 @@ fn roots() -> Result<RootCertStore, Error> {
 pub(crate) async fn run<S: Transport>(
     stream: S,
     input: Vec<u8>,
-    origin: Origin,
-    subject: Subject,
+    peer: Peer,
     node: &Rc<Node>,
     leader: Leader,
     handshake: Option<PendingHandshake>,
 ) -> io::Result<()> {
+    let Peer { origin, sender: Sender::Client(subject), page, trusts_status } = peer else { return Ok(()) };
     let Some(relays) = &node.relays else { return Ok(()) };
     let frames = (origin == Origin::Network).then(|| Frames::new(true, HELLO));
     let is_web = frames.is_some();
     let (reader, writer) = tokio::io::split(stream);
-    let mut from_client = FromClient { reader, input, frames, max: HELLO };
+    let mut from_client =
+        FromClient { reader, input, frames, max: HELLO, going_away_ends: false, over: false };
     let to_client = ToClientQueue::default();
     let mut writer = Writer { writer, is_web };
     let Some(hello) = from_client.message(&to_client).await? else { return Ok(()) };
@@ -209,6 +210,9 @@ pub(crate) async fn run<S: Transport>(
     let mut first = Vec::new();
     let admitted = match ToServer::decode(&hello) {
         Ok(ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner }) => {
+            let named = page.map_or_else(|| bucket.into(), |page| bucket_of(&page, bucket));
+            let bucket = &*node.gate.bucket_of(origin, &named).into_owned();
+            from_client.going_away_ends = trusts_status && features & feature::GOING_AWAY_ENDS != 0;
             // The token stays here.
             let hello =
                 ToServer::Hello { version, features, hello, bucket, resume, ack, token: None, ttl, owner };
@@ -260,6 +264,9 @@ struct FromClient<S> {
     input: Vec<u8>,
     frames: Option<Frames>,
     max: usize,
+    /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
+    going_away_ends: bool,
+    over: bool,
 }
 
 impl<S: Transport> FromClient<S> {
@@ -275,6 +282,9 @@ impl<S: Transport> FromClient<S> {
     async fn message(&mut self, to_client: &ToClientQueue) -> io::Result<Option<Vec<u8>>> {
         let malformed = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         loop {
+            if self.over {
+                return Ok(None);
+            }
             let (message, length, ends) = match &mut self.frames {
                 Some(frames) => {
                     match frames.first(&mut self.input).map_err(|error| malformed(error.to_string()))? {
@@ -285,7 +295,13 @@ impl<S: Transport> FromClient<S> {
                             (None, length, false)
                         }
                         Some((Said::Nothing, length)) => (None, length, false),
-                        Some((Said::Close, length)) => (None, length, true),
+                        Some((Said::Close(Some(GOING_AWAY)), _)) if self.going_away_ends => {
+                            self.over = true;
+                            let mut bye = Vec::new();
+                            ToServer::Bye { ack: 0 }.encode(&mut bye);
+                            return Ok(Some(bye));
+                        }
+                        Some((Said::Close(_), length)) => (None, length, true),
                         None => (None, 0, false),
                     }
                 }

@@ -37,6 +37,9 @@ const CLOSE: u8 = 8;
 const PING: u8 = 9;
 const PONG: u8 = 10;
 
+/// The status of a connection that ends because its page or process does (RFC 6455 §7.4.1).
+pub const GOING_AWAY: u16 = 1001;
+
 /// What a control frame has room for.
 const CONTROL_MAX: usize = 125;
 
@@ -97,8 +100,8 @@ pub enum Said<'a> {
     Ping(&'a [u8]),
     /// Nothing that matters: a part of a message, a pong.
     Nothing,
-    /// It wants to end the connection.
-    Close,
+    /// It wants to end the connection, with this status if it gives one.
+    Close(Option<u16>),
 }
 
 /// Messages out of frames. A message can come in several, and pings in between.
@@ -200,7 +203,7 @@ impl Frames {
                 if last { Said::Message(&self.parts) } else { Said::Nothing }
             }
             PING => Said::Ping(payload),
-            CLOSE => Said::Close,
+            CLOSE => Said::Close(payload.first_chunk().map(|status| u16::from_be_bytes(*status))),
             _ => Said::Nothing,
         };
         Ok(Some((said, end)))

@@ -1,10 +1,14 @@
-/** Compiles the TypeScript, twice: ES modules for browsers in dist/, CommonJS for the runtimes in dist/cjs/. */
+/**
+ * Compiles the TypeScript, twice: ES modules in dist/, CommonJS for the runtimes in dist/cjs/. What browsers load is bundled
+ * from the former: dist/browser/ for those who bundle it again, and the drop-in as one classic script and one module.
+ */
 
 import { execFileSync } from 'node:child_process';
 import { copyFileSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { bundle } from './bundle.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const require = createRequire(import.meta.url);
@@ -22,6 +26,8 @@ for (const file of readdirSync(cjs)) {
   writeFileSync(join(cjs, file.replace(/\.js$/, '.cjs')), text.replace(/require\("(\.\/[\w-]+)\.js"\)/g, 'require("$1.cjs")'));
   rmSync(join(cjs, file));
 }
+
+await bundle(join(root, 'dist'));
 
 // npm packs what is in the package's own folder.
 for (const folder of ['.', 'npm/linux-x64-gnu']) {

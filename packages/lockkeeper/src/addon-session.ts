@@ -123,9 +123,11 @@ export class AddonSession implements Session {
     } catch (error) {
       this.#failure = noSession((error as Error).message);
       this.#settle.reject(this.#failure);
+      this.#listener.status('closed');
       return this.#fail();
     }
     this.#settle.resolve();
+    this.#listener.status('connected');
     // After a session was lost, it is the next one: all was said to the addon.
     if (this.#unsaid === undefined) return;
     // Later: the letters that are being read would be overwritten.

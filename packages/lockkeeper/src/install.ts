@@ -6,9 +6,9 @@
  */
 
 import './runtime.js';
+import { define, expose } from './expose.js';
 import { locks as local } from './local.js';
-import { Lock } from './lock.js';
-import { LockManager, newManager } from './manager.js';
+import { newManager, type LockManager } from './manager.js';
 import { reach } from './reach.js';
 
 const locks = process.env['LOCKKEEPER_URL'] ? connecting() : local;
@@ -28,27 +28,11 @@ if (scope.navigator === undefined) {
   Object.defineProperty(scope, 'navigator', { get: () => navigator, enumerable: true, configurable: true });
 }
 
-const navigator = scope.navigator!;
-const mixin = {
-  get locks(): LockManager {
-    if ((this as object) !== navigator) throw new TypeError('Illegal invocation');
-    return locks;
-  },
-};
-// Where `navigator` is of no interface, its prototype is everybody's.
-const prototype = Object.getPrototypeOf(navigator) as object;
-const target = prototype === Object.prototype ? navigator : prototype;
-Object.defineProperty(target, 'locks', Object.getOwnPropertyDescriptor(mixin, 'locks')!);
-define('LockManager', LockManager);
-define('Lock', Lock);
+expose(scope.navigator!, locks);
 
 /** The manager of a daemon that may not have answered yet: requests wait for it, and are refused if it does not. */
 function connecting(): LockManager {
   const remote = reach();
   remote.opened.catch(() => {});
   return newManager(remote);
-}
-
-function define(name: string, value: unknown): void {
-  Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
 }

@@ -6,6 +6,7 @@ import { Promise } from './intrinsics.js';
 import { requestOf, type AcquiredLock, type Lock } from './lock.js';
 import { outerRequest } from './nesting.js';
 import { observer } from './observer.js';
+import type { Status } from './remote.js';
 import { AcquireRequest, CallbackRequest, ScopedRequest, type Request } from './request.js';
 import * as State from './state.js';
 import type { Inspection, Scope, Transport } from './transport.js';
@@ -25,6 +26,12 @@ import {
 } from './webidl.js';
 
 export type LockGrantedCallback<T, L = Lock | null> = (lock: L) => T;
+
+/** As of an `EventTarget`. */
+export interface ListenerOptions {
+  once?: boolean | undefined;
+  signal?: AbortSignal | undefined;
+}
 
 /** What `acquire` takes: a name, several, or names with their modes. */
 export type LockScope = string | Iterable<string> | Readonly<Record<string, LockMode>>;
@@ -100,7 +107,9 @@ export class LockManager {
   /** A snapshot of all locks and requests (§3.2.2). */
   query(): Promise<LockManagerSnapshot> {
     try {
-      return Promise.resolve(this.#transport.query());
+      const transport = this.#transport;
+      transport.check?.();
+      return Promise.resolve(transport.query());
     } catch (error) {
       return Promise.reject(explained(this, error));
     }
@@ -145,6 +154,24 @@ export class LockManager {
   async close(): Promise<void> {
     await this.#transport.close();
   }
+
+  /** Where its connection stands. A manager of this process is always connected. */
+  get status(): Status {
+    return this.#transport.state ?? 'connected';
+  }
+
+  /** Listens to `statuschange`, the only event. */
+  addEventListener(type: 'statuschange', listener: (event: Event) => void, options?: ListenerOptions): void {
+    this.#transport.events?.addEventListener(type, listener, options as { once: boolean });
+  }
+
+  removeEventListener(type: 'statuschange', listener: (event: Event) => void): void {
+    this.#transport.events?.removeEventListener(type, listener);
+  }
+
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
 }
 
 exposeInterface('LockManager', LockManager.prototype);
@@ -156,6 +183,12 @@ function explained(manager: unknown, error: unknown): unknown {
 
 /** Hands a request to its transport. If that refuses it, it is over. */
 function submit(request: Request, flags: number, plain: boolean, nestedIn?: Request, info?: string): boolean {
+  if (observer.publish) return submitObserved(request, flags, plain, nestedIn, info);
+  const { transport } = request;
+  return plain ? transport.submit(request, flags) : transport.submitScope(request, flags, nestedIn, info);
+}
+
+function submitObserved(request: Request, flags: number, plain: boolean, nestedIn?: Request, info?: string): boolean {
   const { transport } = request;
   observer.publish?.('request', request);
   try {
@@ -170,7 +203,7 @@ export function newManager(transport: Transport): LockManager {
   return new LockManager(...([key, transport] as never));
 }
 
-/** §3.2.1, from step 5. Steps 2 to 4 are about documents and origins, of which there are none here. */
+/** §3.2.1, from step 2. Steps 2 to 4 are about documents and origins, of which most transports have none. */
 function request(
   transport: Transport,
   name: string,
@@ -178,6 +211,7 @@ function request(
   callback: (lock: Lock | null) => unknown,
 ): Promise<unknown> {
   const shared = mode === 'shared';
+  transport.check?.();
   checkName(name);
   checkOptions(shared, ifAvailable, steal, signal);
   const request = new CallbackRequest(transport, name, mode, callback);

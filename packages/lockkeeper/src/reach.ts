@@ -3,10 +3,10 @@
 import { AddonSession } from './addon-session.js';
 import { notSupported } from './errors.js';
 import { builtin } from './host.js';
-import { newManager, type LockManager } from './manager.js';
+import type { LockManager } from './manager.js';
 import { Remote } from './remote.js';
 import { checkMembers } from './webidl.js';
-import { overWebSocket, type ConnectOptions } from './websocket.js';
+import { MEMBERS, overWebSocket, whenOpened, type ConnectOptions } from './websocket.js';
 
 /**
  * The lock manager of the daemon at `url`: `unix:/path/to/daemon.sock`, `ws://host:port/` or `wss://…`. Without one, that
@@ -14,19 +14,18 @@ import { overWebSocket, type ConnectOptions } from './websocket.js';
  * and `LOCKKEEPER_TOKEN_FILE` count as they do for the command. A token is never sent to a server that its file was not set for.
  */
 export async function connect(url?: string, options?: ConnectOptions): Promise<LockManager> {
-  const remote = reach(url, options);
-  await remote.opened;
-  return newManager(remote);
+  return whenOpened(() => reach(url, options), options);
 }
 
 export function reach(url?: string, options: ConnectOptions = {}): Remote {
-  checkMembers('connect(url, options)', options, ['bucket', 'token', 'WebSocket']);
+  checkMembers('connect(url, options)', options, MEMBERS);
   const named = url === undefined ? variable('LOCKKEEPER_URL') : `${url}`;
   const all = url === undefined ? { ...fromEnvironment(), ...defined(options) } : options;
   if (named !== undefined && /^wss?:/i.test(named)) return overWebSocket(named, all);
   if (options.token !== undefined) {
     throw new TypeError('a token is for ws: and wss: URLs. On a Unix socket, the permissions of its file say who may connect');
   }
+  if (options.retry) throw new TypeError('retry is for ws: and wss: URLs. The daemon of a machine is started if none runs');
   if (process.platform === 'win32') {
     throw notSupported(
       "on Windows there is no daemon's socket: use connect('ws://127.0.0.1:7420/') with a daemon that listens there, " +

@@ -3,7 +3,7 @@
  * (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this is what is the same for all.
  */
 
-import { Promise } from './intrinsics.js';
+import { Promise, queueMicrotask } from './intrinsics.js';
 import { watchForDeadlock } from './nesting.js';
 import { observer } from './observer.js';
 import type { Request } from './request.js';
@@ -29,8 +29,12 @@ export interface Session {
   close(): void | Promise<void>;
 }
 
-/** Hears what becomes of requests. */
+/** Where a session stands. One that is closed by a failure connects again when something is asked of it. */
+export type Status = 'connecting' | 'connected' | 'reconnecting' | 'closed';
+
+/** Hears what becomes of requests, and of the session. */
 export interface Listener {
+  status(status: Status): void;
   granted(request: Request, token: number | bigint): void;
   /** `why` tells more of a loss, for people. */
   over(request: Request, how: Outcome, why?: string): void;
@@ -50,25 +54,40 @@ export interface Entry {
   clientId: string;
   /** The same for all names of a request. */
   ticket: bigint;
-  token?: bigint;
-  info?: string;
+  token?: bigint | undefined;
+  info?: string | undefined;
   since: number;
-  nestedIn?: bigint;
+  nestedIn?: bigint | undefined;
   stole: boolean;
 }
 
 export class Remote implements Transport, Listener {
-  readonly opened: Promise<void>;
-  readonly #session: Session;
+  /** Throws where the specification has no lock manager. */
+  check?: () => void;
+  /** Told when the status has changed. */
+  readonly events = new EventTarget();
+  state: Status = 'connecting';
+  readonly #open: (listener: Listener) => Session;
+  #started: Session | undefined;
+  #opened: Promise<void> | undefined;
   /** Requests that are being released, and who waits for that. */
   readonly #releasing = new Map<Request, (done: boolean) => void>();
   /** Counts what waits for the daemon. */
   readonly #liveness = observer.newLiveness?.();
   #closed = false;
 
+  /** `open` is called when something is first asked of it. */
   constructor(open: (listener: Listener) => Session) {
-    this.#session = open(this);
-    this.opened = this.#open();
+    this.#open = open;
+  }
+
+  /** Rejects if no session can be opened. */
+  get opened(): Promise<void> {
+    return (this.#opened ??= this.#whenOpened());
+  }
+
+  get #session(): Session {
+    return (this.#started ??= this.#open(this));
   }
 
   get clientId(): string {
@@ -81,10 +100,11 @@ export class Remote implements Transport, Listener {
 
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
     this.#check();
+    const session = this.#session;
     this.#liveness?.waits(1);
     request.queued();
     const outer = nestedIn?.transport === this ? nestedIn : undefined;
-    this.#session.request(request, flags, outer, info);
+    session.request(request, flags, outer, info);
     if (outer) watchForDeadlock(request, () => this.#deadlock(request));
     return true;
   }
@@ -124,6 +144,7 @@ export class Remote implements Transport, Listener {
 
   async close(): Promise<void> {
     this.#closed = true;
+    this.status('closed');
     await this.#during(this.#session.close());
     this.#liveness?.end();
   }
@@ -147,11 +168,19 @@ export class Remote implements Transport, Listener {
     releasing?.(how === 'ended');
   }
 
-  async #open(): Promise<void> {
+  status(status: Status): void {
+    if (this.state === status) return;
+    this.state = status;
+    // Listeners are other people's code.
+    queueMicrotask(() => this.events.dispatchEvent(new Event('statuschange')));
+  }
+
+  async #whenOpened(): Promise<void> {
+    if (!this.#liveness) return this.#session.opened;
     try {
       await this.#during(this.#session.opened);
     } catch (error) {
-      if (this.#liveness?.waiting === 0) this.#liveness.end();
+      if (this.#liveness.waiting === 0) this.#liveness.end();
       throw error;
     }
   }
@@ -175,11 +204,12 @@ export class Remote implements Transport, Listener {
   }
 
   async #during<T>(promise: T | Promise<T>): Promise<T> {
-    this.#liveness?.waits(1);
+    if (!this.#liveness) return promise;
+    this.#liveness.waits(1);
     try {
       return await promise;
     } finally {
-      this.#liveness?.waits(-1);
+      this.#liveness.waits(-1);
     }
   }
 }

@@ -7,7 +7,7 @@
  *
  * - `connectAt()`, which says when to try to connect. Then `connected()` or `connectFailed()`, `message()` for what
  *   comes, `disconnected()`;
- * - commands of the host: `request()`, `release()`, `detach()`, `query()`, `forceRelease()`, `endSession()`, `close()`;
+ * - commands of the host: `request()`, `release()`, `query()`, `force()`, `close()`;
  * - `nextWake()`, which says when to call `wake()`;
  * - `takeOutput()` for the connection, `takeEvents()` for the host, `wantsDrop()` for a connection that is of no use any
  *   more.
@@ -263,37 +263,24 @@ export class SessionMachine<T> {
     return this.#enter(name?.length ?? 0, (ack, rid) => [Send.QUERY, ack, rid, name, deadlocks], data, noParts());
   }
 
-  /** Breaks every lock on a name. */
-  forceRelease(name: Uint8Array, data: T): Key {
-    return this.#enter(name.length, (ack, rid) => [Send.FORCE_RELEASE, ack, rid, name], data);
-  }
-
-  /** Ends another session of the bucket. */
-  endSession(clientId: string, data: T): Key {
-    return this.#enter(utf8Length(clientId), (ack, rid) => [Send.END_SESSION, ack, rid, clientId], data);
-  }
-
-  /** Releases a lock or aborts a request. An event tells when that is done. False if it was over already. */
-  release(key: Key, timedOut = false): boolean {
-    const entry = this.#entries.get(key);
-    if (entry === undefined || entry.stage === ENDING) return false;
-    entry.stage = ENDING;
-    entry.timedOut = timedOut;
-    if (entry.rid === 0) this.#finish(key, { how: 'released' });
-    else if (this.#link === READY) this.#sendRelease(entry.rid, timedOut, false);
-    return true;
+  /** Breaks every lock on a name (bytes), or ends another session of the bucket (the text of its client id). */
+  force(target: Uint8Array | string, data: T): Key {
+    const kind = typeof target === 'string' ? Send.END_SESSION : Send.FORCE_RELEASE;
+    return this.#enter(target.length, (ack, rid) => [kind, ack, rid, target] as Send.ToServer, data);
   }
 
   /**
-   * Releases a lock or aborts a request, of which nothing more is told. Hands back its data; none if it was over, or is
-   * being released already.
+   * Releases a lock or aborts a request. An event tells when that is done; if it is to be `quiet`, nothing more is told.
+   * Does nothing if it was over, or is being released already.
    */
-  detach(key: Key, timedOut = false): T | undefined {
+  release(key: Key, timedOut = false, quiet = false): void {
     const entry = this.#entries.get(key);
-    if (entry === undefined || entry.stage === ENDING) return undefined;
-    this.#remove(key);
-    if (entry.rid !== 0 && this.#link === READY) this.#sendRelease(entry.rid, timedOut, true);
-    return entry.data;
+    if (entry === undefined || entry.stage === ENDING) return;
+    entry.stage = ENDING;
+    entry.timedOut = timedOut;
+    if (quiet) this.#remove(key);
+    if (entry.rid === 0) this.#finish(key, { how: 'released' });
+    else if (this.#link === READY) this.#sendRelease(entry.rid, timedOut, quiet);
   }
 
   /** Whether a lock is held now: granted, not broken, and the lease valid at this time. */

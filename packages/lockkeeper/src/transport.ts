@@ -1,11 +1,17 @@
 /** What carries requests to a lock manager, and what it can show of it. */
 
+import type { Status } from './remote.js';
 import type { Request } from './request.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
 /** It tells each request what became of it: `queued`, `granted`, `unavailable`, `refused`, `broke`. */
 export interface Transport {
   readonly clientId: string;
+  /** Of a manager that can lose its connection. */
+  readonly state?: Status;
+  readonly events?: EventTarget;
+  /** Throws where the specification has no lock manager (§3.2.1, steps 2 to 4). */
+  check?(): void;
   /** Requests a lock on one name. `false` if it is known already that it is not available. */
   submit(request: Request, flags: number): boolean;
   /** The same with all that a scope may have. */

@@ -144,10 +144,12 @@ class AbortAlgorithms {
   }
 }
 
-/** Operations and attributes of an interface are enumerable; a class makes them not. */
+/** Operations and attributes of an interface are enumerable; a class makes them not. Minifiers change the names of classes. */
 export function exposeInterface(name: string, prototype: object): void {
   for (const member of Object.getOwnPropertyNames(prototype)) {
     if (member !== 'constructor') Object.defineProperty(prototype, member, { enumerable: true });
   }
-  Object.defineProperty(prototype, Symbol.toStringTag, { value: name, configurable: true });
+  const named = { value: name, configurable: true };
+  Object.defineProperty(prototype, Symbol.toStringTag, named);
+  Object.defineProperty(prototype.constructor, 'name', named);
 }

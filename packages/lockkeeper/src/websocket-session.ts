@@ -7,6 +7,7 @@
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
+import type { Uint } from './pack.js';
 import type { Listener, Outcome, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
 import { SessionMachine } from './session.js';
@@ -34,6 +35,8 @@ export interface Runtime {
   /** Microseconds of a clock that runs while the machine is suspended. */
   now(): number;
   later(run: () => void, milliseconds: number): () => void;
+  /** Why a connection could never be made, if that is known. */
+  blocked?(): string | undefined;
   /** Tells when a page is left or the process `ends`, and when a page is shown. Returns how to stop that. */
   watchPage(left: (ends: boolean) => void, shown: () => void): () => void;
   /** Whether connections are closed with status 1001 when the page or worker ends. */
@@ -42,9 +45,14 @@ export interface Runtime {
 
 /** Who wants what. */
 export interface Credentials {
+  /** It may be known only with the token. */
   bucket: string;
-  token: string | (() => string | Promise<string>) | null;
+  token: Token | (() => Token | Promise<Token>);
+  /** Whether a server that is not there is waited for from the beginning. */
+  retry?: boolean;
 }
+
+type Token = string | null;
 
 /** What was asked: a request, or a question that somebody waits for. */
 interface Asked {
@@ -85,8 +93,8 @@ export class WebSocketSession implements Session {
   /** What waits for room in the window, in its order: by its request, or by itself. */
   readonly #backlog = new Map<Request | Asked, Asked>();
   readonly #unanswered = new Set<Key>();
-  /** Whether there ever was a session: from then on, a server that is not there is waited for. */
-  #wasOpen = false;
+  /** Whether a server that is not there is waited for: once there was a session, or from the beginning. */
+  #waits: boolean;
   /** Whether the page is in the back/forward cache. */
   #away = false;
   /** When the machine wants to connect, and when that is done. */
@@ -111,6 +119,7 @@ export class WebSocketSession implements Session {
     this.#url = url;
     this.#credentials = credentials;
     this.#runtime = runtime;
+    this.#waits = credentials.retry === true;
     this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
     this.#start();
   }
@@ -155,7 +164,7 @@ export class WebSocketSession implements Session {
   }
 
   async forceRelease(name: string): Promise<void> {
-    await this.#ask((machine, asked) => machine.forceRelease(toName(name), asked));
+    await this.#ask((machine, asked) => machine.force(toName(name), asked));
   }
 
   /** Resolves when the connection is closed, so that the server has received what was sent. */
@@ -166,7 +175,7 @@ export class WebSocketSession implements Session {
       socket.addEventListener('close', () => resolve());
       this.#runtime.later(resolve, CLOSE_TIMEOUT);
     });
-    const reason = noSession('the session was closed');
+    const reason = noSession('the session is closed');
     this.#settle.reject(reason);
     this.#end('lost', reason);
     this.#rest();
@@ -174,6 +183,7 @@ export class WebSocketSession implements Session {
   }
 
   #start(): void {
+    this.#listener.status('connecting');
     this.#machine = this.#newMachine();
     this.#unwatch = this.#runtime.watchPage(
       (ends) => this.#left(ends),
@@ -187,8 +197,14 @@ export class WebSocketSession implements Session {
   }
 
   #newMachine(): SessionMachine<Asked> {
+    const credentials = this.#credentials;
     const { goingAwayEnds } = this.#runtime;
-    const config = { bucket: this.#credentials.bucket, owner: null, ttl: null, fifo: false, goingAwayEnds };
+    const config = {
+      get bucket() {
+        return credentials.bucket;
+      },
+      ...{ owner: null, ttl: null, fifo: false, goingAwayEnds },
+    };
     return new SessionMachine(config, this.#now());
   }
 
@@ -201,8 +217,9 @@ export class WebSocketSession implements Session {
       return;
     }
     const reason = noSession('the page was left');
-    if (!this.#wasOpen) return this.#refuse(reason);
+    if (!this.#waits) return this.#refuse(reason);
     this.#away = true;
+    this.#interrupted();
     this.#end('lost', reason);
     this.#machine = this.#newMachine();
   }
@@ -256,10 +273,13 @@ export class WebSocketSession implements Session {
     if (machine === undefined) return;
     this.#flush();
     const drop = machine.wantsDrop();
-    if (drop) this.#closeSocket();
+    if (drop) {
+      this.#closeSocket();
+      this.#interrupted();
+    }
     for (const event of machine.takeEvents()) this.#notify(machine, event);
     if (this.#machine !== machine) return;
-    if (drop && !this.#wasOpen) return this.#refuse(this.#unreachable(SILENT));
+    if (drop && !this.#waits) return this.#refuse(this.#unreachable(SILENT));
     this.#fillWindow(machine);
     this.#flush();
     this.#schedule(machine, anew);
@@ -289,10 +309,10 @@ export class WebSocketSession implements Session {
   }
 
   /** Without a token in hand, one is fetched when the connection stands. */
-  #connect(machine: SessionMachine<Asked>, token?: { value: string | null }): void {
+  #connect(machine: SessionMachine<Asked>, token?: { value: Token }): void {
     this.#connectAt = undefined;
     const source = this.#credentials.token;
-    if (typeof source !== 'function') token = { value: source === null ? null : `${source}` };
+    if (typeof source !== 'function') token = { value: textOf(source) };
     let socket: Socket;
     try {
       socket = this.#runtime.open(this.#url, SUBPROTOCOL);
@@ -317,7 +337,7 @@ export class WebSocketSession implements Session {
     on('open', () => {
       connection.isOpen = true;
       if (token) this.#greet(connection, token.value);
-      else void this.#fetchToken(connection, source as () => string | Promise<string>);
+      else void this.#fetchToken(connection, source as () => Token | Promise<Token>);
     });
     on('message', ({ data }) => this.#receive(connection, data));
     on('error', ({ message }) => {
@@ -338,14 +358,14 @@ export class WebSocketSession implements Session {
    * The token may take longer than a server waits for Hello. A connection that was closed meanwhile is made again, with
    * the token in hand.
    */
-  async #fetchToken(connection: Connection, fetch: () => string | Promise<string>): Promise<void> {
+  async #fetchToken(connection: Connection, fetch: () => Token | Promise<Token>): Promise<void> {
     connection.waitsForToken = true;
     connection.cancelTimeout();
     const tooLong = (): void => this.#attemptFailed('the token function has not settled');
     connection.cancelTimeout = this.#runtime.later(tooLong, TOKEN_TIMEOUT);
-    let value: string;
+    let value: Token;
     try {
-      value = `${await fetch()}`;
+      value = textOf(await fetch());
     } catch (cause) {
       if (this.#connection === connection) this.#attemptFailed(`the token function failed (${String(cause)})`, cause);
       return;
@@ -356,7 +376,7 @@ export class WebSocketSession implements Session {
     this.#connect(this.#machine!, { value });
   }
 
-  #greet(connection: Connection, token: string | null): void {
+  #greet(connection: Connection, token: Token): void {
     connection.cancelTimeout();
     connection.number = this.#machine!.connected(this.#now(), token);
     this.#pump();
@@ -376,14 +396,18 @@ export class WebSocketSession implements Session {
       this.#machine!.message(this.#now(), connection.number, message);
       this.#pump(message[0] === PONG);
     } else if (message[0] === GOODBYE) {
-      this.#attemptFailed(message[2]);
+      // It is refused before it has said anything: no token would help.
+      this.#greet(connection, null);
+      this.#receive(connection, data);
     }
   }
 
-  #attemptFailed(message: string, cause?: unknown): void {
+  #attemptFailed(why: string, cause?: unknown): void {
     this.#closeSocket();
-    this.#why = message;
-    this.#machine!.connectFailed(this.#now(), { kind: 'unreachable', message, cause });
+    const blocked = this.#runtime.blocked?.();
+    const message = (this.#why = blocked ?? why);
+    const kind = blocked ? 'unusable' : 'unreachable';
+    this.#machine!.connectFailed(this.#now(), { kind, message, cause });
     this.#pump();
   }
 
@@ -391,8 +415,13 @@ export class WebSocketSession implements Session {
     const { number } = this.#connection!;
     this.#closeSocket();
     this.#machine!.disconnected(this.#now(), number);
-    if (this.#wasOpen) this.#pump();
+    this.#interrupted();
+    if (this.#waits) this.#pump();
     else this.#refuse(this.#unreachable(why));
+  }
+
+  #interrupted(): void {
+    if (this.clientId) this.#listener.status('reconnecting');
   }
 
   #closeSocket(): void {
@@ -407,13 +436,14 @@ export class WebSocketSession implements Session {
     switch (event.type) {
       case 'opened':
         this.clientId = event.clientId;
-        this.#wasOpen = true;
+        this.#waits = true;
+        this.#listener.status('connected');
         this.#why = undefined;
         // The server may have listed some.
         for (const key of this.#unanswered) if (!machine.isUnanswered(key)) this.#unanswered.delete(key);
         return this.#settle.resolve();
       case 'unreachable':
-        if (!this.#wasOpen) this.#refuse(this.#reason(event.failure));
+        if (!this.#waits) this.#refuse(this.#reason(event.failure));
         return;
       case 'failed':
         if (this.#machine === machine) this.#refuse(this.#reason(event.failure));
@@ -458,6 +488,7 @@ export class WebSocketSession implements Session {
 
   /** Leaves nothing behind. */
   #rest(): void {
+    this.#listener.status('closed');
     this.#unwatch?.();
     this.#unwatch = undefined;
     this.#away = false;
@@ -493,9 +524,14 @@ export class WebSocketSession implements Session {
 
   #unreachable(why: string, cause?: unknown): Error {
     // What was thrown says what is wrong: a token function's failure is not the server's.
-    const hint = cause === undefined ? '. Does `lockkeeper serve --listen` run there?' : '';
+    const trusted = /^wss/i.test(this.#url) ? ', with a certificate that is trusted here' : '';
+    const hint = cause === undefined ? `. Does \`lockkeeper serve --listen\` run there${trusted}?` : '';
     return noSession(`no session at ${this.#url}: ${why}${hint}`, undefined, cause);
   }
+}
+
+function textOf(token: unknown): Token {
+  return token === null || token === undefined ? null : `${token as string}`;
 }
 
 function entryOf(entry: WireEntry): Snapshot['entries'][0] {
@@ -504,12 +540,16 @@ function entryOf(entry: WireEntry): Snapshot['entries'][0] {
     place: { name: fromName(name), mode: shared ? 'shared' : 'exclusive' },
     clientId,
     ticket: BigInt(arrival),
-    ...(token !== null && { token: BigInt(token) }),
-    ...(info !== null && { info }),
+    token: exact(token),
+    info: info ?? undefined,
     since: Number(since),
-    ...(nestedIn !== null && { nestedIn: BigInt(nestedIn) }),
+    nestedIn: exact(nestedIn),
     stole,
   };
+}
+
+function exact(number: Uint | null): bigint | undefined {
+  return number === null ? undefined : BigInt(number);
 }
 
 function deadlockOf([message, steps]: WireDeadlock): Deadlock {

@@ -1,104 +1,13 @@
-/**
- * The package in a browser: two pages of one origin, over WebSocket, in a Chromium without a window. It is driven by its
- * own DevTools protocol.
- */
+/** `connect()` in a browser: pages of one origin, over WebSocket. */
 
-import { spawn } from 'node:child_process';
-import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
-import { createServer } from 'node:http';
-import { tmpdir } from 'node:os';
-import { join } from 'node:path';
-import { assert, cleanUp, test, until } from './harness.js';
+import { readFileSync } from 'node:fs';
+import { browser, website } from './chromium.js';
+import { assert, test, until } from './harness.js';
 import { connected, hold, machine } from './machine.js';
-
-const dist = new URL('../dist/', import.meta.url);
-
-/** Serves a page, which is empty by default, and the built package. */
-async function website(page = () => '<!doctype html><title>page</title>') {
-  const server = createServer(({ url }, response) => {
-    const script = /^(?:\/node_modules\/lockkeeper)?\/dist\/([\w-]+\.js)$/.exec(url)?.[1];
-    const type = script ? 'text/javascript' : 'text/html';
-    response.writeHead(200, { 'content-type': type, 'cache-control': 'max-age=60' });
-    response.end(script ? readFileSync(new URL(script, dist)) : page());
-  });
-  await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
-  cleanUp(() => {
-    server.closeAllConnections();
-    return new Promise((resolve) => server.close(resolve));
-  });
-  return `http://127.0.0.1:${server.address().port}`;
-}
-
-/** Starts Chromium. `open(url)` gives a page of its own. */
-async function browser() {
-  const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-browser-'));
-  const args = ['--headless', '--no-sandbox', '--disable-gpu', '--remote-debugging-port=0', `--user-data-dir=${dir}`];
-  const child = spawn('chromium', [...args, 'about:blank'], { stdio: ['ignore', 'ignore', 'pipe'] });
-  const exited = new Promise((resolve) => child.on('exit', resolve));
-  cleanUp(async () => {
-    child.kill('SIGKILL');
-    await exited;
-    rmSync(dir, { recursive: true, force: true, maxRetries: 20, retryDelay: 100 });
-  });
-  let said = '';
-  const address = await new Promise((resolve, reject) => {
-    child.on('error', reject);
-    void exited.then(() => reject(new Error(`chromium has ended: ${said}`)));
-    child.stderr.on('data', (data) => {
-      said += data;
-      const [, found] = /DevTools listening on (\S+)/.exec(said) ?? [];
-      if (found) resolve(found);
-    });
-  });
-  const socket = new WebSocket(address);
-  await new Promise((resolve, reject) => Object.assign(socket, { onopen: resolve, onerror: reject }));
-  cleanUp(() => socket.close());
-  const answers = new Map();
-  let asked = 0;
-  socket.onmessage = ({ data }) => {
-    const { id, result, error } = JSON.parse(data);
-    answers.get(id)?.(error ? Promise.reject(new Error(error.message)) : result);
-    answers.delete(id);
-  };
-  const send = (method, params = {}, sessionId = undefined) =>
-    new Promise((resolve) => {
-      answers.set((asked += 1), resolve);
-      socket.send(JSON.stringify({ id: asked, method, params, sessionId }));
-    });
-  return {
-    async open(url) {
-      const { targetId } = await send('Target.createTarget', { url });
-      const { sessionId } = await send('Target.attachToTarget', { targetId, flatten: true });
-      /** Runs a function in the page, to its end. */
-      const evaluate = async (run, ...given) => {
-        const expression = `(${run})(...${JSON.stringify(given)})`;
-        const params = { expression, awaitPromise: true, returnByValue: true };
-        const { result, exceptionDetails } = await send('Runtime.evaluate', params, sessionId);
-        if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
-        return result.value;
-      };
-      const at = (path) => until(() => evaluate(() => location.href).then((href) => href === path, () => false));
-      await at(url);
-      return {
-        evaluate,
-        async go(url) {
-          await send('Page.navigate', { url }, sessionId);
-          await at(url);
-        },
-        async back(url) {
-          const { currentIndex, entries } = await send('Page.getNavigationHistory', {}, sessionId);
-          await send('Page.navigateToHistoryEntry', { entryId: entries[currentIndex - 1].id }, sessionId);
-          await at(url);
-        },
-        close: () => send('Target.closeTarget', { targetId }),
-      };
-    },
-  };
-}
 
 /** In a page: connects, and leaves the manager and what happens where the next call finds it. */
 async function begin(url) {
-  const { connect, LockManager } = await import('/dist/connect.js');
+  const { connect, LockManager } = await import('/dist/browser/connect.js');
   globalThis.log = [];
   globalThis.manager = await connect(url);
   addEventListener('pageshow', ({ persisted }) => log.push(persisted ? 'restored' : 'shown'));
@@ -186,13 +95,13 @@ test('a page of another origin is not let in', async () => {
   const there = machine({ network: true });
   await there.start('--allow-origin', 'https://example.com');
   const page = await chromium.open(`${origin}/`);
-  await assert.rejects(page.evaluate(begin, there.url), /NetworkError/);
+  await assert.rejects(page.evaluate(begin, there.url), /NotAllowedError: the origin http:.* is not allowed: --allow-origin/);
 });
 
 test('the shapes before the draft are there, for a manager of connect(), without the addon', async () => {
   const { there, page } = await holder();
   const found = await page.evaluate(async () => {
-    const { Lock, proposals } = await import('/dist/proposals-of.js');
+    const { Lock, proposals } = await import('/dist/browser/proposals-of.js');
     const { requestExplicitLock, requestLock, requestScopedLock } = proposals(manager);
     const lock = await requestExplicitLock(['b', 'c']);
     const refused = [await requestLock('a', { ifAvailable: true }), await requestLock('b', { ifAvailable: true })];
@@ -209,7 +118,7 @@ test('two tabs with the page of the README: one edits, the other waits until it 
   const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
   const [, html] = /```html\n(.*?)```/s.exec(readme);
   const there = machine({ network: true });
-  const origin = await website(() => `<!doctype html>${html.replace('ws://127.0.0.1:7420/', there.url)}`);
+  const origin = await website(() => ({ body: `<!doctype html>${html.replace('ws://127.0.0.1:7420/', there.url)}` }));
   await there.start('--allow-origin', origin);
   const chromium = await browser();
   const title = (page) => page.evaluate(() => document.title);

@@ -61,9 +61,10 @@ test('lockkeeper/connect is for browsers: what it loads imports nothing of Node,
   visit('connect');
   assert.ok(seen.has('session.js') && seen.has('manager.js'), [...seen].join());
   visit('proposals-of');
+  visit('navigator');
   for (const name of ['native', 'platform', 'runtime', 'diagnostics', 'liveness']) assert.ok(!seen.has(`${name}.js`), name);
   const { exports } = require('lockkeeper/package.json');
-  assert.equal(exports['./proposals'].browser.import.default, './dist/proposals-of.js');
+  assert.equal(exports['./proposals'].browser.import.default, './dist/browser/proposals-of.js');
   for (const entry of ['.', './connect', './proposals']) {
     assert.equal(Object.keys(exports[entry])[0], 'browser', 'the first that applies is taken');
   }

@@ -39,8 +39,8 @@ const EVERYWHERE = [
   'steal',
 ];
 
-/** The browser, the file that drives it, and the runtime that runs that file. */
-const BROWSER = { name: 'chromium', file: 'browser.test.js', runtime: 'node24' };
+/** The browser, the files that drive it, and the runtime that runs those files. */
+const BROWSER = { name: 'chromium', files: ['browser.test.js', 'navigator.test.js'], runtime: 'node24' };
 
 /** The runtime in which a fleet is tested: clients do the same as over WebSocket. */
 const FLEET = 'node24';
@@ -101,7 +101,7 @@ report();
 process.exit(failures > 0 ? 1 : 0);
 
 function canRun({ file, place, runtime }) {
-  if (file === BROWSER.file) return runtime === BROWSER.runtime && !skipped.includes(BROWSER.name);
+  if (BROWSER.files.includes(file)) return runtime === BROWSER.runtime && !skipped.includes(BROWSER.name);
   if (TOOLS.files.includes(file)) return runtime === TOOLS.runtime;
   if (place === ', fleet') return runtime === FLEET;
   // Node 20 has no WebSocket.
@@ -109,7 +109,7 @@ function canRun({ file, place, runtime }) {
 }
 
 function needs({ file, runtime }) {
-  return file === BROWSER.file ? [runtime, BROWSER.name] : [runtime];
+  return BROWSER.files.includes(file) ? [runtime, BROWSER.name] : [runtime];
 }
 
 function isInstalled(name) {

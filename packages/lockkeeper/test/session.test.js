@@ -121,7 +121,10 @@ function fakeRuntime() {
 }
 
 function remoteOn(world, credentials = { bucket: 'b', token: 'secret' }) {
-  return new Remote((listener) => new WebSocketSession(listener, 'ws://test/', credentials, world));
+  const remote = new Remote((listener) => new WebSocketSession(listener, 'ws://test/', credentials, world));
+  // To ask for it starts it.
+  void remote.opened;
+  return remote;
 }
 
 /** A manager on a fake runtime, connected. */

@@ -207,3 +207,10 @@ test(`the bundle of a page that connects is at most ${BUDGET} bytes, compressed`
   const { length } = gzipSync(outputFiles[0].contents, { level: 9 });
   assert.ok(length <= BUDGET, `${length} bytes`);
 });
+
+test(`the drop-in for navigator.locks is at most ${BUDGET} bytes, compressed`, () => {
+  for (const file of ['navigator.min.js', 'navigator.min.mjs']) {
+    const { length } = gzipSync(readFileSync(new URL(`../dist/${file}`, import.meta.url)), { level: 9 });
+    assert.ok(length <= BUDGET, `${file}: ${length} bytes`);
+  }
+});

@@ -24,10 +24,10 @@ const inputs = {
     machine.request({ scope: scope.map(([name, shared]) => [toName(name), shared]), ...rest }, null);
   },
   release: (machine, now, key, timedOut) => machine.release(key, timedOut),
-  detach: (machine, now, key, timedOut) => machine.detach(key, timedOut),
+  detach: (machine, now, key, timedOut) => machine.release(key, timedOut, true),
   query: (machine, now, name, deadlocks) => machine.query(name === null ? null : toName(name), deadlocks, null),
-  forceRelease: (machine, now, name) => machine.forceRelease(toName(name), null),
-  endSession: (machine, now, clientId) => machine.endSession(clientId, null),
+  forceRelease: (machine, now, name) => machine.force(toName(name), null),
+  endSession: (machine, now, clientId) => machine.force(clientId, null),
   close: (machine) => machine.close(),
   confirm: (machine) => machine.confirm(),
   wake: (machine, now) => machine.wake(now),

@@ -4,7 +4,7 @@ import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
-import { connect } from 'lockkeeper';
+import { connect, locks } from 'lockkeeper';
 import { WebSocket } from 'ws';
 import { assert, run, runtime, test as testAnywhere, turn, until } from './harness.js';
 import { connected, hold, machine, network } from './machine.js';
@@ -222,3 +222,51 @@ for (const program of ending) {
     assert.equal(await manager.request('resource', () => 'free'), 'free');
   });
 }
+
+test('status: connecting, connected, reconnecting, closed; each change is an event', async () => {
+  const there = machine({ network: true });
+  const daemon = await there.start();
+  const manager = await connected(there.url);
+  assert.equal(manager.status, 'connected');
+  const seen = [];
+  const listener = () => seen.push(manager.status);
+  manager.addEventListener('statuschange', listener);
+  await daemon.kill('SIGKILL');
+  await until(() => manager.status === 'reconnecting');
+  await there.start();
+  await until(() => manager.status === 'connected');
+  await manager.close();
+  assert.equal(manager.status, 'closed');
+  await turn();
+  assert.deepEqual(seen, ['reconnecting', 'connected', 'closed']);
+  manager.removeEventListener('statuschange', listener);
+  assert.equal(locks.status, 'connected', 'a manager of this process is always connected');
+});
+
+test('connect(url, { retry }) waits for a daemon that is not there yet, until its signal aborts', async () => {
+  const there = machine({ network: true });
+  const daemon = await there.start();
+  await daemon.kill('SIGKILL');
+  await assert.rejects(connect(there.url), { name: 'NetworkError' });
+  const controller = new AbortController();
+  const given = connect(there.url, { retry: true, signal: controller.signal });
+  controller.abort(new Error('enough'));
+  await assert.rejects(given, /enough/);
+  await assert.rejects(connect(there.url, { signal: AbortSignal.abort(new Error('before')) }), /before/);
+  const waiting = connect(there.url, { retry: true });
+  await there.start();
+  const manager = await waiting;
+  assert.equal(await manager.request('a', () => manager.status), 'connected');
+  await manager[Symbol.asyncDispose]();
+  await assert.rejects(manager.request('a', () => {}), { name: 'InvalidStateError' });
+});
+
+test('a signal that aborts once there is a session does nothing', async () => {
+  const there = machine({ network: true });
+  await there.start();
+  const controller = new AbortController();
+  const manager = await connected(there.url, { signal: controller.signal });
+  controller.abort();
+  assert.equal(await manager.request('a', () => 'granted'), 'granted');
+  await assert.rejects(connect('unix:/nowhere', { retry: true }), /retry is for ws:/);
+});

@@ -9,6 +9,7 @@ declare global {
     readonly asyncDispose: unique symbol;
   }
   interface AbortSignal {}
+  interface Event {}
 }
 
 export type LockMode = 'exclusive' | 'shared';
@@ -174,6 +175,22 @@ export class LockManager {
    * an `AbortError` whose `cause` is 'closed'.
    */
   close(): Promise<void>;
+  /** The same, at the end of the block that said `await using`. */
+  [Symbol.asyncDispose](): Promise<void>;
+
+  /** Where its connection stands. A manager of this process is always connected. */
+  readonly status: LockManagerStatus;
+  /** Listens to `statuschange`, the only event. */
+  addEventListener(type: 'statuschange', listener: (event: Event) => void, options?: StatusListenerOptions): void;
+  removeEventListener(type: 'statuschange', listener: (event: Event) => void): void;
+}
+
+/** A manager that is closed by a failure connects again when something is asked of it. */
+export type LockManagerStatus = 'connecting' | 'connected' | 'reconnecting' | 'closed';
+
+export interface StatusListenerOptions {
+  once?: boolean | undefined;
+  signal?: AbortSignal | undefined;
 }
 
 /** What is needed of a class `WebSocket`: that of the runtime, or of the package `ws`. */
@@ -186,4 +203,8 @@ export interface ConnectOptions {
   token?: string | (() => string | Promise<string>) | undefined;
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
   WebSocket?: WebSocketClass | undefined;
+  /** Gives up connecting. Once there is a session, it does nothing. */
+  signal?: AbortSignal | undefined;
+  /** Waits for a server that is not there yet, rather than reject: for `ws:` and `wss:` URLs. */
+  retry?: boolean | undefined;
 }

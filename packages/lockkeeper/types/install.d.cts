@@ -1,5 +1,5 @@
 import type { AcquiredLock, AcquireOptions, Inspection, LockOptions, LockScope } from './api.cjs';
-import type { Lock as OwnLock, LockManagerSnapshot as Snapshot } from './api.cjs';
+import type { Lock as OwnLock, LockManagerSnapshot as Snapshot, LockManagerStatus, StatusListenerOptions } from './api.cjs';
 
 // These are merged with the types of TypeScript's library "dom" and of @types/node, where they are.
 declare global {
@@ -24,5 +24,8 @@ declare global {
     inspect(): Promise<Inspection>;
     forceRelease(name: string): void | Promise<void>;
     close(): Promise<void>;
+    readonly status: LockManagerStatus;
+    addEventListener(type: 'statuschange', listener: (event: Event) => void, options?: StatusListenerOptions): void;
+    removeEventListener(type: 'statuschange', listener: (event: Event) => void): void;
   }
 }

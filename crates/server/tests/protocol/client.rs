@@ -19,6 +19,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     time::Duration,
 };
+use tungstenite::protocol::CloseFrame;
 
 /// After how long a test that hears nothing has failed. No test passes or fails by it that does not hang.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
@@ -266,6 +267,19 @@ impl Client {
     pub(crate) fn confirm(&mut self) {
         self.say(&ToServer::Confirm { ack: self.ack });
         assert_eq!(self.hear(), ToClient::Confirmed);
+    }
+
+    /// Says in Hello that it ends for good with status 1001.
+    pub(crate) fn that_ends_with_1001(mut self) -> Self {
+        self.features |= feature::GOING_AWAY_ENDS;
+        self
+    }
+
+    /// Closes its WebSocket with a status, and hears the end.
+    pub(crate) fn close_with(&mut self, status: u16) {
+        let frame = CloseFrame { code: status.into(), reason: "".into() };
+        self.web().close(Some(frame)).expect("the daemon listens");
+        assert_eq!(self.hear_or_end(), None);
     }
 
     /// Leaves out the features that a message tells.

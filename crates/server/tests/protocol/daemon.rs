@@ -2,7 +2,7 @@
 
 use crate::temp::Temp;
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Bytes, Config, Listen, serve};
+use lockkeeper_server::{Bytes, Config, GoingAway, Listen, serve};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -34,6 +34,8 @@ pub(crate) struct Setup {
     pub(crate) keys: Option<PathBuf>,
     pub(crate) audience: Option<String>,
     pub(crate) origins: Vec<String>,
+    pub(crate) bucket_per_origin: bool,
+    pub(crate) going_away: GoingAway,
     pub(crate) ttl: Duration,
     pub(crate) ttl_bounds: (Duration, Duration),
     pub(crate) sync: bool,
@@ -98,6 +100,8 @@ impl Daemon {
             keys: None,
             audience: None,
             origins: Vec::new(),
+            bucket_per_origin: false,
+            going_away: GoingAway::default(),
             // Longer than a test: no session expires, unless a test wants that.
             ttl: Duration::from_secs(600),
             ttl_bounds: (Duration::from_millis(1), Duration::from_secs(3600)),
@@ -231,10 +235,19 @@ fn process() {
     }
     let listen = setup.address.map(|address| {
         let port = std::io::stdin().as_fd().try_clone_to_owned().expect("it was given a port");
-        let Setup { tls, keys, audience, origins, .. } = setup.clone();
-        // Tests have clients of both kinds, and compare what they see.
-        let (given, share_buckets) = (Some(Arc::new(port.into())), true);
-        Listen { given, tls, keys, audience, share_buckets, origins, ..Listen::at(address) }
+        let Setup { tls, keys, audience, origins, bucket_per_origin, going_away, .. } = setup.clone();
+        Listen {
+            given: Some(Arc::new(port.into())),
+            tls,
+            keys,
+            audience,
+            // Tests have clients of both kinds, and compare what they see.
+            share_buckets: true,
+            origins,
+            bucket_per_origin,
+            going_away,
+            ..Listen::at(address)
+        }
     });
     let reload = listen.as_ref().map(|listen| Arc::clone(&listen.reload)).unwrap_or_default();
     let config = Config {

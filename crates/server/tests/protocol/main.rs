@@ -22,6 +22,7 @@ mod locks;
 #[cfg(target_os = "linux")]
 mod namespace;
 mod network;
+mod pages;
 mod process;
 mod python;
 mod resume;

@@ -1,0 +1,174 @@
+//! Pages: which origins are let in, which buckets they have, and what their end means.
+
+use crate::{
+    client::Client,
+    daemon::{Daemon, Setup},
+    network::certify,
+    web,
+};
+use lockkeeper_server::{GoingAway, code};
+
+const ORIGIN: &str = "https://example.com";
+
+/// A connection of a page, which says nothing.
+fn page(daemon: &Daemon, origin: &str) -> Client {
+    page_with(daemon, &[("Origin", origin)])
+}
+
+fn page_with(daemon: &Daemon, headers: &[(&str, &str)]) -> Client {
+    let add = |request: tungstenite::ClientRequestBuilder| {
+        headers.iter().fold(request, |request, (name, value)| request.with_header(*name, *value))
+    };
+    Client::on_web(web::connect_with(Box::new(web::dial(daemon)), add).expect("a WebSocket"))
+}
+
+#[test]
+fn pages_are_let_in_by_their_origin() {
+    let let_in = |daemon: &Daemon, origin: &str| {
+        page(daemon, origin).open_session(None).expect("it is let in");
+    };
+    let refused = |daemon: &Daemon, origin: &str| {
+        // It is told as soon as it is connected, whatever it sends.
+        let (code, words) = page(daemon, origin).goodbye();
+        assert!(code == code::UNAUTHORIZED && words.contains("--allow-origin"), "{words}");
+        assert!(words.contains(origin), "{words}");
+    };
+    let none = Daemon::on_network();
+    refused(&none, ORIGIN);
+    let origins = [ORIGIN, "http://localhost:3000"].map(String::from);
+    let some = Daemon::on_network_with(|setup| setup.origins = origins.to_vec());
+    for origin in &origins {
+        let_in(&some, origin);
+    }
+    for origin in
+        ["https://example.com.evil.test", "http://example.com", "https://example.com:8443", "null", ""]
+    {
+        refused(&some, origin);
+    }
+    let all = Daemon::on_network_with(|setup| setup.origins = vec!["*".into()]);
+    let_in(&all, "https://anywhere.test");
+    let asked = web::http(&none, &format!("GET / HTTP/1.1\r\nOrigin: {ORIGIN}\r\n\r\n"));
+    assert!(asked.starts_with("HTTP/1.1 403 ") && asked.contains("--allow-origin"), "{asked}");
+}
+
+fn per_origin(setup: &mut Setup) {
+    setup.origins = vec!["*".into()];
+    setup.bucket_per_origin = true;
+}
+
+#[test]
+fn the_bucket_of_a_page_is_its_origin_and_a_partition_below_it() {
+    let daemon = Daemon::on_network_with(per_origin);
+    let hold = |mut client: Client| {
+        client.open_session(None).expect("it is let in");
+        client.hold("a");
+        client
+    };
+    // Who holds the same name at the same time is in a bucket of its own.
+    let mut first = hold(page(&daemon, ORIGIN));
+    let mut others = [
+        hold(page(&daemon, "https://other.example")),
+        hold(page(&daemon, ORIGIN).in_bucket("https://top.example")),
+        // Another page's word for the same bucket is a partition of its own.
+        hold(page(&daemon, "https://evil.example").in_bucket(ORIGIN)),
+        hold(Client::mute_on_network(&daemon)),
+    ];
+    // A program without a page says which bucket it wants: that of the page, too.
+    let mut program = Client::mute_on_network(&daemon).in_bucket(ORIGIN);
+    program.open_session(None).expect("it is let in");
+    let mut same = page(&daemon, "HTTPS://example.COM");
+    same.open_session(None).expect("it is let in");
+    for client in [&mut program, &mut same] {
+        client.wait_for("a");
+    }
+    let queue: Vec<_> = [(&first, true), (&program, false), (&same, false)]
+        .map(|(client, held)| (client.id.clone(), held))
+        .into();
+    assert_eq!(first.queue_of("a"), queue);
+    for client in &mut others {
+        assert_eq!(client.queue_of("a"), [(client.id.clone(), true)]);
+    }
+    // It is the same bucket when it comes back.
+    let another = page(&daemon, ORIGIN);
+    first.reconnect_as(another);
+    assert!(first.resume_here(None).expect("a welcome").resumed);
+}
+
+#[test]
+fn an_origin_that_is_none_has_no_bucket() {
+    let daemon = Daemon::on_network_with(per_origin);
+    for origin in ["null", "https://a.example https://b.example"] {
+        let (code, words) = page(&daemon, origin).goodbye();
+        assert!(code == code::UNAUTHORIZED && words.contains("opaque"), "{words}");
+    }
+    let two = [("Origin", ORIGIN), ("Origin", "https://other.example")];
+    assert_eq!(page_with(&daemon, &two).goodbye().0, code::UNAUTHORIZED);
+}
+
+/// Whether the lock of a client that closes its WebSocket with a status is free at once.
+fn ends(daemon: &Daemon, mut client: Client, status: u16) -> bool {
+    client.open_session(None).expect("it is let in");
+    client.hold("a");
+    client.close_with(status);
+    let mut next = Client::open(daemon);
+    let held = next.queue_of("a");
+    if held.is_empty() {
+        next.hold("a");
+        return true;
+    }
+    assert_eq!(held, [(client.id.clone(), true)]);
+    let rid = next.end_session(&client.id);
+    assert_eq!(next.outcome(rid), 1);
+    false
+}
+
+#[test]
+fn status_1001_ends_the_session_of_a_client_that_says_so() {
+    let daemon = Daemon::on_network();
+    let client = || Client::mute_on_network(&daemon);
+    assert!(ends(&daemon, client().that_ends_with_1001(), 1001));
+    assert!(!ends(&daemon, client().that_ends_with_1001(), 1000));
+    assert!(!ends(&daemon, client(), 1001), "its Hello does not say so");
+}
+
+#[test]
+fn a_proxy_that_goes_away_ends_no_session() {
+    let proxied =
+        |daemon: &Daemon, header| page_with(daemon, &[(header, "for=192.0.2.1")]).that_ends_with_1001();
+    let daemon = Daemon::on_network();
+    for header in ["Forwarded", "X-Forwarded-For", "Via"] {
+        assert!(!ends(&daemon, proxied(&daemon, header), 1001), "{header}");
+    }
+    let always = Daemon::on_network_with(|setup| setup.going_away = GoingAway::Ends);
+    assert!(ends(&always, proxied(&always, "Via"), 1001));
+    let never = Daemon::on_network_with(|setup| setup.going_away = GoingAway::Ignored);
+    assert!(!ends(&never, Client::mute_on_network(&never).that_ends_with_1001(), 1001));
+}
+
+#[test]
+fn status_1001_over_tls_is_the_clients() {
+    let daemon = Daemon::on_network_with(|setup| {
+        let dir = setup.socket.parent().expect("it is in a directory");
+        setup.tls = Some((dir.join("cert.pem"), dir.join("key.pem")));
+        certify(dir);
+    });
+    let trusted = std::fs::read(daemon.path("cert.pem")).expect("it was written");
+    let web = web::connect_with(web::tls(&daemon, &trusted), |request| request).expect("a WebSocket");
+    assert!(ends(&daemon, Client::on_web(web).that_ends_with_1001(), 1001));
+}
+
+#[test]
+fn status_1001_of_a_superseded_connection_ends_nothing() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::mute_on_network(&daemon).that_ends_with_1001();
+    client.open_session(None).expect("it is let in");
+    let held = client.hold("a");
+    let mut older = Client::mute_on_network(&daemon);
+    std::mem::swap(older.web(), client.web());
+    assert!(client.resume_here(None).expect("a welcome").resumed);
+    // It was told to end, and answers as a browser does whose page is closed.
+    let _ =
+        older.web().close(Some(tungstenite::protocol::CloseFrame { code: 1001.into(), reason: "".into() }));
+    while older.hear_or_end().is_some() {}
+    client.release(held.rid);
+}

@@ -1,0 +1,23 @@
+/** Puts a lock manager and the interfaces where the specification has them (§3.1). */
+
+import { Lock } from './lock.js';
+import { LockManager } from './manager.js';
+
+export function expose(navigator: object, locks: LockManager): void {
+  const mixin = {
+    get locks(): LockManager {
+      if ((this as object) !== navigator) throw new TypeError('Illegal invocation');
+      return locks;
+    },
+  };
+  // Where `navigator` is of no interface, its prototype is everybody's.
+  const prototype = Object.getPrototypeOf(navigator) as object;
+  const target = prototype === Object.prototype ? navigator : prototype;
+  Object.defineProperty(target, 'locks', Object.getOwnPropertyDescriptor(mixin, 'locks')!);
+  define('LockManager', LockManager);
+  define('Lock', Lock);
+}
+
+export function define(name: string, value: unknown): void {
+  Object.defineProperty(globalThis, name, { value, writable: true, configurable: true });
+}

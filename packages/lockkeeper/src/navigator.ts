@@ -1,0 +1,143 @@
+/**
+ * `navigator.locks` in a browser, from a daemon on a network: for windows and for dedicated, shared and service workers. It
+ * is there as soon as this has run; requests wait for the connection.
+ *
+ *     <script src="navigator.min.js" data-url="wss://locks.example" data-token-url="/lock-token"></script>
+ *
+ * Attributes of the script, or the global `lockkeeper`, say where the daemon is. It never falls back to the native locks:
+ * those would not exclude anybody else.
+ */
+
+import { expose } from './expose.js';
+import { newManager, type LockManager } from './manager.js';
+import { Remote, type Listener, type Session } from './remote.js';
+import { sessionAt, type ConnectOptions } from './websocket.js';
+
+/** The attributes of the script tag, with `data-` before them; or the members of the global `lockkeeper`. */
+export interface NavigatorOptions extends Pick<ConnectOptions, 'bucket' | 'token'> {
+  url?: string;
+  /** Where a token is fetched for each connection. */
+  tokenUrl?: string;
+  /** Wait for a daemon that is not there yet. As an attribute, whatever its value. */
+  retry?: boolean | string;
+}
+
+/** What this needs of a window or a worker. */
+const scope = globalThis as unknown as {
+  navigator: object;
+  isSecureContext: boolean;
+  origin: string;
+  location: { ancestorOrigins?: ArrayLike<string> };
+  document?: { currentScript: { dataset?: NavigatorOptions } | null; defaultView: object | null };
+  indexedDB: Databases;
+  StorageBucket?: { prototype: object };
+  lockkeeper?: NavigatorOptions;
+};
+
+const { document } = scope;
+const attributes = document?.currentScript?.dataset;
+const options = (): NavigatorOptions => scope.lockkeeper ?? attributes ?? {};
+
+// The interfaces are [SecureContext].
+if (scope.isSecureContext) {
+  const remote = remoteOf();
+  expose(scope.navigator, newManager(remote));
+  if (scope.StorageBucket) addToBuckets(scope.StorageBucket.prototype);
+  // A module that imports this one can set the global first.
+  queueMicrotask(() => {
+    if (options().url !== undefined && scope.origin !== 'null') remote.opened.catch(() => {});
+  });
+}
+
+/** Buckets of the storage have locks of their own (Storage Buckets API). Their names are below that of the page's bucket. */
+function addToBuckets(prototype: object): void {
+  const managers = new Map<string, LockManager>();
+  const get = function (this: { name: string }): LockManager {
+    const { name } = this;
+    if (!managers.has(name)) managers.set(name, newManager(remoteOf(` ${name}`)));
+    return managers.get(name)!;
+  };
+  Object.defineProperty(prototype, 'locks', { get, enumerable: true, configurable: true });
+}
+
+function remoteOf(below = ''): Remote {
+  const remote = new Remote((listener) => reach(below)(listener));
+  remote.check = check;
+  return remote;
+}
+
+/** §3.2.1, steps 2 to 4. */
+function check(): void {
+  if (document && !document.defaultView) fail('the document is not fully active', 'InvalidStateError');
+  if (scope.origin === 'null') fail('an opaque origin has no locks', 'SecurityError');
+}
+
+function fail(message: string, name: string): never {
+  throw new DOMException(message, name);
+}
+
+function reach(below: string): (listener: Listener) => Session {
+  const { url, token, tokenUrl, bucket, retry = false } = options();
+  if (url === undefined) throw new TypeError('lockkeeper: no url. Set data-url of the script, or the global lockkeeper.url');
+  const credentials = tokenUrl === undefined ? token : () => fetchToken(tokenUrl);
+  const partition = bucket ?? (document ? partitionOfWindow() : open());
+  const named = Promise.resolve(partition).then(
+    (name) => (name ?? FIRST_PARTY) + below,
+    () => FIRST_PARTY + below,
+  );
+  return sessionAt(url, { token: credentials, retry: retry !== false } as ConnectOptions, named);
+}
+
+async function fetchToken(url: string): Promise<string> {
+  const response = await fetch(url);
+  if (!response.ok) throw new Error(`${url}: ${response.status}`);
+  return response.text();
+}
+
+/** What `bucket` is of pages that are not embedded by another site. */
+const FIRST_PARTY = 'default';
+
+/**
+ * Browsers partition storage by the top-level site, and apart from that, by whether an ancestor is of another site. So do
+ * the buckets. A page cannot know which sites are one; the last two labels of a host are close, and never part what a
+ * browser has together.
+ */
+function partitionOfWindow(): string {
+  const ancestors = Array.from(scope.location.ancestorOrigins ?? [], siteOf);
+  if (ancestors.every((site) => site === siteOf(scope.origin))) return FIRST_PARTY;
+  const partition = ancestors.at(-1)!;
+  // For workers, who cannot see it: a database of their own partition, with that name in it.
+  open(partition).catch(() => {});
+  return partition;
+}
+
+function siteOf(origin: string): string {
+  const { protocol, hostname } = new URL(origin);
+  // An address is no name of labels.
+  return `${protocol}//${/\d$/.test(hostname) ? hostname : hostname.split('.').slice(-2).join('.')}`;
+}
+
+/** As far as it is needed here. */
+interface Databases {
+  open(name: string): {
+    result: { objectStoreNames: ArrayLike<string>; createObjectStore(name: string): void };
+    transaction: { abort(): void };
+    onupgradeneeded: () => void;
+    onsuccess: () => void;
+    onerror: (event: unknown) => void;
+  };
+}
+
+/**
+ * The name in the database, which is made with that name if there is none. A window of the partition has left it before it
+ * could start a worker. Without storage, there is no partition.
+ */
+function open(name?: string): Promise<string | undefined> {
+  return new Promise((resolve, reject) => {
+    const request = scope.indexedDB.open('lockkeeper');
+    request.onupgradeneeded = () =>
+      name === undefined ? request.transaction.abort() : request.result.createObjectStore(name);
+    request.onsuccess = () => resolve(request.result.objectStoreNames[0]);
+    request.onerror = reject;
+  });
+}

@@ -1,0 +1,131 @@
+/** Runs the tests of a checkout in a Chromium: with its own locks, or with the drop-in in every page and worker. */
+
+import { spawn } from 'node:child_process';
+import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { launch } from '../chromium.js';
+import { program } from '../machine.js';
+import { listTests, serve } from './server.js';
+
+/** How long a page may take, in milliseconds. The harness has given up before. */
+const LIMIT = 200_000;
+const FLAGS = [
+  '--host-resolver-rules=MAP *.test 127.0.0.1',
+  '--ignore-certificate-errors',
+  '--disable-popup-blocking',
+  // The page of a test waits behind the windows that it opens.
+  '--disable-background-timer-throttling',
+  '--disable-renderer-backgrounding',
+];
+
+/** Results by test. With `injected`, the drop-in takes the place of the browser's own locks. */
+export async function runBrowser(checkout, filters, injected, tell) {
+  const daemon = injected ? await startDaemon() : undefined;
+  const script = daemon ? `if (!self.lockkeeper) { self.lockkeeper = { url: '${daemon.url}' };\n${dropIn()} }` : '';
+  const server = await serve(checkout, script);
+  const chromium = await launch(FLAGS);
+  try {
+    if (injected) inject(chromium, script);
+    const results = [];
+    for (const test of listTests(checkout).filter(({ path }) => filters.every((filter) => path.includes(filter)))) {
+      const result = { ...test, ...(await runTest(chromium, server.urlOf(test.path))) };
+      results.push(result);
+      tell(result);
+      await daemon?.restart();
+    }
+    return { version: (await chromium.send('Browser.getVersion')).product, results };
+  } finally {
+    await chromium.close();
+    server.close();
+    await daemon?.stop();
+  }
+}
+
+function dropIn() {
+  return readFileSync(new URL('../../dist/navigator.min.js', import.meta.url), 'utf8');
+}
+
+/** Has every page run the script before all others, the empty ones of new frames too. Workers have it from the server. */
+function inject({ send, on }, source) {
+  const attach = { autoAttach: true, waitForDebuggerOnStart: true, flatten: true };
+  on((method, params) => {
+    if (method !== 'Target.attachedToTarget') return;
+    const { sessionId, targetInfo } = params;
+    // A window without an opener answers none of them before the last. Some are gone by then.
+    const command = (method, given) => void send(method, given, sessionId).catch(() => {});
+    if (['page', 'iframe'].includes(targetInfo.type)) {
+      command('Page.enable');
+      command('Page.addScriptToEvaluateOnNewDocument', { source, runImmediately: true });
+      command('Target.setAutoAttach', attach);
+    }
+    command('Runtime.runIfWaitingForDebugger');
+  });
+  return send('Target.setAutoAttach', attach);
+}
+
+/** In a profile of its own, which ends with all that the test has opened. */
+async function runTest({ send }, url) {
+  const { browserContextId } = await send('Target.createBrowserContext');
+  const { targetId } = await send('Target.createTarget', { url: 'about:blank', browserContextId });
+  const { sessionId } = await send('Target.attachToTarget', { targetId, flatten: true });
+  const evaluate = async (expression) => {
+    const { result } = await send('Runtime.evaluate', { expression, returnByValue: true }, sessionId);
+    return result.value;
+  };
+  try {
+    await send('Page.navigate', { url }, sessionId);
+    const crashtest = url.includes('/crashtests/');
+    const look = crashtest ? LOADED : 'window.completed';
+    for (const end = Date.now() + LIMIT; Date.now() < end; ) {
+      const found = await evaluate(look).catch(() => undefined);
+      if (found) return crashtest ? { tests: [{ name: 'does not crash', passed: true }], harness: '' } : found;
+      await new Promise((resolve) => setTimeout(resolve, 50));
+    }
+    return { tests: [], harness: 'no result in time' };
+  } finally {
+    await send('Target.disposeBrowserContext', { browserContextId }).catch(() => {});
+  }
+}
+
+const LOADED = `location.href !== 'about:blank' && document.readyState === 'complete' &&
+  !document.documentElement.classList.contains('test-wait')`;
+
+/** A daemon, which can be started anew: the profile of a test ends at once, without a word to it. */
+async function startDaemon() {
+  const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-wpt-'));
+  let address = '127.0.0.1:0';
+  let child;
+  let exited;
+  const start = async () => {
+    const where = ['--socket', join(dir, 'daemon.sock'), '--state-dir', join(dir, 'state'), '--listen', address];
+    const args = ['serve', ...where, '--allow-origin', '*', '--bucket-per-origin', '--ttl', '1h'];
+    child = spawn(program, args, { env: { ...process.env, NO_COLOR: '1' }, stdio: ['ignore', 'ignore', 'pipe'] });
+    exited = new Promise((resolve) => child.on('exit', resolve));
+    let said = '';
+    address = await new Promise((resolve, reject) => {
+      void exited.then(() => reject(new Error(`the daemon has ended: ${said}`)));
+      child.stderr.on('data', (data) => {
+        said += data;
+        const [, found] = /listening address=(\S+)/.exec(said) ?? [];
+        if (found) resolve(found);
+      });
+    });
+  };
+  const stop = async () => {
+    child.kill('SIGKILL');
+    await exited;
+    rmSync(dir, { recursive: true, force: true });
+  };
+  await start();
+  return {
+    url: `ws://${address}/`,
+    stop,
+    /** Knows nothing of what was before. */
+    async restart() {
+      await stop();
+      mkdirSync(dir);
+      await start();
+    },
+  };
+}

@@ -1,0 +1,136 @@
+/**
+ * Runs the Web Platform Tests' directory `web-locks`: in Chromium with its own locks, in Chromium with the drop-in, and what
+ * needs no page in Node. Writes the table in docs/conformance.md. Fails if something fails that is not explained here.
+ *
+ *     node test/wpt/run.js CHECKOUT [part of a test's path]...
+ *
+ * With a part of a path, only the tests that have it are run, and nothing is written.
+ */
+
+import { execFileSync } from 'node:child_process';
+import { existsSync, writeFileSync } from 'node:fs';
+import { join, resolve } from 'node:path';
+import { fileURLToPath } from 'node:url';
+import { runBrowser } from './browser.js';
+
+const DOCUMENT = fileURLToPath(new URL('../../../../docs/conformance.md', import.meta.url));
+
+/** Why the drop-in fails a test: by a part of its path, and of its name. */
+const IN_BROWSER = [
+  [
+    'clientids',
+    '',
+    'A service worker knows a page by an id that no script of the page can read, so that the `clientId` of a lock cannot be the same. The two are ' +
+      'different in Chromium as well.',
+  ],
+  [
+    'bfcache/contention',
+    'on the main thread',
+    'Only the browser can evict a page from the back/forward cache, and it does so for contention on its own locks. With the drop-in, a page in the cache ' +
+      'holds no locks: what it held is given up when it is left, and ends with an `AbortError` when the page is restored. Workers that hold a lock keep their ' +
+      'page out of the cache.',
+  ],
+];
+
+/** Why a test fails in Node. */
+const IN_NODE = [
+  ['', 'API presence in non-secure contexts', 'There are no insecure contexts outside of a browser.'],
+  ['', 'Storage buckets have independent locks', 'There are no storage buckets outside of a browser.'],
+  ['', 'WorkerNavigator interface: attribute locks', "The interface is called `Navigator` on Node's threads, too."],
+];
+
+const [given, ...filters] = process.argv.slice(2);
+const checkout = resolve(given ?? '');
+if (!given || !existsSync(join(checkout, 'web-locks'))) throw new Error('usage: node test/wpt/run.js CHECKOUT [FILTER]...');
+
+const tell = ({ path, file, global, tests, harness }) => {
+  const passed = tests.filter((test) => test.passed).length;
+  console.log(`${String(passed).padStart(3)} of ${tests.length} ${path ?? `${file} as a ${global}`} ${harness}`);
+};
+console.log('Chromium');
+const native = await runBrowser(checkout, filters, false, tell);
+console.log('Chromium with the drop-in');
+const dropIn = await runBrowser(checkout, filters, true, tell);
+console.log('Node');
+const node = execFileSync(process.execPath, [fileURLToPath(new URL('node.js', import.meta.url)), checkout, ...filters]);
+const inNode = JSON.parse(node);
+inNode.forEach(tell);
+
+const failures = { dropIn: explain(dropIn.results, IN_BROWSER), node: explain(inNode, IN_NODE) };
+const unexplained = [...failures.dropIn, ...failures.node].filter(({ why }) => why === undefined);
+for (const { where, name, message } of unexplained) console.log(`NOT EXPLAINED: ${where}: ${name}: ${message}`);
+if (filters.length === 0) writeFileSync(DOCUMENT, report());
+process.exit(unexplained.length > 0 ? 1 : 0);
+
+/** What failed, each with its reason. */
+function explain(results, reasons) {
+  return results.flatMap(({ file, path = file, tests, harness }) => {
+    const failed = tests.filter(({ passed, optional }) => !passed && !optional);
+    if (harness) failed.push({ name: 'the harness', message: harness });
+    return failed.map(({ name, message }) => {
+      const reason = reasons.find(([where, part]) => path.includes(where) && name.includes(part));
+      return { where: path.replace('/web-locks/', ''), name, message, why: reason?.[2] };
+    });
+  });
+}
+
+function report() {
+  const rows = [...new Set(native.results.map(({ file }) => file))].map((file) => {
+    const cells = [native.results, dropIn.results, inNode].map((results) => count(results.filter((result) => result.file === file)));
+    return `| \`${file}\` | ${cells.join(' | ')} |`;
+  });
+  const totals = [native.results, dropIn.results, inNode].map(count);
+  const revision = revisionOf(checkout);
+  return `# Conformance
+
+The Web Platform Tests' directory \`web-locks\`${revision ? `, at revision ${revision}` : ''}: subtests that pass, of all. *Chromium* is ${native.version.replace('/', ' ')} with
+its own locks; *drop-in* is the same browser with [\`navigator.min.js\`](../packages/lockkeeper/README.md#drop-in) in every page and worker and a daemon on
+loopback (\`--bucket-per-origin\`); *Node* is \`lockkeeper/install\` in Node ${process.version.slice(1)}, for the tests that need no page.
+
+This file is written by \`cargo xtask wpt PATH\`, where PATH is a checkout of the tests. Nothing of it is edited by hand.
+
+| test | Chromium | drop-in | Node |
+|---|---:|---:|---:|
+${rows.join('\n')}
+| all | ${totals.join(' | ')} |
+
+A cell with a second number has subtests of what a browser *may* do, and does not: they neither pass nor fail. All are about pages that could have been in
+the back/forward cache. With the drop-in, Chromium caches no page whose worker has a connection.
+
+## What fails with the drop-in
+
+${listed(failures.dropIn)}
+## What fails in Node
+
+${listed(failures.node)}`;
+}
+
+/** By reason. */
+function listed(all) {
+  if (all.length === 0) return 'Nothing.\n';
+  const reasons = [...new Set(all.map(({ why }) => why))];
+  return reasons
+    .map((reason) => {
+      const of = all.filter(({ why }) => why === reason);
+      return `${of.map(({ where, name }) => `- \`${where}\`: ${name}\n`).join('')}\n${reason ?? 'Not explained.'}\n`;
+    })
+    .join('\n');
+}
+
+function count(results) {
+  if (results.length === 0) return '';
+  const tests = results.flatMap(({ tests }) => tests);
+  const passed = tests.filter((test) => test.passed).length;
+  const optional = tests.filter((test) => test.optional).length;
+  return `${passed} of ${tests.length}${optional > 0 ? ` (${optional} optional)` : ''}`;
+}
+
+function revisionOf(checkout) {
+  try {
+    return execFileSync('git', ['-C', checkout, 'rev-parse', '--short=12', 'HEAD'], { stdio: ['ignore', 'pipe', 'ignore'] })
+      .toString()
+      .trim();
+  } catch {
+    return undefined;
+  }
+}

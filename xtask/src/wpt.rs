@@ -1,0 +1,20 @@
+//! The Web Platform Tests, which are not part of this repository: a checkout is named.
+
+use crate::{Result, npm, root, setup};
+use std::{path, process::Command};
+
+/// Runs `web-locks` of a checkout, and writes `docs/conformance.md`. With parts of paths, only those tests, and writes nothing.
+pub(crate) fn run(path: &str, rest: &[&str]) -> Result {
+    let filters = match rest {
+        ["--browser", "chromium", filters @ ..] => filters,
+        ["--browser", other, ..] => return Err(format!("no browser {other}: there is chromium")),
+        filters => filters,
+    };
+    // It is relative to where this was called, and what is called is not.
+    let checkout = path::absolute(path).map_err(|error| error.to_string())?;
+    setup::browser(&[])?;
+    setup::node_modules()?;
+    npm(&["run", "build"])?;
+    let node = root().join("node_modules/node24/bin/node");
+    crate::run(Command::new(node).arg("packages/lockkeeper/test/wpt/run.js").arg(checkout).args(filters))
+}
