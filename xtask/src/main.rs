@@ -37,6 +37,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask package --check
                           * installs such a package into a root of its own, uses, upgrades and removes it; checks the units
   cargo xtask alerts        tests the alert rules for Prometheus (promtool)
+  cargo xtask manifests     checks the Kubernetes manifests against the API's schemas (kubernetes-validate, from PyPI)
   cargo xtask fuzz-sample * every fuzz target, for a second or two
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask miri          the async crate's tests under Miri (nightly)
@@ -48,6 +49,8 @@ Jobs of the Lockkeeper workspace:
                             what reads bytes of others, and the engine against the models, from libFuzzer's bytes: the
                             targets of fuzz/, all in turns if none is named, without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
+  cargo xtask faults fleet [N]
+                            N rounds of faults, 100 by default, to a fleet on etcd, of one member and of three; a short run is in `unit`
   cargo xtask simulate [SEED] the service in virtual time, seeds from that one on, without end; thousands are in `unit`
   cargo xtask fleet [1]     three daemons on three members of etcd, or on one, on the loopback; says what to try
   cargo xtask soak [SECS]   every way to wait for a lock, all at once, 60 seconds each by default; a short run is in `unit`
@@ -74,6 +77,7 @@ fn main() -> ExitCode {
         ["package"] => package::package(),
         ["package", "--check"] => package::check(),
         ["alerts"] => package::check_alerts(),
+        ["manifests"] => package::check_manifests(),
         ["gate"] => gate(),
         ["bench"] => bench::rust(),
         ["bench", "daemon"] => bench::daemon(),
@@ -81,6 +85,8 @@ fn main() -> ExitCode {
         ["fuzz", ref args @ ..] => fuzz::fuzz(args),
         ["fuzz-sample"] => fuzz::sample(),
         ["faults"] => faults("200"),
+        ["faults", "fleet"] => faults_of_fleet("100"),
+        ["faults", "fleet", rounds] => faults_of_fleet(rounds),
         ["faults", count] => faults(count),
         ["simulate"] => simulate("1"),
         ["simulate", seed] => simulate(seed),
@@ -202,6 +208,15 @@ fn faults(count: &str) -> Result {
     let only = kinds.iter().flat_map(|kind| ["--only", kind]);
     let network = ["--network", "3", "--ttl", "1000", "--runners", "2"];
     cargo(&run.into_iter().chain(network).chain(only).collect::<Vec<_>>())
+}
+
+fn faults_of_fleet(rounds: &str) -> Result {
+    setup::command("etcd", "etcd-server")?;
+    let run = ["run", "--release", "--package", "lockkeeper-faults", "--", "fleet", "--rounds", rounds];
+    for members in ["1", "3"] {
+        cargo(&run.into_iter().chain(["--members", members]).collect::<Vec<_>>())?;
+    }
+    Ok(())
 }
 
 fn simulate(seed: &str) -> Result {

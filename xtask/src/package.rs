@@ -208,3 +208,15 @@ fn output(command: &mut Command) -> Result<String> {
 fn expect(holds: bool, what: &str) -> Result {
     if holds { Ok(()) } else { Err(format!("package: not so: {what}")) }
 }
+
+/// Checks the Kubernetes manifests against the schemas of the API.
+pub(crate) fn check_manifests() -> Result {
+    let venv = root().join("target/manifests");
+    let bin = |name: &str| venv.join("bin").join(name);
+    if !bin("kubernetes-validate").exists() {
+        eprintln!("xtask: installing kubernetes-validate into {} (PyPI)", venv.display());
+        crate::run(Command::new("python3").args(["-m", "venv"]).arg(&venv))?;
+        crate::run(Command::new(bin("pip")).args(["install", "--quiet", "kubernetes-validate"]))?;
+    }
+    crate::run(Command::new(bin("kubernetes-validate")).args(["--strict", "docs/kubernetes/lockkeeper.yaml"]))
+}

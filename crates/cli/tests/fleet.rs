@@ -196,7 +196,7 @@ fn etcd(cluster: &Cluster, path: &str, body: &str) -> String {
 #[test]
 fn a_full_etcd_refuses_and_loses_nothing() {
     let cluster = Cluster::start_with(1, &["--quota-backend-bytes", "4000000"]).expect("etcd starts");
-    let daemons = fleet_with(&cluster, 2, "4s", &[]);
+    let daemons = fleet_with(&cluster, 2, "8s", &[]);
     let other = daemons.url(1 - leader(&daemons));
     let (mut holder, _) = hold(&other, "held");
     let (mut waiter, _) = hold(&other, "asks");
@@ -211,7 +211,7 @@ fn a_full_etcd_refuses_and_loses_nothing() {
     });
     // Longer than the lease.
     let begun = Instant::now();
-    while begun.elapsed() < Duration::from_secs(7) {
+    while begun.elapsed() < Duration::from_secs(11) {
         assert_eq!(holder.say("still"), "still", "the command was not ended");
         thread::sleep(Duration::from_millis(200));
     }

@@ -7,11 +7,14 @@
 //! [`check`] reads the histories and says where a promise was broken;
 //! that goes into the [`report`].
 //!
+//! [`fleet`] does the same to daemons that share a log in etcd.
+//!
 //! Nothing here looks into the daemon: what is checked is what programs that use it can tell.
 #![forbid(unsafe_code)]
 
 pub mod check;
 pub mod driver;
+pub mod fleet;
 pub mod history;
 pub mod machine;
 mod network;

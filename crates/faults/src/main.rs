@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use lockkeeper_core::Mode as LockMode;
 use lockkeeper_faults::{
     driver::{self, Config, Mutation},
-    machine,
+    fleet, machine,
     plan::KINDS,
     process, runner, worker,
 };
@@ -109,6 +109,24 @@ struct Common {
 
 #[derive(Subcommand)]
 enum Mode {
+    /// Do it to a fleet: daemons on a real etcd, and that etcd itself
+    Fleet {
+        /// How often something happens
+        #[arg(long, default_value_t = 100)]
+        rounds: usize,
+        /// Where all that is random comes from [default: the clock]
+        #[arg(long)]
+        seed: Option<u64>,
+        /// How many members etcd has
+        #[arg(long, default_value_t = 3)]
+        members: usize,
+        /// How many workers there are at a time
+        #[arg(long, default_value_t = 5)]
+        workers: usize,
+        /// The lease of a client, in milliseconds
+        #[arg(long, default_value_t = 4000)]
+        ttl: u64,
+    },
     /// Be a worker
     #[command(hide = true)]
     Worker {
@@ -157,6 +175,9 @@ fn main() -> ExitCode {
             let hold = Duration::from_millis(hold);
             runner::command(&dir, process, request, &name, mode, hold).map(|()| true)
         }
+        Some(Mode::Fleet { rounds, seed, members, workers, ttl }) => {
+            run_fleet(rounds, seed, members, workers, Duration::from_millis(ttl))
+        }
         None => run(args.run),
     };
     match done {
@@ -169,14 +190,47 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all was well.
-fn run(args: Run) -> io::Result<bool> {
+fn seed_or_clock(seed: Option<u64>) -> u64 {
     let clock = || {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         u64::from(since.subsec_nanos())
     };
-    let seed = args.seed.unwrap_or_else(clock);
+    let seed = seed.unwrap_or_else(clock);
     println!("seed {seed}");
+    seed
+}
+
+fn run_fleet(
+    rounds: usize,
+    seed: Option<u64>,
+    members: usize,
+    workers: usize,
+    ttl: Duration,
+) -> io::Result<bool> {
+    let config = fleet::Config {
+        seed: seed_or_clock(seed),
+        rounds,
+        daemons: 3,
+        members,
+        workers,
+        ttl,
+        daemon: process::daemon_program()?,
+        worker: env::current_exe()?,
+        dir: env::temp_dir().join(format!("lockkeeper-faults-{}", std::process::id())),
+    };
+    let report = fleet::run(&config)?;
+    print!("{report}");
+    let well = report.violations.is_empty();
+    match well {
+        true => std::fs::remove_dir_all(&config.dir)?,
+        false => println!("histories: {}", config.dir.display()),
+    }
+    Ok(well)
+}
+
+/// Whether all was well.
+fn run(args: Run) -> io::Result<bool> {
+    let seed = seed_or_clock(args.seed);
     let worker = env::current_exe()?;
     let not_allowed = machine::not_allowed();
     for (kind, why) in &not_allowed {

@@ -3,7 +3,7 @@
 use lockkeeper_faults::{
     check::Rule,
     driver::{self, Config, Mutation},
-    machine,
+    fleet, machine,
     plan::{KINDS, NAMES},
     process,
     report::Report,
@@ -197,4 +197,26 @@ fn the_check_notices_a_client_on_the_network_without_a_deadline_of_its_own() {
     let _one = one_at_a_time();
     let config = Config { network: 3, ttl: Duration::from_secs(1), ..config("deadline", 10, &["silence"]) };
     notices(Config { mutation: Some(Mutation::Stubborn), ..config });
+}
+
+/// Leaders, followers and members of etcd, killed and stopped, several at once.
+#[test]
+fn a_fleet_keeps_its_promises() {
+    let _one = one_at_a_time();
+    let config = fleet::Config {
+        seed: env::var("LOCKKEEPER_SEED").map_or(1, |seed| seed.parse().expect("a seed is a number")),
+        rounds: 10,
+        daemons: 3,
+        members: 3,
+        workers: 4,
+        ttl: Duration::from_secs(4),
+        daemon: process::daemon_program().expect("the daemon can be built"),
+        worker: PathBuf::from(env!("CARGO_BIN_EXE_lockkeeper-faults")),
+        dir: env::temp_dir().join(format!("lockkeeper-faults-fleet-{}", std::process::id())),
+    };
+    let report = fleet::run(&config).expect("the machine does as it should");
+    println!("{report}");
+    assert!(report.violations.is_empty());
+    assert!(report.holds > 0, "somebody got a lock");
+    fs::remove_dir_all(&config.dir).expect("it can be removed");
 }

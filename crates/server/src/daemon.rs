@@ -480,7 +480,8 @@ impl Daemon {
     /// An input was handled: what it recorded is to be committed.
     fn changed(&mut self) {
         self.record.take(&mut self.server);
-        if self.server.is_urgent() {
+        let urgent = if self.shared { self.server.is_awaited() } else { self.server.is_urgent() };
+        if urgent {
             self.signals.commit.notify_one();
         } else if self.server.batch_len() > 0 {
             self.signals.lazy.notify_one();

@@ -200,6 +200,8 @@ pub struct Server {
     unverifiable: BTreeSet<SessionId>,
     /// The records of this round.
     batch: Vec<u8>,
+    /// Whether it has an answer that somebody waits for, not only the news that a request is queued.
+    awaited: bool,
     round: u64,
     committed: u64,
     /// Connections that have messages of a round, in the order of rounds.
@@ -274,6 +276,7 @@ impl Server {
             deadlines: BTreeSet::new(),
             unverifiable: BTreeSet::new(),
             batch: Vec::new(),
+            awaited: false,
             round: 1,
             committed: 0,
             waiting: VecDeque::new(),
@@ -464,6 +467,7 @@ impl Server {
     /// The transport's own answer: a WebSocket pong.
     pub fn append(&mut self, id: ConnectionId, write: impl FnOnce(&mut Vec<u8>)) {
         let round = self.round;
+        self.awaited = true;
         if let Some(connection) = self.connections.get_mut(&id)
             && connection.outbox.append(round, |_, bytes| write(bytes))
         {
@@ -489,6 +493,7 @@ impl Server {
             return;
         };
         connection.closing = true;
+        self.awaited = true;
         let end = |framing, bytes: &mut Vec<u8>| {
             if framing == Framing::WebSocket {
                 lockkeeper_wire::websocket::append_close(bytes, None);
@@ -842,6 +847,7 @@ impl Server {
             connection.stateless += 1;
             return self.stateless.push_back((id, bytes));
         }
+        self.awaited |= !matches!(message, ToClient::Queued { .. });
         if connection.outbox.send(round, message) {
             self.waiting.push_back((round, id));
         }
@@ -872,6 +878,7 @@ impl Server {
         }
         let number = self.round;
         self.round += 1;
+        self.awaited = false;
         let mut batch = std::mem::take(&mut self.batch);
         if !batch.is_empty() {
             batch.extend_from_slice(&self.state.hash().to_le_bytes());
@@ -888,6 +895,11 @@ impl Server {
     /// within some milliseconds.
     pub fn is_urgent(&self) -> bool {
         self.waiting.back().is_some_and(|(round, _)| *round == self.round)
+    }
+
+    /// The same where a commit takes long: that a request is queued can be told some milliseconds later.
+    pub fn is_awaited(&self) -> bool {
+        self.is_urgent() && self.awaited
     }
 
     /// A round is committed, and so are those before it.

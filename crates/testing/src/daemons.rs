@@ -137,14 +137,18 @@ impl Daemons {
         Ok(())
     }
 
-    /// The daemon that leads, as the log of each says.
+    /// The daemon that leads, of those that were not ended here: the one that began to last, as their logs say.
     pub fn leader(&self) -> Option<usize> {
-        // Of those that run, the one that began to lead and did not end that.
-        (0..self.len()).find(|&at| {
-            let log = self.log(at);
-            let led = log.rfind("leading position");
-            led.is_some() && self.daemons[at].process.is_some() && led > log.rfind("another daemon leads")
-        })
+        let began = |at: &usize| {
+            let log = self.log(*at);
+            let led = log.lines().rfind(|line| line.contains("leading position"))?;
+            let ended = log.lines().rfind(|line| line.contains("another daemon leads"));
+            // Each line begins with the time.
+            let led = led.to_owned();
+            (ended.is_none_or(|ended| ended < led.as_str())).then_some(led)
+        };
+        let running = (0..self.len()).filter(|&at| self.daemons[at].process.is_some());
+        running.filter_map(|at| Some((began(&at)?, at))).max().map(|(_, at)| at)
     }
 
     /// Ends a daemon where it stands.
