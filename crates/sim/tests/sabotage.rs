@@ -203,10 +203,20 @@ fn commands() {
     is_noticed_by(local_runs, &[Rule::AdoptedHasLease], &[]);
 }
 
+/// Any plan, with one daemon.
+fn alone(seed: u64) -> Plan {
+    Plan { daemons: 1, ..Plan::of_seed(seed) }
+}
+
+/// Any plan, with daemons that share a log.
+fn fleet(seed: u64) -> Plan {
+    Plan { daemons: 2 + usize::from(seed % 2 == 1), local: 0, ..Plan::of_seed(seed) }
+}
+
 #[test]
 fn file_log() {
     for rule in [Rule::SpeakAfterCommit, Rule::WaitAfterCrash, Rule::SkipTokensAfterCrash] {
-        is_noticed(&[rule], &[], Plan::of_seed);
+        is_noticed(&[rule], &[], alone);
     }
     for rule in [
         DriverRule::CutTornTail,
@@ -214,7 +224,7 @@ fn file_log() {
         DriverRule::MarkStaysWhileBlind,
         DriverRule::StaysBlind,
     ] {
-        is_noticed(&[], &[rule], Plan::of_seed);
+        is_noticed(&[], &[rule], alone);
     }
 }
 
@@ -285,9 +295,9 @@ fn shared_log() {
         DriverRule::SnapshotWhenLeading,
         DriverRule::DeleteEarlierChunks,
     ] {
-        is_noticed(&[], &[rule], Plan::of_seed);
+        is_noticed(&[], &[rule], fleet);
     }
     for rule in [Rule::ApplyEveryEntry, Rule::KeepEntries] {
-        is_noticed(&[rule], &[], Plan::of_seed);
+        is_noticed(&[rule], &[], fleet);
     }
 }
