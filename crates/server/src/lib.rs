@@ -267,6 +267,9 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+/// How long a daemon of a fleet that is asked to stop may take to hand over.
+const STOP: Duration = Duration::from_secs(10);
+
 /// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then stops gracefully. `stop` is first
 /// polled when the daemon can be connected to. Must be polled within a [`LocalSet`](tokio::task::LocalSet).
 ///
@@ -362,6 +365,8 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
                 done = &mut working => done.unwrap_or(Ok(())),
                 // `/healthz` says that it stops.
                 () = web => Ok(()),
+                // A store that does not answer does not keep it.
+                () = tokio::time::sleep(STOP) => Ok(()),
             };
         }
         tracing::info!("stopped");

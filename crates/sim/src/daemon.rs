@@ -2,6 +2,7 @@
 
 use crate::{
     clock::{Clock, Ticks, ticks},
+    commit::TakenSnapshot,
     follow::Follower,
     lead::Lead,
     network::{Connection, Direction, Packet},
@@ -10,8 +11,8 @@ use crate::{
 };
 use lockkeeper_core::Limits;
 use lockkeeper_service::{
-    Access, Action, Bytes, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights,
-    Server, ServerConfig, SessionId, Ttl,
+    Access, Bytes, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights, Server,
+    ServerConfig, SessionId, Ttl,
 };
 use lockkeeper_wire::v2::{Secret, ToServer};
 use std::collections::BTreeMap;
@@ -30,7 +31,7 @@ pub(crate) struct Daemon {
     pub(crate) readable: Vec<usize>,
     turn: Option<Ticks>,
     /// FIFOs that are watched.
-    watches: Vec<(SessionId, Fifo)>,
+    pub(crate) watches: Vec<(SessionId, Fifo)>,
     /// The snapshot that is being taken.
     pub(crate) snapshot: Option<TakenSnapshot>,
     pub(crate) rounds: u64,
@@ -47,14 +48,6 @@ pub(crate) struct Daemon {
     pub(crate) answers: Vec<(u64, usize)>,
     /// Connections of clients that it relays.
     pub(crate) relayed: Vec<usize>,
-}
-
-/// A snapshot that is being taken.
-#[derive(Default)]
-pub(crate) struct TakenSnapshot {
-    pub(crate) bytes: Vec<u8>,
-    /// Batches that were committed since.
-    pub(crate) later: usize,
 }
 
 impl Daemon {
@@ -81,9 +74,9 @@ impl Daemon {
         }
     }
 
-    /// Whether a client can connect: it leads, or knows who does.
+    /// Whether a client can connect: it leads, or relays.
     pub(crate) fn accepts(&self) -> bool {
-        self.running && (self.server.is_some() || self.leader().is_some())
+        self.running && (self.server.is_some() || self.follower.is_some())
     }
 
     /// The other daemon that leads, and the number of that leadership, as far as this one knows.
@@ -164,7 +157,7 @@ impl World {
         1_700_000_000_000 + self.now / ticks(1000)
     }
 
-    fn unharmed(&mut self, result: Result<(), Damaged>) {
+    pub(crate) fn unharmed(&mut self, result: Result<(), Damaged>) {
         if let Err(damaged) = result {
             self.fail(format!("a server's state is damaged: {damaged}"));
         }
@@ -328,208 +321,6 @@ impl World {
         }
     }
 
-    /// Ends sessions whose FIFO has no writer.
-    fn look_at_fifos(&mut self, index: usize) {
-        let watches = std::mem::take(&mut self.daemons[index].watches);
-        for (session, fifo) in watches {
-            let held = self.clients.iter().any(|client| client.descriptor == Some(fifo.inode))
-                || self.is_inherited(fifo.inode);
-            if held || self.descriptor_in_flight(fifo.inode) {
-                self.daemons[index].watches.push((session, fifo));
-            } else if let Some(server) = &mut self.daemons[index].server {
-                let result = server.fifo_closed(session, fifo);
-                note!(self, "daemon {index}: no writer has FIFO {} of {session:016x}", fifo.inode);
-                self.unharmed(result);
-            }
-        }
-    }
-
-    /// Does what only a driver can. It may be killed after any step.
-    fn take_actions(&mut self, index: usize) {
-        while let Some(action) = self.daemons[index].server.as_mut().and_then(Server::next_action) {
-            note!(self, "daemon {index}: {action:?}");
-            match action {
-                Action::PassFifo { connection, session } => {
-                    let inode = self.disk.fifos.make(session);
-                    if self.random.chance(self.plan.no_fifo) {
-                        // There was no descriptor for it, or no room. The session has a lease.
-                        self.disk.fifos.remove(session);
-                        continue;
-                    }
-                    let fifo = Fifo { device: 1, inode, boot: boot(self.disk.boot) };
-                    let Some(&at) = self.daemons[index].connections.get(&connection) else { continue };
-                    self.connections[at].descriptor = Some(inode);
-                    if let Some(server) = &mut self.daemons[index].server {
-                        server.fifo_passed(connection, fifo);
-                    }
-                }
-                Action::WatchFifo { session, fifo } => self.watch_fifo(index, session, fifo),
-                Action::RemoveFifo { session } => {
-                    self.disk.fifos.remove(session);
-                    self.daemons[index].watches.retain(|(watched, _)| *watched != session);
-                }
-            }
-            if !self.calm && self.random.chance(self.plan.kill_at_commit) {
-                return self.kill_and_restart(index, "killed before it committed what it did");
-            }
-        }
-    }
-
-    /// Somebody copies or restores the state directory while no daemon runs.
-    fn tamper_with_fifos(&mut self) {
-        for session in self.disk.fifos.sessions() {
-            if self.random.chance(self.plan.replace_fifo) && !self.calm {
-                let removes = self.random.chance(500);
-                self.disk.fifos.tamper(session, removes);
-            }
-        }
-    }
-
-    /// Opens a session's FIFO by its name, and has it watched.
-    fn watch_fifo(&mut self, index: usize, session: SessionId, fifo: Fifo) {
-        let other_boot = fifo.boot != boot(self.disk.boot);
-        let found = self.disk.fifos.is_found(session, fifo.inode);
-        let Some(server) = &mut self.daemons[index].server else { return };
-        if !server.is_detached(session, fifo) {
-            return;
-        }
-        if other_boot {
-            let result = server.fifo_closed(session, fifo);
-            self.unharmed(result);
-        } else if found {
-            self.daemons[index].watches.push((session, fifo));
-            self.turn_soon(index);
-        } else {
-            server.fifo_unverifiable(session);
-            note!(self, "daemon {index}: the FIFO of {session:016x} is not where it was");
-            if !self.disk.fifos.is_tampered(fifo.inode) {
-                self.fail(format!("nobody can say whether the client of {session:016x} is alive"));
-            }
-        }
-    }
-
-    /// Commits to the file, and speaks.
-    fn commit(&mut self, index: usize) {
-        while let Some(round) = self.daemons[index].server.as_mut().and_then(Server::take_round) {
-            let killed = !self.calm && self.random.chance(self.plan.kill_at_commit);
-            let (lost, silent) = (self.random.chance(500), self.random.chance(500));
-            if killed && lost && !round.batch.is_empty() {
-                self.disk.tear();
-                self.flush(index);
-                return self.kill_and_restart(index, "killed before it committed");
-            }
-            if !round.batch.is_empty() {
-                self.stats.batches += 1;
-                self.disk.append(round.batch.clone(), self.plan.keeps(DriverRule::CutTornTail));
-                if let Some(snapshot) = &mut self.daemons[index].snapshot {
-                    snapshot.later += 1;
-                }
-                self.committed(&round.batch);
-                // From here on, the log knows that sessions from before the crash are over.
-                self.disk.crashed = false;
-                if self.random.chance(300) {
-                    self.disk.sync();
-                }
-            }
-            if self.plan.keeps(DriverRule::MarkBeforeTelling) {
-                self.write_mark(index);
-            }
-            if let Some(server) = &mut self.daemons[index].server {
-                server.round_done(round.number);
-            }
-            self.daemons[index].rounds += 1;
-            if killed {
-                let some = if silent { 0 } else { 1 };
-                self.speak(index, some);
-                return self.kill_and_restart(index, "killed after it committed");
-            }
-            self.speak(index, usize::MAX);
-            self.take_snapshot(index);
-            self.compare_with_replica(index);
-            self.take_actions(index);
-        }
-    }
-
-    /// What a crash of the machine must not forget is synced before it is told.
-    fn write_mark(&mut self, index: usize) {
-        let daemon = &self.daemons[index];
-        let Some(server) = &daemon.server else { return };
-        let state = server.state();
-        let leases = state.sessions().filter_map(|id| state.session(id));
-        let ttl = leases.filter(|view| view.fifo.is_none()).map(|view| view.ttl).max().unwrap_or(0);
-        let mark = &mut self.disk.mark;
-        self.disk.blind = daemon.blind_until.is_some_and(|until| daemon.clock.read(self.now) <= until);
-        let blind = self.disk.blind && self.plan.keeps(DriverRule::MarkStaysWhileBlind);
-        mark.ttl = if blind { mark.ttl.max(ttl) } else { ttl };
-        if state.last_token() > mark.tokens {
-            mark.tokens = state.last_token() + 20;
-        }
-    }
-
-    /// Sends what is committed, to so many connections.
-    pub(crate) fn speak(&mut self, index: usize, some: usize) {
-        for _ in 0..some {
-            let daemon = &mut self.daemons[index];
-            let Some(server) = &mut daemon.server else { return };
-            let Some(id) = server.next_ready() else { return };
-            let output = server.output(id).to_vec();
-            server.sent(id, output.len());
-            let done = server.is_done(id);
-            let Some(&connection) = daemon.connections.get(&id) else { continue };
-            if done {
-                server.disconnect(id);
-                daemon.connections.remove(&id);
-            }
-            self.send(connection, Direction::Down, &output);
-            if done {
-                note!(self, "daemon {index} closes connection {connection}");
-                self.server_closes(connection, false);
-            }
-        }
-    }
-
-    /// Sends all that may be sent, although nobody said that there is something: a driver writes whenever it can.
-    fn flush(&mut self, index: usize) {
-        let connections: Vec<_> = self.daemons[index].connections.iter().map(|(id, at)| (*id, *at)).collect();
-        for (id, connection) in connections {
-            let Some(server) = &mut self.daemons[index].server else { return };
-            let output = server.output(id).to_vec();
-            server.sent(id, output.len());
-            self.send(connection, Direction::Down, &output);
-        }
-    }
-
-    /// Takes a snapshot in slices, while batches go on.
-    fn take_snapshot(&mut self, index: usize) {
-        let bytes = usize::try_from(self.random.below(200)).unwrap_or(0);
-        let daemon = &mut self.daemons[index];
-        let Some(server) = &mut daemon.server else { return };
-        match &mut daemon.snapshot {
-            Some(snapshot) => {
-                if server.state_mut().snapshot_slice(bytes, &mut snapshot.bytes)
-                    && let Some(TakenSnapshot { bytes, later }) = daemon.snapshot.take()
-                {
-                    self.stats.snapshots += 1;
-                    self.disk.put_snapshot(bytes, later);
-                    self.check_disk();
-                }
-            }
-            None if self.plan.snapshot_every > 0
-                && daemon.rounds.is_multiple_of(self.plan.snapshot_every) =>
-            {
-                server.state_mut().begin_snapshot();
-                daemon.snapshot = Some(TakenSnapshot::default());
-            }
-            None => {}
-        }
-    }
-
-    fn kill_and_restart(&mut self, index: usize, why: &str) {
-        self.kill(index, why);
-        let pause = self.choose_outage();
-        self.after(pause, Happening::Start(index));
-    }
-
     /// The daemon looks at the clock when the next lease may be over.
     fn arm_daemon(&mut self, index: usize) {
         let daemon = &mut self.daemons[index];
@@ -544,8 +335,4 @@ impl World {
 
 fn secret(high: u64, low: u64) -> Secret {
     (u128::from(high) << 64 | u128::from(low)).to_be_bytes()
-}
-
-fn boot(number: u64) -> [u8; 16] {
-    u128::from(number).to_le_bytes()
 }

@@ -53,6 +53,7 @@ impl World {
             Some(6) => self.crash_machine(daemon),
             Some(7) => {
                 let who = if self.random.chance(500) { Full::Everybody } else { Full::One(daemon) };
+                note!(self, "no room for writes of {who:?}");
                 self.set_full(who);
                 let pause = self.choose_outage();
                 self.after(pause, Happening::NotFull);

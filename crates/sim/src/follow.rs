@@ -313,7 +313,7 @@ impl World {
         let leader = leader.and_then(|head| Some((head.url.parse().ok()?, head.owner)));
         let Some(follower) = &mut self.daemons[index].follower else { return };
         if std::mem::replace(&mut follower.leader, leader) != leader {
-            self.end_relays(index, leader.map(|(_, owner)| owner));
+            self.end_relays(index, leader);
         }
     }
 
@@ -362,8 +362,8 @@ impl World {
             Ok(Verdict::Done) => {
                 let following = self.daemons[index].follower.take().and_then(|follower| follower.following);
                 if let Some((state, replica)) = following {
-                    self.end_relays(index, None);
                     self.lead(index, state, replica);
+                    self.serve_relayed(index);
                 }
             }
             Ok(_) => {

@@ -16,9 +16,11 @@
 mod calls;
 mod client;
 mod clock;
+mod commit;
 mod daemon;
 mod disk;
 mod faults;
+mod fifos;
 mod follow;
 mod history;
 mod host;

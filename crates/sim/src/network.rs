@@ -105,10 +105,8 @@ impl World {
         self.connections[index].leaky = leaky;
         note!(self, "client {client} connects to daemon {daemon}: connection {index}");
         self.clients[client].current = Some(index);
-        if self.daemons[daemon].server.is_none()
-            && let Some(leader) = self.daemons[daemon].leader()
-        {
-            self.begin_relay(index, leader);
+        if self.daemons[daemon].server.is_none() {
+            self.begin_relay(index);
         }
         self.feed(client, Input::Connected);
     }
@@ -216,7 +214,7 @@ impl World {
     }
 
     /// The receiver has something to read.
-    fn announce(&mut self, index: usize, direction: Direction) {
+    pub(crate) fn announce(&mut self, index: usize, direction: Direction) {
         let Connection { client, daemon, life, ref mut listed, relayed, downstream, .. } =
             self.connections[index];
         match direction {

@@ -12,22 +12,25 @@ use crate::{
 /// A client's connection that is relayed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Relayed {
-    /// The daemon that leads, and the number of that leadership.
-    leader: (usize, u64),
+    /// The daemon that leads, and the number of that leadership, once somebody does.
+    leader: Option<(usize, u64)>,
     /// The connection to the leader, once there is one.
     upstream: Option<usize>,
 }
 
 impl World {
     /// A client has connected to a daemon that follows.
-    pub(crate) fn begin_relay(&mut self, connection: usize, leader: (usize, u64)) {
+    pub(crate) fn begin_relay(&mut self, connection: usize) {
         let daemon = self.connections[connection].daemon;
-        self.connections[connection].relayed = Some(Relayed { leader, upstream: None });
+        self.connections[connection].relayed = Some(Relayed { leader: None, upstream: None });
         self.daemons[daemon].relayed.push(connection);
-        self.reach_leader_later(connection);
+        if let Some(leader) = self.daemons[daemon].leader() {
+            self.relay_to(connection, leader);
+        }
     }
 
-    fn reach_leader_later(&mut self, connection: usize) {
+    fn relay_to(&mut self, connection: usize, leader: (usize, u64)) {
+        self.connections[connection].relayed = Some(Relayed { leader: Some(leader), upstream: None });
         let delay = match self.calm {
             true => 100,
             false => self.plan.delay.choose(&mut self.random),
@@ -47,10 +50,10 @@ impl World {
             self.after(10_000, Happening::Relay(connection));
             return;
         }
-        let Some(Relayed { leader: (target, owner), .. }) = self.connections[connection].relayed else {
+        let Some(Relayed { leader: Some((target, owner)), .. }) = self.connections[connection].relayed else {
             return;
         };
-        let leads = |owner| self.plan.careless_relays || owner == self.connections_owner(connection);
+        let leads = |number| self.plan.careless_relays || number == owner;
         let lets_in = self.daemons[target].lead.as_ref().is_some_and(|lead| leads(lead.owner));
         if !lets_in || !self.daemons[target].running {
             note!(self, "daemon {target} does not lead as {owner:x}: no relay for connection {connection}");
@@ -60,13 +63,14 @@ impl World {
         self.connections[upstream].downstream = Some(connection);
         note!(self, "connection {connection} is relayed to daemon {target}: connection {upstream}");
         self.connections[connection].relayed =
-            Some(Relayed { leader: (target, owner), upstream: Some(upstream) });
+            Some(Relayed { leader: Some((target, owner)), upstream: Some(upstream) });
         self.stats.relays += 1;
         self.pass_up(connection);
     }
 
-    fn connections_owner(&self, connection: usize) -> u64 {
-        self.connections[connection].relayed.map_or(0, |relayed| relayed.leader.1)
+    /// The leadership that a connection is relayed to. None if it waits for a leader.
+    fn relayed_to(&self, connection: usize) -> Option<u64> {
+        Some(self.connections[connection].relayed?.leader?.1)
     }
 
     /// The connection that goes on where a relayed one ends.
@@ -114,22 +118,45 @@ impl World {
         }
     }
 
-    /// A follower sees another leader, or leads itself: the relays to others end.
-    pub(crate) fn end_relays(&mut self, daemon: usize, owner: Option<u64>) {
-        if self.plan.careless_relays && owner.is_some() {
-            return;
-        }
-        let (kept, ended): (Vec<_>, Vec<_>) = std::mem::take(&mut self.daemons[daemon].relayed)
-            .into_iter()
-            .filter(|at| !self.connections[*at].is_closed())
-            .partition(|at| Some(self.connections_owner(*at)) == owner);
-        self.daemons[daemon].relayed = kept;
-        for connection in ended {
-            note!(self, "daemon {daemon} ends the relay of connection {connection}");
-            self.server_closes(connection, false);
-            if let Some(upstream) = self.upstream(connection) {
-                self.client_closes(upstream);
+    /// A follower sees another leader, or none: the relays to others end. Clients that wait for a leader have one.
+    pub(crate) fn end_relays(&mut self, daemon: usize, leader: Option<(usize, u64)>) {
+        for connection in std::mem::take(&mut self.daemons[daemon].relayed) {
+            if self.connections[connection].is_closed() {
+                continue;
             }
+            let owner = self.relayed_to(connection);
+            let careless = self.plan.careless_relays && leader.is_some();
+            if !careless && owner.is_some() && owner != leader.map(|(_, owner)| owner) {
+                self.end_relay(connection);
+                continue;
+            }
+            self.daemons[daemon].relayed.push(connection);
+            if let Some(leader) = leader.filter(|_| owner.is_none()) {
+                self.relay_to(connection, leader);
+            }
+        }
+    }
+
+    fn end_relay(&mut self, connection: usize) {
+        note!(self, "the relay of connection {connection} ends");
+        self.server_closes(connection, false);
+        if let Some(upstream) = self.upstream(connection) {
+            self.client_closes(upstream);
+        }
+    }
+
+    /// A daemon leads itself: it serves the clients that wait for a leader, and relays nothing.
+    pub(crate) fn serve_relayed(&mut self, daemon: usize) {
+        for connection in std::mem::take(&mut self.daemons[daemon].relayed) {
+            if self.connections[connection].is_closed() {
+                continue;
+            }
+            if self.relayed_to(connection).is_some() {
+                self.end_relay(connection);
+                continue;
+            }
+            self.connections[connection].relayed = None;
+            self.announce(connection, Direction::Up);
         }
     }
 

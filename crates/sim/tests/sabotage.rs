@@ -8,7 +8,7 @@ use lockkeeper_sim::{Acts, Delay, DriverRule, Faults, Plan, run_plan};
 const SEEDS: u64 = 4000;
 
 /// How many seeds of an aimed plan are run with every rule in force.
-const HONEST: u64 = 100;
+const HONEST: u64 = 60;
 
 /// The first seed that violates without the rules.
 fn is_noticed(rules: &[Rule], away: &[DriverRule], aim: impl Fn(u64) -> Plan) {
@@ -203,10 +203,20 @@ fn commands() {
     is_noticed_by(local_runs, &[Rule::AdoptedHasLease], &[]);
 }
 
+/// Any plan, with one daemon.
+fn alone(seed: u64) -> Plan {
+    Plan { daemons: 1, ..Plan::of_seed(seed) }
+}
+
+/// Any plan, with daemons that share a log.
+fn fleet(seed: u64) -> Plan {
+    Plan { daemons: 2 + usize::from(seed % 2 == 1), local: 0, ..Plan::of_seed(seed) }
+}
+
 #[test]
 fn file_log() {
     for rule in [Rule::SpeakAfterCommit, Rule::WaitAfterCrash, Rule::SkipTokensAfterCrash] {
-        is_noticed(&[rule], &[], Plan::of_seed);
+        is_noticed(&[rule], &[], alone);
     }
     for rule in [
         DriverRule::CutTornTail,
@@ -214,7 +224,7 @@ fn file_log() {
         DriverRule::MarkStaysWhileBlind,
         DriverRule::StaysBlind,
     ] {
-        is_noticed(&[], &[rule], Plan::of_seed);
+        is_noticed(&[], &[rule], alone);
     }
 }
 
@@ -246,14 +256,44 @@ fn full(seed: u64) -> Plan {
     }
 }
 
-/// Moreover, the leader is cut off from the store meanwhile.
+/// Moreover, the leader is cut off from the store meanwhile, and clients are suspended after they have heard of it.
 fn full_and_cut_off(seed: u64) -> Plan {
     Plan {
         client_rates: vec![9],
-        faults: Faults { full: 3, partition: 3, ..Faults::default() },
+        act_every: 300_000,
+        faults: Faults { full: 4, partition: 3, suspend: 6, ..Faults::default() },
         fault_every: 100_000,
         lose_flight: 0,
         ..full(seed)
+    }
+}
+
+/// The smallest ring, snapshots that take long, and leaders that do not live to see them whole.
+fn small_ring(seed: u64) -> Plan {
+    Plan {
+        daemons: 3,
+        ring: 4,
+        act_every: 100_000,
+        acts: Acts { request: 10, release: 10, ..Acts::default() },
+        chaos: 10_000_000,
+        fault_every: 500_000,
+        faults: Faults { kill: 6, partition: 2, ..Faults::default() },
+        lose_log_message: 200,
+        log_delay: Delay { zero: 100, max: 10_000, long: 20, long_max: 200_000 },
+        ..deposed(seed)
+    }
+}
+
+/// Leaders hand over often, and the store is slow.
+fn handing_over(seed: u64) -> Plan {
+    Plan {
+        act_every: 100_000,
+        acts: Acts { request: 10, release: 10, ..Acts::default() },
+        chaos: 10_000_000,
+        fault_every: 500_000,
+        faults: Faults { hand_over: 4, ..Faults::default() },
+        log_delay: Delay { zero: 100, max: 20_000, long: 100, long_max: 100_000 },
+        ..deposed(seed)
     }
 }
 
@@ -279,15 +319,14 @@ fn shared_log() {
         DriverRule::AppendComparesLeader,
         DriverRule::AnswerAfterAppend,
         DriverRule::TakeoverComparesLeader,
-        DriverRule::SilentHandOver,
         DriverRule::RetryUntilAnswered,
-        DriverRule::SnapshotFirst,
         DriverRule::SnapshotWhenLeading,
         DriverRule::DeleteEarlierChunks,
     ] {
-        is_noticed(&[], &[rule], Plan::of_seed);
+        is_noticed(&[], &[rule], fleet);
     }
-    for rule in [Rule::ApplyEveryEntry, Rule::KeepEntries] {
-        is_noticed(&[rule], &[], Plan::of_seed);
-    }
+    is_noticed_by(small_ring, &[Rule::KeepEntries], &[]);
+    is_noticed(&[], &[DriverRule::SnapshotFirst], small_ring);
+    is_noticed_by(handing_over, &[], &[DriverRule::SilentHandOver]);
+    is_noticed(&[Rule::ApplyEveryEntry], &[], fleet);
 }
