@@ -3,28 +3,18 @@
 use crate::connection::Connection;
 #[cfg(feature = "network")]
 use lockkeeper_wire::websocket::{Frames, Said};
-use lockkeeper_wire::{frame, v2::ToClient};
-use std::{
-    io,
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::{Duration, Instant},
+use lockkeeper_wire::{
+    frame,
+    spin::{self, Backoff},
+    v2::ToClient,
 };
-
-/// Spin budget before blocking on a reply. Waking a sleeping processor can take as long.
-const SPIN: Duration = Duration::from_micros(50);
-
-/// A spinner that was descheduled for so long has lost the processor to others that need it.
-const PREEMPTED: Duration = Duration::from_micros(500);
-
-/// Nobody spins for at most so many times as long as the last one spun in vain. Doubles each time; at once if preempted.
-const MAX_BACKOFF: u32 = 64;
+use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 /// Messages out of one connection after the other.
 pub(crate) struct Reader {
     source: Option<Source>,
     input: Vec<u8>,
-    spin: Spin,
+    backoff: Backoff,
 }
 
 struct Source {
@@ -37,16 +27,9 @@ struct Source {
     frames: Option<Frames>,
 }
 
-/// When spinning is worth it.
-struct Spin {
-    not_before: Instant,
-    backoff: u32,
-}
-
 impl Reader {
     pub(crate) fn new() -> Self {
-        let spin = Spin { not_before: Instant::now(), backoff: 1 };
-        Self { source: None, input: Vec::new(), spin }
+        Self { source: None, input: Vec::new(), backoff: Backoff::new(Instant::now()) }
     }
 
     /// Reads another connection from now on.
@@ -116,14 +99,12 @@ impl Reader {
         let begun = Instant::now();
         while !done() {
             let (came, took) = (read(self)?, begun.elapsed());
-            if came && took < PREEMPTED {
-                self.spin.backoff = 1;
-            } else if took < SPIN {
+            if came && took < spin::PREEMPTED {
+                self.backoff.succeeded();
+            } else if took < spin::REPLY {
                 std::thread::yield_now();
             } else {
-                let doubled = (2 * self.spin.backoff).min(MAX_BACKOFF);
-                self.spin.backoff = if took < PREEMPTED { doubled } else { MAX_BACKOFF };
-                self.spin.not_before = begun + took * self.spin.backoff;
+                self.backoff.failed(begun, took);
                 break;
             }
         }
@@ -132,7 +113,7 @@ impl Reader {
 
     /// Whether spinning is worth it now.
     pub(crate) fn may_spin(&self) -> bool {
-        Instant::now() >= self.spin.not_before
+        self.backoff.allows(Instant::now())
     }
 }
 

@@ -65,8 +65,8 @@ impl Locks {
 /// A connection to be made, by [`Locks::connect`] or [`Locks::connect_default`]: options first, then `.await` or
 /// [`blocking`](Self::blocking).
 ///
-/// It runs on any executor. A thread of the session's connects, reads what the daemon sends, and wakes tasks. What a
-/// daemon of this machine answers within 50 µs is read by the thread that asked, which spins for so long.
+/// It runs on any executor. A thread of the session's connects, reads what the daemon sends, and wakes tasks. A
+/// call that blocks reads the answer itself, and spins for up to 50 µs; no task does.
 ///
 /// # Errors
 ///

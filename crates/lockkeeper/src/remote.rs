@@ -68,8 +68,6 @@ pub(crate) struct Notes {
     waker: Option<Waker>,
     /// Told when it is over.
     over: Option<Arc<Event>>,
-    /// Nobody has spun for the daemon's answer yet.
-    fresh: bool,
     /// Its owner is gone.
     orphan: bool,
 }
@@ -145,27 +143,15 @@ impl Remote {
             token: None,
             waker: Some(waker.clone()),
             over: None,
-            fresh: session.is_local(),
             orphan: false,
         };
         let key = session.request(request, notes);
-        if session.is_local() {
-            // It spins for the answer when all other tasks have made their requests.
-            waker.wake_by_ref();
-        }
         Submission::Queued(RequestId::reported(key))
     }
 
-    /// Spins for the daemon's first answer to a request, once.
-    fn spin_for_reply(&self, key: Key) {
-        let fresh = |notes: &mut Notes| std::mem::take(&mut notes.fresh);
-        if self.with(|view| view.data(key).is_some_and(fresh)) {
-            let answered = || self.with(|view| view.data(key).is_none_or(|notes| notes.is_answered()));
-            self.link.session.spin_for_reply(answered);
-        }
-    }
-
+    /// Waits on a thread that has nothing else to do. No task waits here: others need its thread.
     pub(crate) fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
+        self.link.session.spin_for_reply(&done);
         self.link.session.wait(done, until);
     }
 
@@ -175,7 +161,6 @@ impl Remote {
         waker: &Waker,
     ) -> Poll<Result<Option<Token>, Error>> {
         let key = request.arrival();
-        self.spin_for_reply(key);
         let (poll, _replaced) = self.with(|view| match view.data(key) {
             Some(Notes { token: Some(token), .. }) => (Poll::Ready(Ok(*token)), None),
             Some(notes) => (Poll::Pending, notes.set_waker(waker)),
@@ -233,10 +218,6 @@ impl Remote {
         let _owner = Owner(self, key);
         let session = &self.link.session;
         session.release(key);
-        if session.is_local() {
-            yield_now().await;
-            session.spin_for_reply(|| self.with(|view| view.data(key).is_none()));
-        }
         match poll_fn(|cx| self.poll_over(key, cx.waker())).await {
             End::Released => Ok(()),
             end => Err(end.cause()),
@@ -416,10 +397,6 @@ impl Wakes {
 }
 
 impl Notes {
-    fn is_answered(&self) -> bool {
-        self.arrival.is_some() || self.token.is_some()
-    }
-
     /// Returns who was to be woken before, for the caller to drop outside the mutex.
     fn set_waker(&mut self, waker: &Waker) -> Option<Waker> {
         match &self.waker {
@@ -522,19 +499,6 @@ fn failed(error: client::Error) -> Error {
         client::Error::Refused { code, message } => Error::Refused { code, words: message },
         error => Error::Unreachable(error.to_string()),
     }
-}
-
-/// Lets all other tasks have their turn, on most executors.
-async fn yield_now() {
-    let mut had = false;
-    poll_fn(|cx| match std::mem::replace(&mut had, true) {
-        true => Poll::Ready(()),
-        false => {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        }
-    })
-    .await;
 }
 
 /// A value that another thread will have.

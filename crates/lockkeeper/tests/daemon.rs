@@ -21,7 +21,12 @@ use std::{
     path::PathBuf,
     pin::pin,
     process::{self, Child, Command, Stdio},
-    sync::mpsc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
+    },
+    task::{Context, Wake, Waker},
     thread,
     time::Duration,
 };
@@ -295,6 +300,31 @@ mod requests {
             controller.abort("enough");
             assert!(matches!(waits.join().unwrap(), Err(Error::Aborted(_))));
         });
+    }
+
+    /// A task that has asked is not polled again to spin for the answer: others need its thread.
+    #[test]
+    fn a_task_that_waits_is_woken_by_its_grant_and_nothing_else() {
+        #[derive(Default)]
+        struct Count(AtomicUsize);
+        impl Wake for Count {
+            fn wake(self: Arc<Self>) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+
+        let daemon = Daemon::start();
+        let locks = connect(&daemon);
+        let held = locks.acquire_blocking("a").unwrap();
+        let count = Arc::new(Count::default());
+        let waker = Waker::from(Arc::clone(&count));
+        let mut waiting = pin!(locks.acquire("a"));
+        assert!(waiting.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        // The daemon answers in order: it has said by now that the request waits.
+        assert_eq!(future::block_on(locks.query()).unwrap().pending.len(), 1);
+        assert_eq!(count.0.load(Ordering::SeqCst), 0);
+        held.release().unwrap();
+        future::block_on(waiting).unwrap();
     }
 
     #[test]

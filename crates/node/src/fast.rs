@@ -11,13 +11,7 @@ use napi::{
     bindgen_prelude::{JsObjectValue, Object, Unknown, sys},
     check_status,
 };
-use std::{
-    ffi::c_void,
-    ptr,
-    rc::Rc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{ffi::c_void, ptr, rc::Rc};
 
 /// How a request is made, beyond its names.
 pub(crate) mod flag {
@@ -28,17 +22,6 @@ pub(crate) mod flag {
     /// The name is that of the last request, and is not given again.
     pub(crate) const SAME: u32 = 16;
 }
-
-/// For how long an agent that will look again for letters waits for one in the call itself: it spares it turns of its event loop,
-/// and is no longer than a few of them.
-const ATTENTION: Duration = Duration::from_micros(10);
-
-/// Who gets the processor back so late has lost it to others, who need it: on a busy machine it is better not to wait so.
-const ROBBED: Duration = Duration::from_micros(500);
-
-/// For how many times as long that is left out then at most. For twice as many each time: it may have been the start of another
-/// agent.
-const DISCOURAGED: u32 = 64;
 
 /// What a call came to.
 pub(crate) mod answer {
@@ -104,24 +87,9 @@ impl Numbers {
 
     /// Takes letters out of a mailbox, as many as there is room for. Answers how many.
     #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
-    pub(crate) fn collect(&self, mailbox: Address, looks_again: bool) {
+    pub(crate) fn collect(&self, mailbox: Address) {
         let mut state = State::lock();
-        let (begun, mut waited) = (Instant::now(), Duration::ZERO);
-        let waits = looks_again && begun >= state.rest;
-        while waits && state.look(mailbox.place, true).is_empty() && waited < ATTENTION {
-            // Who is to write one may need the processor.
-            drop(state);
-            thread::yield_now();
-            state = State::lock();
-            waited = begun.elapsed();
-        }
-        if waited > ROBBED {
-            state.pause = (2 * state.pause).min(DISCOURAGED);
-            state.rest = begun + waited * state.pause;
-        } else if !waited.is_zero() {
-            state.pause = 1;
-        }
-        let letters = state.look(mailbox.place, looks_again);
+        let letters = state.letters(mailbox.place);
         let count = letters.len().min(self.room());
         letters.drain(..count).enumerate().for_each(|(place, letter)| self.put_letter(place, letter));
         self.put(0, count as f64, 0);
@@ -196,13 +164,11 @@ unsafe extern "C" fn release(env: sys::napi_env, info: sys::napi_callback_info) 
     ptr::null_mut()
 }
 
-/// `collect()`: takes letters out of the mailbox, as many as there is room for. Answers how many. The first number says whether
-/// the caller will look again soon: then the bell need not ring.
+/// `collect()`: takes letters out of the mailbox, as many as there is room for. Answers how many.
 unsafe extern "C" fn collect(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([], agent) = unsafe { arguments::<0>(env, info) };
-    let (looks_again, _) = agent.numbers.given();
-    agent.numbers.collect(agent.mailbox, looks_again != 0);
+    agent.numbers.collect(agent.mailbox);
     ptr::null_mut()
 }
 

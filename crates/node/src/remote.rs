@@ -195,18 +195,7 @@ impl Remote {
 
     #[napi]
     pub fn collect(&self) {
-        self.numbers.collect(self.mailbox, false);
-    }
-
-    /// Reads the daemon's reply on this thread, for some microseconds. The caller collects letters next: the bell need not
-    /// ring.
-    #[napi]
-    pub fn spin_for_reply(&self) {
-        let place = self.mailbox.place;
-        if self.open().is_ok() {
-            State::lock().look(place, true);
-            self.session.spin_for_reply(|| !State::lock().letters(place).is_empty());
-        }
+        self.numbers.collect(self.mailbox);
     }
 
     /// Makes a request, of the slot and with the flags in the numbers.

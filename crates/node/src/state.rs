@@ -16,8 +16,6 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
         opened: 0,
         effects: Vec::new(),
         began: Instant::now(),
-        rest: Instant::now(),
-        pause: 1,
     })
 });
 
@@ -33,9 +31,6 @@ pub(crate) struct State {
     pub(crate) effects: Vec<Effect<Ticket>>,
     /// Waiting times count from here.
     began: Instant,
-    /// Until when no agent waits for letters in a call, and for how many times as long as one lost the processor last that is.
-    pub(crate) rest: Instant,
-    pub(crate) pause: u32,
 }
 
 /// What the addon keeps with a request: whose it is.
@@ -56,8 +51,6 @@ struct Mailbox {
     bell: Bell,
     /// Whether the bell has rung since the mailbox was last emptied.
     rung: bool,
-    /// Whether its agent looks into it without being told.
-    looked_at: bool,
 }
 
 /// What befell a request of one slot.
@@ -122,7 +115,7 @@ impl State {
     pub(crate) fn open(&mut self, bell: Bell) -> Address {
         self.opened += 1;
         let serial = self.opened;
-        let mailbox = Some(Mailbox { serial, letters: VecDeque::new(), bell, rung: false, looked_at: false });
+        let mailbox = Some(Mailbox { serial, letters: VecDeque::new(), bell, rung: false });
         let place = self.mailboxes.iter().position(Option::is_none).unwrap_or(self.mailboxes.len());
         match self.mailboxes.get_mut(place) {
             Some(free) => *free = mailbox,
@@ -181,14 +174,6 @@ impl State {
         &mut mailbox.letters
     }
 
-    /// The same; and whether the agent will look again, without being told.
-    pub(crate) fn look(&mut self, place: u32, again: bool) -> &mut VecDeque<Letter> {
-        if let Some(mailbox) = &mut self.mailboxes[place as usize] {
-            mailbox.looked_at = again;
-        }
-        self.letters(place)
-    }
-
     /// To whom an effect is told, and what. A request that its own agent aborted is known to be gone.
     fn letter(&self, manager: usize, effect: &Effect<Ticket>) -> Option<(u32, Letter)> {
         match effect {
@@ -214,7 +199,7 @@ impl State {
 
 impl Mailbox {
     fn ring(&mut self) {
-        if !self.rung && !self.looked_at {
+        if !self.rung {
             self.rung = self.bell.ring();
         }
     }

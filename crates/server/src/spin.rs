@@ -4,6 +4,7 @@
 //! hand-overs follow each other quickly the daemon polls its sockets without sleeping, and yields the processor in
 //! between. It stops as soon as a spin was in vain, and for a while where other processes need the processor.
 
+use lockkeeper_wire::spin::{Backoff, HAND_OVER, MESSAGE, PREEMPTED};
 use std::{
     cell::Cell,
     thread,
@@ -11,25 +12,13 @@ use std::{
 };
 use tokio::{sync::Notify, task::yield_now};
 
-/// Two messages within this time start a spin: their sender did not sleep.
-const MESSAGE: Duration = Duration::from_micros(20);
-
-/// Two hand-overs within this time start a spin: the new holder has to be woken.
-const HAND_OVER: Duration = Duration::from_micros(100);
-
-/// A spinner that was descheduled for longer than this stops spinning: others need the processor.
-const PREEMPTED: Duration = Duration::from_micros(500);
-
-/// For how many times as long it does not spin then.
-const MAX_BACKOFF: u32 = 64;
-
 pub(crate) struct Spin {
     heard: Cell<Instant>,
     /// When a waiting request was last granted.
     handed_over: Cell<Instant>,
-    /// Until when it spins, and until when it does not.
+    /// Until when it spins.
     until: Cell<Instant>,
-    rest: Cell<Instant>,
+    backoff: Cell<Backoff>,
     spinning: Cell<bool>,
     begin: Notify,
 }
@@ -41,7 +30,7 @@ impl Spin {
             heard: Cell::new(now),
             handed_over: Cell::new(now),
             until: Cell::new(now),
-            rest: Cell::new(now),
+            backoff: Cell::new(Backoff::new(now)),
             spinning: Cell::new(false),
             begin: Notify::new(),
         }
@@ -59,7 +48,7 @@ impl Spin {
 
     fn again(&self, last: &Cell<Instant>, quick: Duration) {
         let now = Instant::now();
-        if now.duration_since(last.replace(now)) < quick && now >= self.rest.get() {
+        if now.duration_since(last.replace(now)) < quick && self.backoff.get().allows(now) {
             self.until.set(self.until.get().max(now + quick));
             if !self.spinning.replace(true) {
                 self.begin.notify_one();
@@ -73,7 +62,9 @@ impl Spin {
         let lost = now.elapsed();
         let preempted = lost > PREEMPTED;
         if preempted {
-            self.rest.set(now + lost * MAX_BACKOFF);
+            let mut backoff = self.backoff.get();
+            backoff.failed(now, lost);
+            self.backoff.set(backoff);
         }
         !preempted
     }

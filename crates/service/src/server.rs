@@ -256,6 +256,8 @@ struct Attached {
     last_rid: u64,
     rights: Rights,
     deadline: Option<Micros>,
+    /// When its requests may be listed again, if they are many.
+    next_list: Micros,
 }
 
 impl Server {

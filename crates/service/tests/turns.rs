@@ -21,6 +21,8 @@ struct World {
     server: Server,
     random: u64,
     rids: Vec<u64>,
+    /// The connection that resumed last.
+    last: ConnectionId,
 }
 
 /// What a client is told of an entry: name, arrival, token.
@@ -38,7 +40,7 @@ impl World {
             hash: |_| [0; 32],
         };
         let server = Server::new(State::new(1), config, 0, 0, None);
-        let mut world = Self { server, random: 1, rids: vec![0; clients] };
+        let mut world = Self { server, random: 1, rids: vec![0; clients], last: 0 };
         for client in 0..clients as u64 {
             let fresh = Fresh { session: client + 1, secret: [1; 16] };
             let id = world.server.connect(Origin::Network, Framing::Lengths, fresh);
@@ -59,6 +61,21 @@ impl World {
             world.hear(id);
         }
         world
+    }
+
+    /// Resumes the first session at that time, with another connection.
+    fn resume(&mut self, hello: u64, now: u64) -> ConnectionId {
+        let fresh = Fresh { session: 100 + hello, secret: [1; 16] };
+        let id = self.server.connect(Origin::Network, Framing::Lengths, fresh);
+        let resume = Some(("0000000000000001", [1; 16]));
+        let (version, features, bucket) = (VERSION, 0, "default");
+        let hello = Hello { version, features, hello, bucket, resume, ack: 1, ttl: None, owner: None };
+        let access = Access { rights: Rights::ALL, subject: String::new() };
+        self.server.hello(now, id, hello, access).expect(SOUND);
+        if self.server.session_of(id).is_some() {
+            self.last = id;
+        }
+        id
     }
 
     fn pick(&mut self, below: u64) -> u64 {
@@ -307,13 +324,7 @@ fn what_a_superseded_connection_has_not_read_is_dropped() {
     world.hear(0);
     let mut older = 0;
     for hello in 2..10 {
-        let fresh = Fresh { session: 100 + hello, secret: [1; 16] };
-        let id = world.server.connect(Origin::Network, Framing::Lengths, fresh);
-        let resume = Some(("0000000000000001", [1; 16]));
-        let (version, features, bucket) = (VERSION, 0, "default");
-        let hello = Hello { version, features, hello, bucket, resume, ack: 1, ttl: None, owner: None };
-        let access = Access { rights: Rights::ALL, subject: String::new() };
-        world.server.hello(0, id, hello, access).expect(SOUND);
+        let id = world.resume(hello, hello * 1_000_000);
         assert!(world.server.backlog(id) > 100_000, "it is told of all its requests");
         while let Some(round) = world.server.take_round() {
             world.server.round_done(round.number);
@@ -347,4 +358,40 @@ fn outcomes_that_are_not_acknowledged_are_limited() {
     let rid = world.rid(0);
     world.say(0, ToServer::ForceRelease { ack: 1 + most, rid, name: b"n" });
     assert!(!refused(&world.hear(0)));
+}
+
+/// A client that did nothing but resume a session of 900,000 requests kept the server busy: others waited for 90 ms each time.
+#[test]
+fn sessions_of_many_requests_are_resumed_only_so_often() {
+    let mut world = World::new(2);
+    for number in 0..20_000 {
+        world.request(0, &[format!("n{number}")], Flags::default(), None);
+    }
+    world.hear(0);
+    let welcomed = |world: &mut World, id| {
+        let messages = world.hear(id);
+        match ToClient::decode(&messages[0]) {
+            Ok(ToClient::Welcome { resumed: true, .. }) => true,
+            Ok(ToClient::Goodbye { code: code::LIMIT, .. }) => false,
+            other => panic!("{other:?}"),
+        }
+    };
+    // Three microseconds for each request, which takes a thirtieth of that.
+    let mut hello = 1;
+    let admitted = (0..300_000).step_by(1_000).filter(|&now| {
+        hello += 1;
+        let id = world.resume(hello, 1_000_000 + now);
+        welcomed(&mut world, id)
+    });
+    assert_eq!(admitted.count(), 5);
+    // One of few requests is resumed as often as it likes.
+    for rid in 1..15_000 {
+        let flags = EndFlags { quiet: true, ..EndFlags::default() };
+        let last = world.last;
+        world.say(last, ToServer::Release { ack: 1, rid, flags });
+    }
+    for more in 1..10 {
+        let id = world.resume(hello + more, 2_000_000);
+        assert!(welcomed(&mut world, id));
+    }
 }

@@ -4,7 +4,6 @@
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
-import { task } from './host.js';
 import { newNumbers, readLetters } from './mail.js';
 import { daemonPath, loadAddon, News, type NativeRemote } from './native.js';
 import type { Listener, Session, Snapshot } from './remote.js';
@@ -27,8 +26,6 @@ export class AddonSession implements Session {
   readonly #free: number[] = [];
   /** What was said before the session was open. */
   #unsaid: (() => void)[] | undefined = [];
-  /** Whether a task is due that spins for replies, once this one has made all its requests. */
-  #spins = false;
   /** Why there is no session. */
   #failure: Error | undefined;
   #settle!: { resolve: () => void; reject: (reason: unknown) => void };
@@ -86,16 +83,7 @@ export class AddonSession implements Session {
     if (this.#failure) queueMicrotask(() => this.#fail());
     if (this.#unsaid !== undefined) return void this.#unsaid.push(say);
     say();
-    if (!this.#spins) task(this.#spinForReply);
-    this.#spins = true;
   }
-
-  /** Often the daemon has answered by now, or is about to: to be woken for that takes longer. */
-  readonly #spinForReply = (): void => {
-    this.#spins = false;
-    this.#native.spinForReply();
-    this.#collect();
-  };
 
   #collect(): void {
     readLetters(

@@ -5,7 +5,6 @@
  */
 
 import { DeadlockError, refused } from './errors.js';
-import { task } from './host.js';
 import { Liveness } from './liveness.js';
 import { newNumbers, readLetters } from './mail.js';
 import { newManager, type LockManager } from './manager.js';
@@ -18,11 +17,6 @@ import type { LockManagerSnapshot } from './webidl.js';
 
 /** Says that the name is that of the last request: to hand over a string takes long. */
 const SAME = 16;
-
-/** How often to look for letters, once each turn of the event loop, before the thread sleeps. */
-const LOOKS = 20;
-/** How many rings of the bell it takes at most until that is tried again, once it was in vain. */
-const DOUBT = 127;
 
 /** The transport to the lock manager that all threads of this process share. */
 export const local = newLocal(false);
@@ -45,12 +39,6 @@ function newLocal(ownManager: boolean): Transport {
   const table: (Request | undefined)[] = [];
   const free: number[] = [];
 
-  /** How often it will still look; and whether that seems worth it for what waits next. */
-  let looks = 0;
-  let quick = false;
-  /** After how many rings it will; and the last such number. */
-  let rings = 0;
-  let doubt = 0;
   /** Whether letters are read in a task of their own. */
   let alone = false;
 
@@ -158,10 +146,6 @@ function newLocal(ownManager: boolean): Transport {
     } else if (outcome === Answer.QUEUED) {
       liveness.waits(1);
       request.queued();
-      if (quick && looks === 0) {
-        looks = LOOKS;
-        task(look);
-      }
     } else {
       give(request);
       return false;
@@ -169,43 +153,19 @@ function newLocal(ownManager: boolean): Transport {
     return true;
   }
 
-  function collect(): number {
-    return readLetters(numbers, takeLetters, hear);
-  }
-
-  /** The same, in a task that does nothing else: a grant that comes alone is delivered in it. */
-  function collectAlone(): number {
-    alone = true;
-    const heard = collect();
-    alone = false;
-    return heard;
+  function collect(): void {
+    readLetters(numbers, takeLetters, hear);
   }
 
   function takeLetters(): void {
-    numbers[0] = looks;
     native.collect();
   }
 
-  /** The bell has rung. */
+  /** The bell has rung. This task does nothing else: a grant that comes alone is delivered in it. */
   function woken(): void {
-    if (rings > 0) rings -= 1;
-    else quick = true;
-    collectAlone();
-  }
-
-  /** Looks for letters, rather than sleep until the bell rings: to wake a thread takes longer than all else. */
-  function look(): void {
-    const heard = collectAlone() > 0;
-    if (heard) doubt = 0;
-    if (liveness.waiting === 0) looks = 0;
-    else looks = heard ? LOOKS : looks - 1;
-    if (looks > 0) return task(look);
-    if (liveness.waiting > 0) {
-      quick = false;
-      rings = doubt = Math.min(2 * doubt + 1, DOUBT);
-    }
-    // From now on, the bell rings.
-    collectAlone();
+    alone = true;
+    collect();
+    alone = false;
   }
 
   function hear(slot: number, news: number, token: number): void {

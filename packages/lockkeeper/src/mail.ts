@@ -9,16 +9,15 @@ export function newNumbers(): Float64Array {
 }
 
 /**
- * Reads all letters, and says how many. Who hears them runs no code but ours, and makes no requests: nothing overwrites
+ * Reads all letters. Who hears them runs no code but ours, and makes no requests: nothing overwrites
  * them meanwhile.
  */
 export function readLetters(
   numbers: Float64Array,
   collect: () => void,
   hear: (slot: number, news: number, token: number) => void,
-): number {
-  let heard = 0;
-  for (let count = ROOM; count === ROOM; heard += count) {
+): void {
+  for (let count = ROOM; count === ROOM; ) {
     collect();
     count = numbers[0]!;
     for (let i = 1; i <= count; i++) {
@@ -26,5 +25,4 @@ export function readLetters(
       hear(Math.floor(letter / 8), letter % 8, numbers[2 * i + 1]!);
     }
   }
-  return heard;
 }

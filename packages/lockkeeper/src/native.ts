@@ -60,8 +60,6 @@ export interface NativeRemote {
   /** Throws if the session could not be opened. */
   clientId(): string;
   collect(): void;
-  /** Reads replies on this thread, for some microseconds. */
-  spinForReply(): void;
   /** Whether a granted lock is still held, by the clock. */
   isHeld(slot: number): boolean;
   request(names: string[], shared: boolean[], nestedIn: number | undefined, info: string | undefined): void;

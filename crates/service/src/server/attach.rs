@@ -13,6 +13,9 @@ use lockkeeper_wire::v2::{self, ToClient, VERSION, code, feature};
 /// How many requests stand in one message of the comparison.
 const LISTED: usize = 1000;
 
+/// A session with more requests than this is resumed only so often.
+const LONG_LIST: usize = 10_000;
+
 /// Bytes of what a client says of itself.
 const OWNER: usize = 512;
 
@@ -42,6 +45,14 @@ impl Server {
             return Ok(());
         }
         match self.resumable(&hello, origin) {
+            Ok(Some(session)) if !self.admits_list(now, session) => {
+                self.close(
+                    id,
+                    code::LIMIT,
+                    "limit reached: a session of many requests was resumed just now; retry",
+                );
+                Ok(())
+            }
             Ok(Some(session)) => self.resume(now, id, session, &hello, access),
             Ok(None) => self.open(now, id, &hello, access),
             Err((code, why)) => {
@@ -94,6 +105,21 @@ impl Server {
         Ok(Some(id))
     }
 
+    /// Whether the session's requests may be listed now. A long list is written in one go, some 100 ns for each entry, and
+    /// others wait for it. A client that does nothing but resume gets a thirtieth of the time; one that was not here of late
+    /// is not kept waiting.
+    fn admits_list(&mut self, now: Micros, session: SessionId) -> bool {
+        let length = self.state.session(session).map_or(0, |view| view.requests + view.notices);
+        let Some(attached) = self.attached.get_mut(&session).filter(|_| length > LONG_LIST) else {
+            return true;
+        };
+        let admits = now >= attached.next_list;
+        if admits {
+            attached.next_list = now.saturating_add(3 * length as u64);
+        }
+        admits
+    }
+
     fn open(
         &mut self,
         now: Micros,
@@ -122,8 +148,14 @@ impl Server {
             ttl,
             owner: &owner,
         })?;
-        let attached =
-            Attached { connection: Some(id), heard: now, last_rid: 0, rights: access.rights, deadline: None };
+        let attached = Attached {
+            connection: Some(id),
+            heard: now,
+            last_rid: 0,
+            rights: access.rights,
+            deadline: None,
+            next_list: 0,
+        };
         self.attached.insert(session, attached);
         self.welcome(id, session, fresh.secret, ttl, false);
         self.watch_lease(session);

@@ -24,8 +24,14 @@ impl Server {
                 self.actions.push_back(super::Action::WatchFifo { session, fifo });
             }
             let last_rid = view.last_rid;
-            let attached =
-                Attached { connection: None, heard, last_rid, rights: Rights::ALL, deadline: None };
+            let attached = Attached {
+                connection: None,
+                heard,
+                last_rid,
+                rights: Rights::ALL,
+                deadline: None,
+                next_list: 0,
+            };
             self.attached.insert(session, attached);
             self.watch_lease(session);
         }
