@@ -1,7 +1,7 @@
 //! The little HTTP that a WebSocket begins with, and two questions that are answered without one: `/healthz` and
 //! `/metrics`.
 
-use crate::daemon::Daemon;
+use crate::{daemon::Daemon, examples};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 use lockkeeper_wire::{
     v2::{ToClient, code},
@@ -23,6 +23,8 @@ pub(crate) struct Pages<'a> {
     /// Whether `/healthz` and `/metrics` are there, and whether the latter names buckets.
     pub(crate) health: bool,
     pub(crate) buckets: bool,
+    /// Whether there are examples.
+    pub(crate) examples: bool,
     /// Whether it can be reached from this machine only: then no page has a reason to call it by another name.
     pub(crate) loopback: bool,
 }
@@ -100,6 +102,9 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, daemon: &RefCell<Daemon>
         return plain(METHOD, "only GET\n");
     }
     let path = request.path.unwrap_or("/").split('?').next().unwrap_or_default();
+    if let Some((kind, text)) = examples::find(path).filter(|_| pages.examples) {
+        return page(kind, text);
+    }
     match (path, pages.origins) {
         ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
             plain(MISDIRECTED, "this is not that host\n")
@@ -110,7 +115,7 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, daemon: &RefCell<Daemon>
         },
         ("/metrics", _) if pages.health => plain(OK, &daemon.borrow().metrics(pages.buckets)),
         ("/healthz" | "/metrics", _) | (_, None) => plain(NOT_FOUND, "there is no such page on this port\n"),
-        (_, Some(origins)) => upgrade(request, origins, pages.per_origin),
+        (_, Some(origins)) => upgrade(request, origins, pages.per_origin, pages.examples),
     }
 }
 
@@ -128,8 +133,16 @@ fn is_loopback(request: &Request<'_, '_>) -> bool {
 
 /// Opens a WebSocket. A page whose origin is refused is told so in a message of the protocol: of an HTTP status, browsers
 /// tell a page nothing. Nothing that it sends is read.
-pub(crate) fn upgrade(request: &Request<'_, '_>, origins: &[String], per_origin: bool) -> Response {
-    let refused = refused_origin(request, origins, per_origin);
+pub(crate) fn upgrade(
+    request: &Request<'_, '_>,
+    origins: &[String],
+    per_origin: bool,
+    examples: bool,
+) -> Response {
+    let refused = match examples && is_own_page(request) {
+        true => None,
+        false => refused_origin(request, origins, per_origin),
+    };
     let head = match (handshake(request), &refused) {
         (Ok(head), _) => head,
         (Err(_), Some(why)) => return plain(FORBIDDEN, &format!("{why}\n")),
@@ -147,6 +160,16 @@ pub(crate) fn upgrade(request: &Request<'_, '_>, origins: &[String], per_origin:
     });
     websocket::append_close(&mut bytes, None);
     Response { bytes, opened: None }
+}
+
+/// Whether a page was served here, by the name that this machine has for itself: what else calls itself by the name of this
+/// host may be a page that had its own name resolve to it.
+fn is_own_page(request: &Request<'_, '_>) -> bool {
+    let (Some(origin), Some(host)) = (header(request, "origin"), header(request, "host")) else {
+        return false;
+    };
+    let same = origin.split_once("://").is_some_and(|(_, named)| named.eq_ignore_ascii_case(host));
+    same && is_loopback(request) && all(request, "origin").count() == 1
 }
 
 /// Why a page may not connect.
@@ -212,6 +235,15 @@ fn has(request: &Request<'_, '_>, name: &str, word: &str) -> bool {
 
 fn has_any(request: &Request<'_, '_>, name: &str) -> bool {
     all(request, name).next().is_some()
+}
+
+fn page(kind: &str, text: &str) -> Response {
+    let (length, policy) = (text.len(), examples::POLICY);
+    let bytes = format!(
+        "HTTP/1.1 {OK}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nContent-Security-Policy: {policy}\r\n\
+         X-Content-Type-Options: nosniff\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n{text}"
+    );
+    Response { bytes: bytes.into_bytes(), opened: None }
 }
 
 fn plain(status: &str, text: &str) -> Response {

@@ -137,6 +137,7 @@ impl Network {
         let pages = Pages {
             origins: Some(&self.listen.origins),
             per_origin: self.listen.bucket_per_origin,
+            examples: self.listen.examples,
             health: !self.listen.metrics_elsewhere,
             buckets: false,
             loopback: self.address.ip().is_loopback(),
@@ -199,7 +200,14 @@ impl Metrics {
                 (Rc::clone(daemon), Rc::clone(&free), self.address.ip().is_loopback());
             let answer = async move {
                 let Ok(_place) = free.try_acquire() else { return };
-                let pages = Pages { origins: None, per_origin: false, health: true, buckets: true, loopback };
+                let pages = Pages {
+                    origins: None,
+                    per_origin: false,
+                    health: true,
+                    buckets: true,
+                    examples: false,
+                    loopback,
+                };
                 let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &daemon)).await;
             };
             tokio::task::spawn_local(answer);

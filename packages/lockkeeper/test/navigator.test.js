@@ -268,6 +268,42 @@ test('the bucket of a page is its origin, and below it the site that embeds it',
   assert.equal((await program.query()).held.length, 1);
 });
 
+test('the examples, in two profiles: one edits and the other waits; one is primary and the other becomes it', async () => {
+  const there = machine({ network: true });
+  await there.start('--examples', '--ttl', '1h');
+  const site = there.url.replace('ws:', 'http:');
+  const chromium = await browser();
+  const profiles = [await chromium.newProfile(), await chromium.newProfile()];
+  const both = (path) => Promise.all(profiles.map((profile) => chromium.open(`${site}examples/${path}`, profile)));
+  const titled = (page, title) => until(() => page.evaluate((title) => document.title === title, title));
+  const sorted = async (path, ...titles) => {
+    const pages = await both(path);
+    const read = () => Promise.all(pages.map((page) => page.evaluate(() => document.title)));
+    const order = await until(async () => {
+      const found = await read();
+      const order = titles.map((title) => found.indexOf(title));
+      return !order.includes(-1) && order;
+    });
+    return order.map((place) => pages[place]);
+  };
+
+  const [editor, waiter] = await sorted('editor.html', 'edits', 'waits');
+  await editor.evaluate(() => {
+    document.getElementById('text').value = 'changed';
+    document.getElementById('done').click();
+  });
+  await titled(editor, 'done');
+  assert.equal(await editor.evaluate(() => localStorage.getItem('document')), 'changed');
+  await titled(waiter, 'edits');
+  await editor.evaluate(() => document.getElementById('take').click());
+  await titled(editor, 'edits');
+  await titled(waiter, 'stolen');
+
+  const [primary, secondary] = await sorted('sync.html', 'primary', 'secondary');
+  await primary.close();
+  await titled(secondary, 'primary');
+});
+
 test('each reason why there is no session has its own message, at once', async () => {
   const policy = "connect-src 'self' ws://127.0.0.1:* wss://127.0.0.1:*";
   const { there, origin, open } = await setting({ headers: { 'content-security-policy': policy } });
