@@ -329,7 +329,7 @@ test('each reason why there is no session has its own message, at once', async (
   assert.match(await failure(guarded.other.url), /^NotAllowedError: a token is needed/);
 
   const blocked = await failure('ws://localhost:1/');
-  assert.match(blocked, /^NetworkError: no session at .*: the page's Content-Security-Policy does not allow it: connect-src/);
+  assert.match(blocked, /^NetworkError: no session at .*: the page's Content-Security-Policy \(connect-src\) does not allow it/);
 
   const tls = fileURLToPath(new URL('fixtures/tls/', import.meta.url));
   const secure = await started('--allow-origin', origin, '--tls-cert', `${tls}cert.pem`, '--tls-key', `${tls}key.pem`);
