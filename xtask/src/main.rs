@@ -2,6 +2,7 @@
 
 mod bench;
 mod bench_command;
+mod fleet;
 mod fuzz;
 mod guides;
 mod package;
@@ -49,6 +50,7 @@ Jobs of the Lockkeeper workspace:
                             targets of fuzz/, all in turns if none is named, without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
   cargo xtask simulate [SEED] the service in virtual time, seeds from that one on, without end; thousands are in `unit`
+  cargo xtask fleet [1]     three daemons on three members of etcd, or on one, on the loopback; says what to try
   cargo xtask soak [SECS]   every way to wait for a lock, all at once, 60 seconds each by default; a short run is in `unit`
   cargo xtask docs          builds the documentation and says where it is
   cargo xtask setup         installs what the jobs need, and says what
@@ -83,6 +85,8 @@ fn main() -> ExitCode {
         ["faults", count] => faults(count),
         ["simulate"] => simulate("1"),
         ["simulate", seed] => simulate(seed),
+        ["fleet"] => fleet::run(3),
+        ["fleet", "1"] => fleet::run(1),
         ["soak"] => soak("60"),
         ["soak", seconds] => soak(seconds),
         ["docs"] => docs(),
@@ -206,7 +210,7 @@ fn simulate(seed: &str) -> Result {
 }
 
 fn soak(seconds: &str) -> Result {
-    let tests = ["--test", "soak", "--test", "soak_daemon", "--test", "soak_network"];
+    let tests = ["--test", "soak", "--test", "soak_daemon", "--test", "soak_network", "--test", "soak_fleet"];
     let args = ["test", "--release", "--package", "lockkeeper", "--all-features"];
     run(Command::new("cargo").args(args).args(tests).env("LOCKKEEPER_SOAK", seconds))
 }

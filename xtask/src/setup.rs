@@ -13,6 +13,7 @@ pub(crate) fn all(skips: &[&str]) -> Result {
     component("rustfmt", &["fmt", "--version"])?;
     component("clippy", &["clippy", "--version"])?;
     cargo_fuzz()?;
+    command("etcd", "etcd-server")?;
     browser(skips)?;
     node_modules()
 }

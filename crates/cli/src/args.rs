@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Restart,
     Logs(Logs),
     Serve(Box<Serve>),
+    Fleet(Fleet),
     State(State),
     Token(Token),
     Completions(Completions),
@@ -323,6 +324,40 @@ pub(crate) struct Status {
     /// Print the path of the socket and nothing else
     #[arg(long)]
     pub(crate) socket: bool,
+}
+
+/// Show the daemons that share a store, who leads, and how etcd is.
+#[derive(Parser)]
+#[command(after_help = "\
+Examples:
+  lockkeeper fleet --store etcd://a:2379,b:2379,c:2379
+  LOCKKEEPER_STORE=etcd://a:2379 lockkeeper fleet --json
+
+It asks etcd, and works also if no daemon does. What `lockkeeper serve` needs to reach etcd, this needs, too.
+
+Exit status: 0 if a daemon leads and etcd is well, 1 if something is wrong, 69 if etcd cannot be reached.")]
+pub(crate) struct Fleet {
+    /// The etcd (etcd://a:2379,b:2379,c:2379/prefix; etcds:// for TLS)
+    #[arg(long, value_name = "URL", env = "LOCKKEEPER_STORE", hide_env = true)]
+    pub(crate) store: String,
+    /// Trust etcd's certificate by these authorities (PEM) [default: the system's]
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_CA", hide_env = true)]
+    pub(crate) store_ca: Option<PathBuf>,
+    /// The certificate of this client of etcd (PEM)
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_CERT", hide_env = true)]
+    pub(crate) store_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_KEY", hide_env = true)]
+    pub(crate) store_key: Option<PathBuf>,
+    /// A user of etcd
+    #[arg(long, value_name = "NAME", env = "LOCKKEEPER_STORE_USER", hide_env = true)]
+    pub(crate) store_user: Option<String>,
+    /// The file with that user's password
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_PASSWORD_FILE", hide_env = true)]
+    pub(crate) store_password_file: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Show the log of a daemon that was started on demand.

@@ -51,13 +51,17 @@ pub(crate) fn print_failure(code: u8) {
 fn print_lock(args: &Lock) -> Done {
     // Before anything else is opened.
     let descriptor = free_descriptor()?;
-    let (sender, news) = mpsc::channel();
-    let held = acquire::acquire(&args.lock, label(&[shell()]), &sender, &news)?;
     let system = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let local = || {
         let why = "lock is for locks of this machine, at this user's own daemon: elsewhere, lockkeeper run";
         (exit::USAGE, why.to_string())
     };
+    // Before the lock is waited for, where that is known.
+    if session::endpoint()?.socket().is_none() {
+        return Err(local());
+    }
+    let (sender, news) = mpsc::channel();
+    let held = acquire::acquire(&args.lock, label(&[shell()]), &sender, &news)?;
     let fifo = held.session.fifo().map_err(system)?.ok_or_else(local)?;
     let path = format!("/proc/self/fd/{}", fifo.as_raw_fd());
     // The FIFO of another user's daemon cannot be opened again.

@@ -4,9 +4,11 @@ mod acquire;
 mod args;
 mod complete;
 mod daemon;
+mod fleet;
 mod lock;
 mod log_file;
 mod man;
+mod memory;
 mod query;
 mod release;
 mod run;
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
         Some(Command::Release(args)) => release::release(args),
         Some(Command::Top(_)) => top::top(),
         Some(Command::Serve(args)) => serve::serve(*args),
+        Some(Command::Fleet(args)) => fleet::fleet(args),
         Some(Command::State(args)) => state::state(args),
         Some(Command::Token(args)) => token::token(args),
         Some(Command::Completions(args)) => complete::completions(args.shell),

@@ -7,7 +7,7 @@ use crate::{
     Done, Failure,
     acquire::{self, Held, next},
     args::Run,
-    exit,
+    exit, session,
 };
 use child::Ended;
 use lockkeeper_client::{Error, Snapshot, Update};
@@ -41,15 +41,20 @@ const LABEL: usize = 200;
 pub(crate) const RELEASE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Run) -> Done {
+    let exec_needs_fifo = || {
+        let why = "--exec is for locks of this machine: a lease needs somebody to renew it";
+        (exit::USAGE, why.to_string())
+    };
+    // Before the lock is waited for, where that is known.
+    if args.exec && session::endpoint()?.socket().is_none() {
+        return Err(exec_needs_fifo());
+    }
     let (sender, news) = mpsc::channel();
     let held = acquire::acquire(&args.lock, label(&command_line(&args)), &sender, &news)?;
     let fifo = held.session.fifo().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
     let ended = match fifo {
         Some(fifo) if args.exec => return Err(child::exec(fifo, &args, &held)),
-        None if args.exec => {
-            let why = "--exec is for locks of this machine: a lease needs somebody to renew it";
-            return Err((exit::USAGE, why.into()));
-        }
+        None if args.exec => return Err(exec_needs_fifo()),
         // The command inherits it, so that the lock lasts as long as the command, also if this process is killed.
         Some(fifo) => {
             let inherited = (!args.close).then_some(fifo);

@@ -6,7 +6,7 @@ use crate::{
     daemon::log_file,
     exit,
     log_file::LogFile,
-    session,
+    memory, session,
     settings::{Address, LogFormat, Settings, Size, Span},
 };
 use listenfd::ListenFd;
@@ -208,6 +208,11 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     if ttl.is_zero() || ttl > TTL {
         return Err("--ttl is more than nothing and at most 24h".into());
     }
+    let store = settings.shared()?;
+    let least = store.as_ref().map_or(Duration::ZERO, |store| 4 * store.takeover);
+    if ttl < least {
+        return Err(format!("--ttl is at least four times --takeover in a fleet: {least:?}"));
+    }
     settings.idle = settings.idle.or(background.then_some(Span(IDLE)));
     let limits = Limits {
         requests_per_client: *settings.max_requests_per_client.get_or_insert(1_000_000),
@@ -215,7 +220,13 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         clients: *settings.max_clients.get_or_insert(1_000_000),
         ..Limits::default()
     };
-    let default = Bytes::default();
+    let mut default = Bytes::default();
+    if let Some(memory) = memory::available(background) {
+        // The other half is for messages on their way, for what is more than was estimated, and, when it starts, for two
+        // segments of the log.
+        let part = (memory / 2).min(memory.saturating_sub(160 << 20)) >> 20 << 20;
+        default.all = default.all.min(usize::try_from(part).unwrap_or(usize::MAX)).max(1 << 20);
+    }
     let bytes = Bytes {
         session: settings.max_bytes_per_client.get_or_insert(Size(default.session)).0,
         bucket: settings.max_bytes_per_bucket.get_or_insert(Size(default.bucket)).0,
@@ -226,7 +237,7 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     let idle = settings.idle.map(|Span(idle)| idle);
     let given = given.socket.map(Arc::new);
     let allow = settings.allow.clone();
-    let ttl_bounds = (ttl.min(Duration::from_secs(1)), ttl.max(Duration::from_secs(600)));
+    let ttl_bounds = (ttl.min(Duration::from_secs(1)).max(least), ttl.max(Duration::from_secs(600)));
     let sync = *settings.sync.get_or_insert(false);
     let config = Config {
         socket,
@@ -241,6 +252,7 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         idle,
         limits,
         bytes,
+        store,
     };
     Ok((settings, config))
 }

@@ -85,14 +85,16 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
             Err(_) => matches!(patience, Patience::Answer) && endpoint.server_pid().is_some_and(stopped),
         };
         if early || until.is_some_and(|until| Instant::now() >= until) {
-            let error = io::Error::new(io::ErrorKind::TimedOut, silent(endpoint));
+            let why =
+                session.refusal().map(|why| format!("the daemon at {endpoint} cannot serve now: {why}"));
+            let error = io::Error::new(io::ErrorKind::TimedOut, why.unwrap_or_else(|| silent(endpoint)));
             return Err(Error::Unreachable(endpoint.clone(), error));
         }
         if look_at.take().is_some() && matches!(patience, Patience::Until { quiet: false, .. }) {
             // Nobody listens yet, if it was not there: a busy machine takes a while to start it.
             show::say(&match endpoint.server_pid() {
                 None if endpoint.is_own() => format!("waiting for the daemon at {endpoint} to start"),
-                _ => silent(endpoint),
+                _ => session.refusal().unwrap_or_else(|| silent(endpoint)),
             });
         }
     }

@@ -1,7 +1,7 @@
 //! How a daemon is set up: by flags, by the environment, and by a file. Each setting has one name in all three.
 
 use clap::{Args, ValueEnum};
-use lockkeeper_server::{Allow, GoingAway, Listen};
+use lockkeeper_server::{Allow, GoingAway, Listen, Store, etcd};
 use serde::{Deserialize, Serialize};
 use std::{
     fmt, fs,
@@ -42,6 +42,10 @@ pub(crate) struct Settings {
     #[arg(long, env = "LOCKKEEPER_INSECURE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
+    /// Without --keys: let clients of the port have the buckets of this machine's processes, not those named network:…
+    #[arg(long, env = "LOCKKEEPER_SHARE_BUCKETS", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) share_buckets: bool,
     /// Let pages of this origin connect (https://example.com; * for all); browsers are refused otherwise
     #[arg(
         long,
@@ -67,6 +71,38 @@ pub(crate) struct Settings {
     /// Have every change on the disk before it is answered: a power cut loses nothing
     #[arg(long, num_args = 0, default_missing_value = "true", env = "LOCKKEEPER_SYNC", hide_env = true)]
     pub(crate) sync: Option<bool>,
+    /// Share the log of this etcd with other daemons: a fleet (etcd://a:2379,b:2379,c:2379/prefix; etcds:// for TLS)
+    #[arg(long, value_name = "URL", env = "LOCKKEEPER_STORE", hide_env = true)]
+    pub(crate) store: Option<String>,
+    /// Where the fleet's other daemons reach this one (wss://host:7420)
+    #[arg(long, value_name = "URL", env = "LOCKKEEPER_ADVERTISE", hide_env = true)]
+    pub(crate) advertise: Option<String>,
+    /// Trust etcd's certificate by these authorities (PEM) [default: the system's]
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_CA", hide_env = true)]
+    pub(crate) store_ca: Option<PathBuf>,
+    /// The certificate of this client of etcd (PEM)
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_CERT", hide_env = true)]
+    pub(crate) store_cert: Option<PathBuf>,
+    /// The key of that certificate (PEM)
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_KEY", hide_env = true)]
+    pub(crate) store_key: Option<PathBuf>,
+    /// A user of etcd
+    #[arg(long, value_name = "NAME", env = "LOCKKEEPER_STORE_USER", hide_env = true)]
+    pub(crate) store_user: Option<String>,
+    /// The file with that user's password
+    #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_PASSWORD_FILE", hide_env = true)]
+    pub(crate) store_password_file: Option<PathBuf>,
+    /// Nothing else is in that etcd: compact its history
+    #[arg(long, env = "LOCKKEEPER_STORE_OWN", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) store_own: bool,
+    /// Go on with a store that was restored from a backup: earlier sessions end, earlier leases are waited for
+    #[arg(long, env = "LOCKKEEPER_ACCEPT_RESTORED_STORE", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) accept_restored_store: bool,
+    /// After how long without a sign of the leader another daemon takes over; a lease has four times that [default: 2s]
+    #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TAKEOVER", hide_env = true)]
+    pub(crate) takeover: Option<Span>,
     /// The lease of a client on the network: its locks are free when it was not heard for so long [default: 10s]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TTL", hide_env = true)]
     pub(crate) ttl: Option<Span>,
@@ -88,7 +124,7 @@ pub(crate) struct Settings {
     /// The most memory that requests of a bucket take [default: 1GiB]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_BUCKET", hide_env = true)]
     pub(crate) max_bytes_per_bucket: Option<Size>,
-    /// The most memory that requests of all clients take [default: 2GiB]
+    /// The most memory that requests of all clients take [default: 2GiB, or half of what the daemon may have]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
     pub(crate) max_bytes: Option<Size>,
     /// How to write the log [default: text]
@@ -120,6 +156,71 @@ impl Settings {
         all.try_into().map_err(|error| wrong(&error))
     }
 
+    /// How to reach etcd, if the settings name one.
+    pub(crate) fn etcd(&self) -> Result<Option<etcd::Settings>, String> {
+        let Some(url) = &self.store else {
+            let given = self.advertise.is_some()
+                || self.takeover.is_some()
+                || self.store_ca.is_some()
+                || self.store_cert.is_some()
+                || self.store_key.is_some()
+                || self.store_user.is_some()
+                || self.store_password_file.is_some();
+            return match given {
+                true => Err("--advertise, --takeover and --store-… are for --store".into()),
+                false => Ok(None),
+            };
+        };
+        let mut settings: etcd::Settings = url.parse()?;
+        let identity = match (&self.store_cert, &self.store_key) {
+            (Some(cert), Some(key)) => Some((cert.clone(), key.clone())),
+            (None, None) => None,
+            _ => return Err("--store-cert and --store-key go together".into()),
+        };
+        match &mut settings.tls {
+            Some(tls) => (tls.ca, tls.identity) = (self.store_ca.clone(), identity),
+            None if self.store_ca.is_some() || identity.is_some() => {
+                return Err("--store-ca, --store-cert and --store-key are for etcds://".into());
+            }
+            None => {}
+        }
+        settings.user = match (&self.store_user, &self.store_password_file) {
+            (Some(user), Some(file)) => Some((user.clone(), file.clone())),
+            (None, None) => None,
+            _ => return Err("--store-user and --store-password-file go together".into()),
+        };
+        Ok(Some(settings))
+    }
+
+    /// The log that is shared with other daemons, if there is to be one.
+    pub(crate) fn shared(&self) -> Result<Option<Store>, String> {
+        let Some(etcd) = self.etcd()? else { return Ok(None) };
+        let example = "--listen :7420 --advertise wss://this-host:7420";
+        let Some(advertise) = self.advertise.clone().filter(|_| self.listen.is_some()) else {
+            return Err(format!("with --store, other daemons have to reach this one: {example}"));
+        };
+        let host = advertise.strip_prefix("ws://").map(|rest| rest.split(['/', ']']).next().unwrap_or(rest));
+        let local = ["127.", "localhost", "[::1"];
+        match host {
+            None if !advertise.starts_with("wss://") => {
+                return Err(format!("--advertise {advertise}: it is ws://HOST:PORT or wss://HOST:PORT"));
+            }
+            Some(host) if !self.insecure && !local.iter().any(|local| host.starts_with(local)) => {
+                return Err(format!(
+                    "--advertise {advertise}: what is relayed there could be read on its way: use wss://, or --insecure \
+                     if something else protects that network"
+                ));
+            }
+            _ => {}
+        }
+        let takeover = self.takeover.map_or(Duration::from_secs(2), |Span(takeover)| takeover);
+        if takeover < Duration::from_millis(200) {
+            return Err("--takeover is at least 200ms".into());
+        }
+        let (own, accept_restored) = (self.store_own, self.accept_restored_store);
+        Ok(Some(Store { etcd, advertise, takeover, own, accept_restored }))
+    }
+
     /// The port, if there is to be one, with all that belongs to it.
     pub(crate) fn port(&self) -> Result<Option<Listen>, String> {
         let tls = match (&self.tls_cert, &self.tls_key) {
@@ -131,14 +232,14 @@ impl Settings {
             return match tls.is_some()
                 || self.keys.is_some()
                 || self.insecure
+                || self.share_buckets
                 || !self.allow_origin.is_empty()
                 || self.bucket_per_origin
                 || self.examples
             {
-                true => Err(
-                    "--tls-cert, --keys, --insecure, --allow-origin, --bucket-per-origin and --examples are for --listen"
-                        .into(),
-                ),
+                true => Err("--tls-cert, --keys, --insecure, --share-buckets, --allow-origin, --bucket-per-origin and \
+                             --examples are for --listen"
+                    .into()),
                 false => Ok(None),
             };
         };
@@ -151,6 +252,7 @@ impl Settings {
             keys,
             audience,
             insecure,
+            share_buckets: self.share_buckets,
             origins: self.allow_origin.clone(),
             bucket_per_origin: self.bucket_per_origin,
             going_away: self.going_away.unwrap_or_default(),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{User, wait_until};
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, geteuid, kill_process, prlimit};
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, net::UnixStream},
@@ -141,6 +141,56 @@ fn the_lock_of_another_users_command_outlives_run_and_the_daemon() {
     let command = Pid::from_raw(line.trim().parse().expect("it is a process id")).expect("it is one");
     kill_process(command, Signal::KILL).expect("it runs");
     assert_eq!(machine.run(BOB, "default", &["run", "-w", "60", "a", "--", "true"]).status.code(), Some(0));
+}
+
+/// A user without any rights took all descriptors of the daemon, and nobody else could connect.
+#[test]
+fn one_user_cannot_take_all_connections() {
+    let Some(machine) = Machine::start() else { return };
+    let daemon = machine.daemon.as_ref().expect("it runs");
+    let limit = Rlimit { current: Some(200), maximum: Some(200) };
+    prlimit(Some(Pid::from_child(daemon)), Resource::Nofile, limit).expect("it is ours");
+    // Connects until it is told that it is enough, or nobody answers.
+    let script = "import socket, sys\nopen = []\nanswer = b''\nwhile not answer and len(open) < 500:\n \
+                  s = socket.socket(socket.AF_UNIX)\n s.connect(sys.argv[1])\n s.settimeout(0.01)\n open.append(s)\n \
+                  try: answer = s.recv(1000)\n except OSError: pass\nprint(len(open), answer, flush=True)\ninput()";
+    let id = EVE.to_string();
+    let mut eve = Command::new("setpriv");
+    eve.args(["--reuid", &id, "--regid", &id, "--clear-groups", "python3", "-c", script])
+        .arg(machine.socket());
+    eve.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin");
+    let mut eve = eve.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    let mut output = std::io::BufReader::new(eve.stdout.take().expect("it is a pipe"));
+    std::io::BufRead::read_line(&mut output, &mut line).expect("it is text");
+    assert!(line.contains("limit reached: 25 connections of one user"), "{line}");
+    let done = machine.run(ANN, "default", &["run", "-n", "a", "--", "true"]);
+    assert_eq!(done.status.code(), Some(0), "{}", text(&done.stderr));
+    drop(eve.stdin.take());
+    eve.wait().expect("it ends");
+}
+
+#[test]
+fn out_of_threads_a_client_says_so_and_harms_nobody() {
+    let Some(machine) = Machine::start() else { return };
+    let mut holder =
+        machine.command(ANN, "default", &["run", "a", "--", "sleep", "1000"]).spawn().expect("it starts");
+    wait_until(|| text(&machine.run(0, "default", &["query", "a"]).stdout).contains("\"token\""));
+    // Ann has some threads already: she gets none.
+    let id = ANN.to_string();
+    let mut limited = Command::new("setpriv");
+    limited.args(["--reuid", &id, "--regid", &id, "--clear-groups", "prlimit", "--nproc=1"]);
+    limited.arg(machine.folder.join("lockkeeper")).args(["run", "b", "--", "true"]);
+    limited.env_clear().env("PATH", "/usr/bin:/bin");
+    limited.env("LOCKKEEPER_URL", format!("unix:{}", machine.socket().display()));
+    let refused = limited.output().expect("it starts");
+    assert_eq!(refused.status.code(), Some(69), "{}", text(&refused.stderr));
+    assert!(text(&refused.stderr).contains("Resource temporarily unavailable"), "{}", text(&refused.stderr));
+    let done = machine.run(BOB, "default", &["run", "-n", "a", "--", "true"]);
+    assert_eq!(done.status.code(), Some(75), "{}", text(&done.stderr));
+    assert!(machine.run(BOB, "default", &["run", "-n", "b", "--", "true"]).status.success());
+    kill_process(Pid::from_child(&holder), Signal::TERM).expect("it runs");
+    assert_eq!(holder.wait().expect("it ends").code(), Some(143));
 }
 
 /// In a mount namespace of its own, with an empty `/run`.

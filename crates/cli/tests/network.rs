@@ -86,11 +86,11 @@ impl Drop for Server {
 
 #[test]
 fn locks_reach_across_the_network() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--share-buckets"]);
     let mut holder = server.hold(&["a"]);
     assert_eq!(server.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
     assert_eq!(server.run(&["run", "--timeout", "10ms", "a", "--", "true"]).status.code(), Some(75));
-    // The processes of the daemon's machine have the same locks.
+    // The processes of the daemon's machine have the same locks, if that is wished for.
     assert_eq!(server.user.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
     let mut next = server.start_holder(&["a"]);
     server.wait_for_pending("a", 1);
@@ -103,9 +103,49 @@ fn locks_reach_across_the_network() {
     assert!(server.run(&["run", "--if-available", "a", "--", "true"]).status.success());
 }
 
+/// Whoever reaches the port could take the locks of this user's jobs otherwise.
+#[test]
+fn without_keys_the_network_has_buckets_of_its_own() {
+    let server = Server::start(&[]);
+    let mut holder = server.hold(&["a"]);
+    let mut local = server.user.hold(&["a"]);
+    assert_eq!(server.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
+    // They are told apart by their names, which only this machine's processes can use in full.
+    let there = |name: &str, bucket: &str| {
+        let mut query = server.user.command(&["query", "--json", name]);
+        let found = query.env("LOCKKEEPER_BUCKET", bucket).output().expect("it starts");
+        String::from_utf8(found.stdout).expect("it is text").contains("\"token\"")
+    };
+    assert!(there("a", "network:default") && !there("b", "network:default"));
+    let mut other = server.command(&["run", "--if-available", "a", "--", "true"]);
+    assert!(other.env("LOCKKEEPER_BUCKET", "network:default").output().expect("it starts").status.success());
+    // Who operates the daemon breaks them from there.
+    let mut release = server.user.command(&["release", "--yes", "a"]);
+    assert!(
+        release.env("LOCKKEEPER_BUCKET", "network:default").output().expect("it starts").status.success()
+    );
+    assert_eq!(holder.code(), 76);
+    assert_eq!(local.let_go(), 0);
+}
+
+/// They were told so once they had waited for the lock.
+#[test]
+fn what_is_for_this_machine_only_is_refused_before_the_lock_is_waited_for() {
+    let server = Server::start(&[]);
+    let _holder = server.hold(&["a"]);
+    for args in
+        [&["run", "--exec", "--timeout", "60s", "a", "--", "true"][..], &["lock", "--timeout", "60s", "a"]]
+    {
+        let refused = server.run(args);
+        assert_eq!(refused.status.code(), Some(64), "{args:?}");
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert!(why.contains("for locks of this machine"), "{why}");
+    }
+}
+
 #[test]
 fn timeouts_are_counted() {
-    let server = Server::start(&[]);
+    let server = Server::start(&["--share-buckets"]);
     let mut holder = server.start_holder(&["a"]);
     assert_eq!(holder.line(), "held");
     // The time counts from the start of the command: on a busy machine it may be over before anything was asked.

@@ -3,6 +3,8 @@
 mod common;
 
 use common::{User, address_in, http, wait_until};
+use lockkeeper_client::{Callbacks, Endpoint, Flags, Options, Request, Session, Update};
+use lockkeeper_core::{Mode, Name};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
@@ -17,6 +19,7 @@ use std::{
     },
     path::PathBuf,
     process::{Child, ChildStderr, Command, Output, Stdio},
+    sync::mpsc,
     time::Duration,
 };
 
@@ -322,4 +325,64 @@ fn who_is_refused_is_on_record() {
     assert!(!run.env("LOCKKEEPER_TOKEN_FILE", token).output().expect("it starts").status.success());
     let line = daemon.logged(" audit: ");
     assert!(line.contains("alice 127.0.0.1") && line.contains("no right to steal"), "{line}");
+}
+
+/// Each connection of a stranger was a line of the log.
+#[test]
+fn strangers_do_not_fill_the_log() {
+    let user = User::new();
+    let args = ["serve", "--listen", "127.0.0.1:0", "--log-format", "json"];
+    let mut daemon = Daemon::start(&mut user.command(&args));
+    let address = address_in(&daemon.logged("listening"));
+    let start = std::time::Instant::now();
+    for _ in 0..500 {
+        let stream = TcpStream::connect(&address).expect("it listens");
+        let refused = http(stream, "GET / HTTP/1.1\r\nOrigin: http://elsewhere\r\n\r\n");
+        assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
+    }
+    // Twenty lines for each second that has begun, and the number of the others.
+    let most = 21 * (start.elapsed().as_secs() + 2);
+    kill_process(daemon.pid(), Signal::TERM).expect("it runs");
+    let mut lines = 0;
+    while !daemon.logged("").contains("stopped") {
+        lines += 1;
+    }
+    assert!((20..=most).contains(&lines), "{lines} lines");
+}
+
+/// It was ended by a failed allocation, and the next one likewise.
+#[test]
+fn out_of_memory_a_daemon_refuses_and_goes_on() {
+    let user = User::new();
+    let start = || {
+        let mut command = Command::new("prlimit");
+        let serve = user.command(&["serve"]);
+        command.arg("--as=260000000").arg(serve.get_program()).args(serve.get_args());
+        command.envs(serve.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        let mut daemon = Daemon::start(&mut command);
+        daemon.logged("serving");
+        daemon
+    };
+    let daemon = start();
+    let mut holder = user.hold(&["mine"]);
+    let endpoint: Endpoint = format!("unix:{}", user.socket().display()).parse().expect("it is a URL");
+    let session = Session::open(&endpoint, Options::new("full"), Callbacks).expect("it serves");
+    let long = "n".repeat(60_000);
+    let refused = (0..10_000).find_map(|number| {
+        let scope = vec![(Name::from(&*format!("{number}{long}")), Mode::Exclusive)];
+        let request = Request { scope, flags: Flags::default(), nested_in: None, info: None };
+        let (sender, updates) = mpsc::channel();
+        session.request(request, Box::new(move |update| _ = sender.send(update)));
+        match updates.recv().expect("it is answered") {
+            Update::Granted { .. } => None,
+            other => Some(format!("{other:?}")),
+        }
+    });
+    let refused = refused.expect("it has a limit");
+    assert!(refused.contains("(max-bytes)"), "{refused}");
+    // Who was there has its lock, also at the next daemon.
+    drop(daemon);
+    let _daemon = start();
+    assert_eq!(user.run(&["run", "-n", "mine", "--", "true"]).status.code(), Some(75));
+    assert_eq!(holder.let_go(), 0);
 }

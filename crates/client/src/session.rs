@@ -119,6 +119,11 @@ impl<H: Host> Session<H> {
         &self.shared.endpoint
     }
 
+    /// What the server said when it refused, for now, to open this session.
+    pub fn refusal(&self) -> Option<String> {
+        self.shared.lock().refusal.clone()
+    }
+
     /// The session's public id; empty while there is no session.
     pub fn client_id(&self) -> String {
         self.shared.lock().machine.client_id().unwrap_or_default().into()

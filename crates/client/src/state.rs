@@ -41,6 +41,8 @@ pub(crate) struct State<H: Host> {
     pub(crate) ended: Option<Micros>,
     /// What became of the first attempts.
     pub(crate) opening: Opening,
+    /// What the server said when it last refused one of them for now.
+    pub(crate) refusal: Option<String>,
 }
 
 /// The connection that the machine knows.
@@ -87,6 +89,7 @@ impl<H: Host> State<H> {
             alarm: 0,
             ended: None,
             opening: Opening::Pending,
+            refusal: None,
         }
     }
 
@@ -149,6 +152,9 @@ impl<H: Host> State<H> {
                     host.session(Lifecycle::Opened { client_id, resumed }, after);
                 }
                 Event::Unreachable(failure) => {
+                    if let Failure::Refused { message, .. } = &failure {
+                        self.refusal = Some(message.clone());
+                    }
                     if let Opening::Pending = self.opening {
                         self.opening = Opening::Refused(failure);
                     }

@@ -76,6 +76,9 @@ impl Daemon {
         command.arg("serve").arg("--socket").arg(stage.socket()).arg("--state-dir").arg(stage.state());
         command.args(["--ttl", &format!("{}ms", ttl.as_millis())]);
         command.args(listen.iter().flat_map(|address| ["--listen".into(), address.to_string()]));
+        if listen.is_some() {
+            command.arg("--share-buckets");
+        }
         if sync {
             command.arg("--sync");
         }

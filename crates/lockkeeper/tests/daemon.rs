@@ -529,6 +529,7 @@ mod parts {
         let Ok(call) = env::var("SERVE") else { return };
         let socket = PathBuf::from(call.strip_prefix("serve --background --socket ").unwrap());
         let config = lockkeeper_server::Config {
+            store: None,
             state_dir: socket.with_file_name("state"),
             socket,
             given: None,

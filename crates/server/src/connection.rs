@@ -1,6 +1,9 @@
 //! One connection: its bytes as messages for the daemon, and the daemon's messages as bytes.
 
-use crate::{daemon::Daemon, network::PendingHandshake, users::Subject};
+use crate::{
+    daemon::{Daemon, Sender},
+    network::PendingHandshake,
+};
 use lockkeeper_service::{ConnectionId, Framing, Origin};
 use lockkeeper_wire::{
     frame,
@@ -18,7 +21,10 @@ use std::{
     task::{Context, Poll, ready},
     time::Duration,
 };
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::{Sleep, sleep},
+};
 
 /// Bytes that are read in one go.
 const READ: usize = 16 << 10;
@@ -27,10 +33,7 @@ const READ: usize = 16 << 10;
 const KEPT: usize = 4 << 10;
 
 /// The longest message before Hello is done.
-const HELLO: usize = 8 << 10;
-
-/// While so many bytes wait for a client, it is not read.
-const HIGH_WATER: usize = 256 << 10;
+pub(crate) const HELLO: usize = 8 << 10;
 
 /// How much is done for a connection before others have their turn, in units of a short message: some 100 µs.
 const TURN: u64 = 256;
@@ -50,8 +53,8 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
 /// Whom a connection is with.
 pub(crate) struct Peer {
     pub(crate) origin: Origin,
-    /// Who the client is, as far as the daemon knows by itself.
-    pub(crate) subject: Subject,
+    /// Who the client is, as far as this daemon knows, or the one that relays.
+    pub(crate) sender: Sender,
     /// The origin of its page, if that names its bucket.
     pub(crate) page: Option<String>,
     /// Whether a WebSocket status of 1001 can only be the client's own.
@@ -77,6 +80,10 @@ struct Connection<S> {
     greeted: bool,
     /// The server's work at which it is the others' turn.
     turn_ends: u64,
+    /// When it ends whether or not its client has read the last message. Set while it is being closed.
+    closes: Option<Pin<Box<Sleep>>>,
+    /// Bytes that it has of a long message, as the daemon knows it.
+    unfinished: usize,
 }
 
 /// Serves a connection of which `input` has been read already.
@@ -87,13 +94,13 @@ pub(crate) async fn run<S: Transport>(
     daemon: Rc<RefCell<Daemon>>,
     handshake: Option<PendingHandshake>,
 ) {
-    let (framing, frames) = match peer.origin {
-        Origin::Local => (Framing::Lengths, None),
-        Origin::Network => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
+    let (framing, frames) = match (peer.origin, &peer.sender) {
+        (Origin::Local, _) | (_, Sender::Relayed(_)) => (Framing::Lengths, None),
+        (Origin::Network, _) => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
     };
     let id = daemon.borrow_mut().connect(peer.origin, framing);
     let more = !input.is_empty();
-    let (greeted, going_away_ends, turn_ends) = (false, false, 0);
+    let (greeted, going_away_ends, turn_ends, closes, unfinished) = (false, false, 0, None, 0);
     let mut connection = Connection {
         stream,
         id,
@@ -106,6 +113,8 @@ pub(crate) async fn run<S: Transport>(
         frames,
         greeted,
         turn_ends,
+        closes,
+        unfinished,
     };
     let closed = poll_fn(|context| connection.poll(context)).await;
     connection.daemon.borrow_mut().disconnect(id);
@@ -122,17 +131,23 @@ impl<S: Transport> Connection<S> {
             let written = self.write(context)?;
             let (closing, crowded, ended) = {
                 let mut daemon = self.daemon.borrow_mut();
+                if daemon.is_deposed() {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+                }
                 let server = daemon.server();
                 if server.is_done(self.id) {
                     return Poll::Ready(Ok(()));
                 }
-                let crowded = server.backlog(self.id) > HIGH_WATER;
-                if server.has_more(self.id) && !crowded {
+                let crowded = daemon.is_crowded(self.id);
+                if daemon.server().has_more(self.id) && !crowded {
                     daemon.go_on(self.id);
                 }
                 let server = daemon.server();
                 (server.is_closing(self.id), crowded, server.work() >= self.turn_ends)
             };
+            if closing && self.poll_close_timeout(context).is_ready() {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
             if ended {
                 context.waker().wake_by_ref();
                 return Poll::Pending;
@@ -164,6 +179,16 @@ impl<S: Transport> Connection<S> {
         }
     }
 
+    /// A connection that is being closed needs no input, and does not stay for a client that does not read.
+    fn poll_close_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        if self.closes.is_none() {
+            self.input = Vec::new();
+            self.daemon.borrow_mut().set_unfinished(self.id, 0);
+        }
+        let timeout = self.closes.get_or_insert_with(|| Box::pin(sleep(CLOSE_TIMEOUT)));
+        timeout.as_mut().poll(context)
+    }
+
     /// Reads once and handles what is whole. False at the end of the stream.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         // On the stack, and never cleared: an idle connection keeps no space, and a short message pays for no long one.
@@ -192,8 +217,7 @@ impl<S: Transport> Connection<S> {
                 if daemon.server().is_closing(self.id) {
                     break;
                 }
-                let server = daemon.server();
-                if server.backlog(self.id) > HIGH_WATER || server.work() >= self.turn_ends {
+                if daemon.is_crowded(self.id) || daemon.server().work() >= self.turn_ends {
                     self.more = true;
                     break;
                 }
@@ -220,9 +244,16 @@ impl<S: Transport> Connection<S> {
             }
         }
         input.drain(..done);
-        if input.is_empty() {
-            // Not while a long message comes in pieces: it would be moved with each.
+        // Not while a long message comes in pieces: it would be moved with each.
+        if input.is_empty() || input.capacity() > 2 * (input.len() + READ) {
             input.shrink_to(KEPT);
+        }
+        // What is read in one go is not counted: it is little, and everybody has some.
+        let kept = input.len() + frames.as_ref().map_or(0, Frames::kept);
+        let unfinished = kept.saturating_sub(READ);
+        if unfinished != self.unfinished {
+            self.unfinished = unfinished;
+            self.daemon.borrow_mut().set_unfinished(self.id, unfinished);
         }
         (self.input, self.frames) = (input, frames);
     }
@@ -239,7 +270,7 @@ impl<S: Transport> Connection<S> {
                         named = bucket_of(page, bucket);
                         *bucket = &named;
                     }
-                    daemon.hello(self.id, message, self.peer.origin, &self.peer.subject);
+                    daemon.hello(self.id, message, self.peer.origin, &self.peer.sender);
                     self.going_away_ends =
                         self.peer.trusts_status && features & feature::GOING_AWAY_ENDS != 0;
                     self.handshake = None;
@@ -293,7 +324,7 @@ impl<S: Transport> Connection<S> {
 }
 
 /// The bucket of a page: its origin, or the partition below it that the page says it is in.
-fn bucket_of(page: &str, partition: &str) -> String {
+pub(crate) fn bucket_of(page: &str, partition: &str) -> String {
     match partition {
         "default" => page.into(),
         // No origin has a space in it: no page reaches another's buckets.

@@ -7,17 +7,18 @@
 use crate::{
     Config, Error,
     audit::Record,
-    auth::{Bearer, Keys},
     clock,
     fifo::{self, Fifos, Life},
+    gate::Gate,
     metrics,
     snapshot::{self, Progress, Snapshot},
     spin::Spin,
-    users::{self, Allow, Subject},
+    unfinished::Unfinished,
+    users::Subject,
 };
 use lockkeeper_log::{Log, Mark, Priority};
 use lockkeeper_service::{
-    Access, Action, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights, Server,
+    Access, Action, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Round, Server,
     ServerConfig, SessionId, State, Ttl,
 };
 use lockkeeper_wire::v2::{Secret, ToServer, code};
@@ -42,11 +43,21 @@ const LAZY: Duration = Duration::from_millis(5);
 /// Tokens that may be given out before the mark has to be set again.
 const TOKENS: u64 = 1 << 24;
 
+/// More tokens than can have been given out since a backup of a store was made.
+const LOST_TOKENS: u64 = 1 << 40;
+
 /// Bytes of a snapshot that are written at a time.
 const SLICE: usize = 128 << 10;
 
 /// The log is replaced by a snapshot when it has so many bytes, or as many as the snapshot before had, twice over.
 const SNAPSHOT_AT: u64 = 64 << 20;
+
+/// While so many bytes wait for a client, it is not read.
+const HIGH_WATER: usize = 256 << 10;
+
+/// While so many bytes wait to be committed to a shared log, nobody is read: together with one more message, they fit a
+/// transaction of etcd.
+const FULL_BATCH: usize = 256 << 10;
 
 /// Bytes kept for releases and ends on a full disk.
 const RESERVE: u64 = 4 << 20;
@@ -55,7 +66,11 @@ const SEGMENT: u64 = 64 << 20;
 
 pub(crate) struct Daemon {
     server: Server,
+    /// None where daemons share the log of a store: then `fleet` commits.
     log: Option<Log>,
+    shared: bool,
+    /// Another daemon leads: nothing of this one is true any more.
+    deposed: bool,
     state_dir: PathBuf,
     fifos: Fifos,
     /// FIFOs that are to be watched: those with a reader until they close, the others are asked again.
@@ -69,13 +84,11 @@ pub(crate) struct Daemon {
     wakers: HashMap<ConnectionId, Waker>,
     /// Write ends of FIFOs on their way to clients.
     descriptors: HashMap<ConnectionId, OwnedFd>,
-    /// Who may do what on the network. Without keys, everybody may do everything.
-    pub(crate) keys: Option<Keys>,
+    gate: Rc<Gate>,
     /// The tokens of connections on the network.
     tokens: HashMap<ConnectionId, Box<str>>,
-    /// What other users of this machine may do.
-    pub(crate) allow: Vec<Allow>,
     pub(crate) spin: Rc<Spin>,
+    unfinished: Unfinished,
     signals: Rc<Signals>,
     ttl: Ttl,
     sync: bool,
@@ -102,11 +115,11 @@ struct Reader {
 
 /// What wakes the daemon's own tasks.
 #[derive(Default)]
-struct Signals {
+pub(crate) struct Signals {
     /// Something is to be committed.
-    commit: Notify,
+    pub(crate) commit: Notify,
     /// Something is to be committed, and nobody waits for it.
-    lazy: Notify,
+    pub(crate) lazy: Notify,
     /// There is a deadline, or an earlier one than before.
     deadline: Notify,
     /// There is a FIFO to watch.
@@ -115,9 +128,66 @@ struct Signals {
     failed: Notify,
 }
 
+/// Who sent a Hello.
+pub(crate) enum Sender {
+    /// A client of this daemon's: its credentials are in the Hello.
+    Client(Subject),
+    /// A client of another daemon, which has checked them.
+    Relayed(Access),
+}
+
 impl Daemon {
+    /// Leads with a state that it shares with other daemons. If the store was restored from a backup, the state may lack
+    /// its end: it is treated as after a crash of the machine.
+    pub(crate) fn lead(config: &Config, gate: Rc<Gate>, state: State, restored: bool) -> Result<Self, Error> {
+        let fifos = Fifos::open(&config.state_dir, clock::boot_id());
+        let fifos = fifos.map_err(|error| Error::File(config.state_dir.join("fifo"), error))?;
+        let (server_config, now) = (server_config(config), clock::now());
+        let blind_until = restored.then(|| now.saturating_add(server_config.ttl.max.saturating_mul(1000)));
+        let tokens = state.last_token().saturating_add(LOST_TOKENS);
+        let mut server = Server::new(state, server_config, now, clock::wall(), blind_until);
+        if restored {
+            let recovered = server.recover_from_crash(tokens);
+            recovered.map_err(|damaged| Unread::from(damaged).of(&config.state_dir))?;
+        }
+        Ok(Self { shared: true, ..Self::new(config, gate, server, fifos) })
+    }
+
+    fn new(config: &Config, gate: Rc<Gate>, server: Server, fifos: Fifos) -> Self {
+        Self {
+            server,
+            log: None,
+            shared: false,
+            deposed: false,
+            state_dir: config.state_dir.clone(),
+            fifos,
+            to_watch: Vec::new(),
+            watches: HashMap::new(),
+            readers: Rc::default(),
+            max_readers: max_readers(),
+            wakers: HashMap::new(),
+            descriptors: HashMap::new(),
+            gate,
+            tokens: HashMap::new(),
+            spin: Rc::new(Spin::new()),
+            unfinished: Unfinished::new(config.bytes.all),
+            signals: Rc::default(),
+            ttl: ttl_of(config),
+            sync: config.sync,
+            granted_at_mark: 0,
+            snapshot_at: SNAPSHOT_AT,
+            snapshot: None,
+            unsettled: None,
+            first_deadline: None,
+            stopping: false,
+            busy: Instant::now(),
+            failure: None,
+            record: Record::new(),
+        }
+    }
+
     /// Recovers what the log has.
-    pub(crate) fn start(config: &Config) -> Result<Self, Error> {
+    pub(crate) fn start(config: &Config, gate: Rc<Gate>) -> Result<Self, Error> {
         let boot = clock::boot_id();
         let (mut log, recovered) = lockkeeper_log::open(lockkeeper_log::Config {
             dir: config.state_dir.clone(),
@@ -138,24 +208,9 @@ impl Daemon {
             Ok(fifos)
         });
         let fifos = fifos.map_err(|error| Error::File(config.state_dir.join("fifo"), error))?;
-        let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
-        let ttl = Ttl {
-            default: millis(config.ttl),
-            min: millis(config.ttl_bounds.0),
-            max: millis(config.ttl_bounds.1),
-        };
-        let server_config = ServerConfig {
-            ttl,
-            limits: config.limits,
-            sessions: config.limits.clients as usize,
-            buckets: BUCKETS,
-            bytes: config.bytes,
-            backlog: BACKLOG,
-            hash: hash_secret,
-        };
         let now = clock::now();
         let blind_until = crash.map(|crash| now.saturating_add(crash.mark.max_ttl_ms.saturating_mul(1000)));
-        let mut server = Server::new(state, server_config, now, clock::wall(), blind_until);
+        let mut server = Server::new(state, server_config(config), now, clock::wall(), blind_until);
         if let Some(crash) = crash {
             tracing::warn!(
                 wait_ms = crash.mark.max_ttl_ms,
@@ -164,34 +219,7 @@ impl Daemon {
             let recovered = server.recover_from_crash(crash.mark.token_ceiling);
             recovered.map_err(|damaged| Unread::from(damaged).of(&config.state_dir))?;
         }
-        let mut daemon = Self {
-            server,
-            log: None,
-            state_dir: config.state_dir.clone(),
-            fifos,
-            to_watch: Vec::new(),
-            watches: HashMap::new(),
-            readers: Rc::default(),
-            max_readers: max_readers(),
-            wakers: HashMap::new(),
-            descriptors: HashMap::new(),
-            keys: None,
-            tokens: HashMap::new(),
-            allow: Vec::new(),
-            spin: Rc::new(Spin::new()),
-            signals: Rc::default(),
-            ttl,
-            sync: config.sync,
-            granted_at_mark: 0,
-            snapshot_at: SNAPSHOT_AT,
-            snapshot: None,
-            unsettled: blind_until,
-            first_deadline: None,
-            stopping: false,
-            busy: Instant::now(),
-            failure: None,
-            record: Record::new(),
-        };
+        let mut daemon = Self { unsettled: blind_until, ..Self::new(config, gate, server, fifos) };
         let mark = |error| Error::File(config.state_dir.clone(), error);
         if !config.sync {
             let state = daemon.server.state();
@@ -229,11 +257,6 @@ impl Daemon {
         self.log.as_ref().is_none_or(Log::is_in_place)
     }
 
-    /// Whether users other than its own can connect.
-    pub(crate) fn serves_others(&self) -> bool {
-        !self.allow.is_empty()
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.server.state().session_count() == 0
     }
@@ -245,53 +268,43 @@ impl Daemon {
                 break id;
             }
         };
+        // Where daemons share a log, a client may go to another machine's: it has a lease.
+        let origin = if self.shared { Origin::Network } else { origin };
         self.server.connect(origin, framing, Fresh { session, secret: random() })
     }
 
     /// Credentials are checked by the daemon that has the connection.
-    pub(crate) fn hello(
-        &mut self,
-        id: ConnectionId,
-        message: ToServer<'_>,
-        origin: Origin,
-        subject: &Subject,
-    ) {
+    pub(crate) fn hello(&mut self, id: ConnectionId, message: ToServer<'_>, origin: Origin, sender: &Sender) {
         let ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner } = message
         else {
             return;
         };
-        let bearer = match (&self.keys, origin) {
-            (Some(keys), Origin::Network) => keys.check(token, bucket),
-            (None, Origin::Network) => Ok(Bearer { rights: Rights::ALL, subject: None }),
-            (_, Origin::Local) => users::rights(&self.allow, subject.user, bucket)
-                .map(|rights| Bearer { rights, subject: None }),
+        let access = match sender {
+            Sender::Client(subject) => self.gate.admit(origin, subject, token, bucket),
+            Sender::Relayed(access) => Ok(access.clone()),
         };
-        let Bearer { rights, subject: name } = match bearer {
-            Ok(bearer) => bearer,
+        let access = match access {
+            Ok(access) => access,
             Err(why) => {
-                if self.record.admits() {
-                    tracing::info!(target: "audit", by = subject.words, bucket, why, "refused");
-                }
                 self.server.close(id, code::UNAUTHORIZED, &why);
                 return self.changed();
             }
         };
-        let subject = match name {
-            Some(name) => format!("{} {}", printable(&name), subject.words),
-            None => subject.words.clone(),
-        };
         if !self.make_room(RECORD + bucket.len()) || !self.raise_mark(origin, ttl) {
             return;
         }
-        let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
-        let access = Access { rights, subject };
+        let bucket = match sender {
+            Sender::Client(_) => self.gate.bucket_of(origin, bucket),
+            Sender::Relayed(_) => bucket.into(),
+        };
+        let hello = Hello { version, features, hello, bucket: &bucket, resume, ack, ttl, owner };
         let now = self.tick();
         if !self.settle(now) {
             return;
         }
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
-        if let (Some(_), Some(token)) = (&self.keys, token) {
+        if let (Sender::Client(_), Some(token)) = (sender, token.filter(|_| self.gate.has_keys())) {
             self.tokens.insert(id, token.into());
         }
         if let Some(session) = self.server.session_of(id) {
@@ -314,27 +327,26 @@ impl Daemon {
         self.changed();
     }
 
-    /// Takes other keys. What the tokens of those who are connected allow now is looked at again, and sessions end whose
-    /// key is gone.
-    pub(crate) fn set_keys(&mut self, keys: Option<Keys>) {
-        self.keys = keys;
-        let Some(keys) = &self.keys else { return };
+    /// There are other keys. What the tokens of those who are connected allow now is looked at again, and sessions end
+    /// whose key is gone.
+    pub(crate) fn check_tokens(&mut self) {
         let now = self.tokens.iter().filter_map(|(&id, token)| {
             let session = self.server.session_of(id)?;
             let bucket = self.server.state().session(session)?.bucket;
-            Some((id, session, keys.check_again(token, bucket)))
+            Some((id, session, self.gate.check_again(token, bucket)))
         });
         let now: Vec<_> = now.collect();
         for (id, session, rights) in now {
             match rights {
-                Some(rights) => self.server.set_rights(id, rights),
-                None if self.make_room(RECORD) => {
+                Ok(Some(rights)) => self.server.set_rights(id, rights),
+                Ok(None) => {}
+                Err(()) if self.make_room(RECORD) => {
                     let why = "the key of its token is gone, or is not for this bucket any more";
                     tracing::info!(target: "audit", client = format!("{session:016x}"), why, "session ended");
                     let done = self.server.revoke(session, why);
                     self.check(done);
                 }
-                None => {}
+                Err(()) => {}
             }
         }
         self.changed();
@@ -348,9 +360,20 @@ impl Daemon {
 
     /// Closes a connection for what it sent.
     pub(crate) fn reject(&mut self, id: ConnectionId, code: u32, why: &str) {
-        tracing::warn!(code, why, "closing a connection");
+        // Everybody who can connect can have this said.
+        if self.record.admits() {
+            tracing::warn!(code, why, "closing a connection");
+        }
         self.server.close(id, code, why);
         self.changed();
+    }
+
+    /// A connection has so many bytes of a long message that is not whole. If all have too many, one is closed.
+    pub(crate) fn set_unfinished(&mut self, id: ConnectionId, bytes: usize) {
+        if let Some(longest) = self.unfinished.set(id, bytes) {
+            self.server.close(longest, code::LIMIT, &self.unfinished.why());
+            self.changed();
+        }
     }
 
     /// The client closes its connection; its session goes on.
@@ -369,7 +392,8 @@ impl Daemon {
         self.wakers.remove(&id);
         self.descriptors.remove(&id);
         self.tokens.remove(&id);
-        if self.failure.is_none() && self.make_room(RECORD) {
+        self.unfinished.set(id, 0);
+        if self.make_room(RECORD) {
             self.server.disconnect(id);
             self.changed();
         }
@@ -401,6 +425,9 @@ impl Daemon {
     /// Makes sure that what an input may record fits. Without room for more, requests are refused, and releases are
     /// taken from a reserve. False if the daemon cannot go on.
     fn make_room(&mut self, bytes: usize) -> bool {
+        if self.shared {
+            return self.failure.is_none() && !self.deposed;
+        }
         let Some(log) = self.log.as_mut().filter(|_| self.failure.is_none()) else { return false };
         let needed = self.server.batch_len() + bytes;
         match log.reserve(needed, Priority::Normal) {
@@ -420,12 +447,12 @@ impl Daemon {
     /// A lease that a client on the network is told stands in the mark before.
     fn raise_mark(&mut self, origin: Origin, wish: Option<u64>) -> bool {
         let ttl = self.ttl.choose(wish);
-        let Some(log) = self.log.as_mut() else { return false };
+        let Some(log) = self.log.as_mut() else { return self.shared };
         let mark = log.mark();
         if self.sync || origin == Origin::Local || ttl <= mark.max_ttl_ms {
             return true;
         }
-        match log.set_mark(Mark { max_ttl_ms: ttl, ..mark }) {
+        match log.set_mark(Mark { max_ttl_ms: mark_of(self.ttl, ttl), ..mark }) {
             Ok(()) => true,
             Err(error) => {
                 self.fail(Error::File(self.state_dir.clone(), error));
@@ -499,7 +526,8 @@ impl Daemon {
             Life::Alive(fifo_reader) => {
                 let counted = Rc::clone(&self.readers);
                 let room = Rc::strong_count(&counted) <= self.max_readers;
-                let reader = room.then_some(Reader { fifo: fifo_reader, _counted: counted });
+                let fifo_reader = fifo_reader.filter(|_| room);
+                let reader = fifo_reader.map(|fifo| Reader { fifo, _counted: counted });
                 self.watch_later(session, fifo, reader);
             }
             Life::Unverifiable => {
@@ -539,6 +567,9 @@ impl Daemon {
 
     /// Commits rounds until there is nothing left, and has connections send what that releases.
     fn commit(&mut self) {
+        if self.shared {
+            return self.signals.commit.notify_one();
+        }
         while let Some(round) = self.server.take_round() {
             let Some(log) = self.log.as_mut().filter(|_| self.failure.is_none()) else { return };
             if !round.batch.is_empty() {
@@ -547,16 +578,75 @@ impl Daemon {
                     return self.fail(Error::File(self.state_dir.clone(), error));
                 }
             }
-            self.server.round_done(round.number);
-            while let Some(id) = self.server.next_ready() {
-                if let Some(waker) = self.wakers.get(&id) {
-                    waker.wake_by_ref();
-                }
-            }
-            self.act();
+            self.round_done(round.number);
         }
         self.raise_token_ceiling();
         self.go_on_with_snapshot();
+    }
+
+    /// A round is committed: connections send what that releases.
+    pub(crate) fn round_done(&mut self, number: u64) {
+        self.server.round_done(number);
+        self.wake_ready();
+    }
+
+    /// Why the shared log takes nothing at all, or that it does again. Returns how many messages need no commit.
+    pub(crate) fn set_stuck(&mut self, why: Option<String>) -> usize {
+        self.server.set_stuck(why);
+        self.wake_ready();
+        self.server.stateless()
+    }
+
+    /// The store has confirmed that this daemon leads: so many messages need nothing else.
+    pub(crate) fn send_stateless(&mut self, count: usize) {
+        self.server.send_stateless(count);
+        self.wake_ready();
+    }
+
+    fn wake_ready(&mut self) {
+        while let Some(id) = self.server.next_ready() {
+            if let Some(waker) = self.wakers.get(&id) {
+                waker.wake_by_ref();
+            }
+        }
+        self.act();
+    }
+
+    /// Whether a connection is not to be read for now.
+    pub(crate) fn is_crowded(&self, id: ConnectionId) -> bool {
+        self.server.backlog(id) > HIGH_WATER || self.is_batch_full()
+    }
+
+    fn is_batch_full(&self) -> bool {
+        self.shared && self.server.batch_len() > FULL_BATCH
+    }
+
+    /// What is to be committed next to the shared log.
+    pub(crate) fn take_round(&mut self) -> Option<Round> {
+        let was_full = self.is_batch_full();
+        let round = self.server.take_round();
+        if was_full {
+            self.wakers.values().for_each(Waker::wake_by_ref);
+        }
+        round
+    }
+
+    /// Another daemon leads. Connections end: their clients resume there.
+    pub(crate) fn depose(&mut self) {
+        self.deposed = true;
+        self.wakers.values().for_each(Waker::wake_by_ref);
+    }
+
+    pub(crate) fn is_deposed(&self) -> bool {
+        self.deposed
+    }
+
+    pub(crate) fn signals(&self) -> Rc<Signals> {
+        Rc::clone(&self.signals)
+    }
+
+    pub(crate) fn take_failure(&mut self) -> Option<Error> {
+        self.failure.take()
     }
 
     /// No token above the mark is given out.
@@ -668,7 +758,12 @@ impl Daemon {
 /// The daemon's own tasks. Ends when the daemon cannot go on.
 pub(crate) async fn run(daemon: &Rc<RefCell<Daemon>>) {
     let signals = Rc::clone(&daemon.borrow().signals);
+    let shared = daemon.borrow().shared;
     let commit = async {
+        // Where the log is shared, `fleet` does it.
+        if shared {
+            std::future::pending::<()>().await;
+        }
         loop {
             signals.commit.notified().await;
             daemon.borrow_mut().commit();
@@ -812,9 +907,30 @@ fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Unread> {
     Ok(state)
 }
 
-/// What of a name others can be shown.
-fn printable(name: &str) -> String {
-    name.chars().filter(|c| !c.is_control()).take(100).collect()
+fn ttl_of(config: &Config) -> Ttl {
+    let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
+    let (min, max) = config.ttl_bounds;
+    Ttl { default: millis(config.ttl), min: millis(min), max: millis(max) }
+}
+
+fn server_config(config: &Config) -> ServerConfig {
+    ServerConfig {
+        ttl: ttl_of(config),
+        limits: config.limits,
+        sessions: config.limits.clients as usize,
+        buckets: BUCKETS,
+        bytes: config.bytes,
+        backlog: BACKLOG,
+        hash: hash_secret,
+    }
+}
+
+/// The lease that the mark has for one of `ttl`: the default, the longest, or the shortest doubled some times. A mark is synced,
+/// which takes the disk a while: clients that wish for ever longer leases must not have it set each time.
+fn mark_of(bounds: Ttl, ttl: u64) -> u64 {
+    let doubled = std::iter::successors(Some(bounds.min.max(1)), |step| step.checked_mul(2));
+    let steps = doubled.take_while(|step| *step < bounds.max).chain([bounds.default, bounds.max]);
+    steps.filter(|step| *step >= ttl).min().unwrap_or(ttl)
 }
 
 /// Half of the descriptors that this process may have.
@@ -842,7 +958,7 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Unread};
+    use super::{Error, Ttl, Unread, mark_of};
     use rustix::io::Errno;
     use std::{io, path::Path};
 
@@ -852,5 +968,19 @@ mod tests {
         let of = |error: io::Error| Unread::from(error).of(Path::new("/state"));
         assert!(matches!(of(Errno::MFILE.into()), Error::File(..)));
         assert!(matches!(of(io::ErrorKind::InvalidData.into()), Error::Damaged(..)));
+    }
+
+    #[test]
+    fn ever_longer_leases_set_few_marks() {
+        let bounds = Ttl { default: 10_000, min: 1_000, max: 600_000 };
+        assert_eq!(
+            [1_000, 1_001, 10_000, 300_000].map(|ttl| mark_of(bounds, ttl)),
+            [1_000, 2_000, 10_000, 512_000]
+        );
+        let marks: std::collections::BTreeSet<u64> =
+            (1_000..=600_000).map(|ttl| mark_of(bounds, ttl)).collect();
+        assert_eq!(marks.len(), 12);
+        assert!((1_000..=600_000).all(|ttl| (ttl..2 * ttl).contains(&mark_of(bounds, ttl))));
+        assert_eq!(mark_of(Ttl::fixed(7), 7), 7);
     }
 }

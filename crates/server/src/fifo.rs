@@ -29,8 +29,8 @@ pub(crate) struct Fifos {
 
 /// What asking a FIFO has shown.
 pub(crate) enum Life {
-    /// It has a writer. The read end tells when it has none.
-    Alive(OwnedFd),
+    /// It has a writer. The read end tells when it has none. There is none if somebody writes to it: then it is asked again.
+    Alive(Option<OwnedFd>),
     /// It has no writer, or is of another boot.
     Dead,
     /// Another file stands at its place: nobody can say.
@@ -83,7 +83,7 @@ impl Fifos {
         let _ = fs::remove_file(self.path(session));
     }
 
-    /// Asks whether a FIFO has a writer.
+    /// Asks whether a FIFO has a writer. It is read once: who writes to it could keep the daemon reading without end.
     pub(crate) fn ask(&self, session: SessionId, fifo: Fifo) -> Life {
         if fifo.boot != self.boot {
             return Life::Dead;
@@ -100,13 +100,12 @@ impl Fifos {
             Ok(found) if found == fifo => {}
             _ => return Life::Unverifiable,
         }
-        loop {
-            match read(&reader, &mut [0; 64]) {
-                Ok(0) => return Life::Dead,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Life::Alive(reader),
-                Err(error) => return Life::Busy(error),
-            }
+        match read(&reader, &mut [0; 64]) {
+            Ok(0) => Life::Dead,
+            // Its writer may be gone. What it wrote goes with the last descriptor, and then the end of file shows.
+            Ok(_) => Life::Alive(None),
+            Err(Errno::AGAIN) => Life::Alive(Some(reader)),
+            Err(error) => Life::Busy(error),
         }
     }
 
@@ -121,7 +120,7 @@ impl Fifos {
     }
 }
 
-/// Waits until a FIFO that had a writer has none.
+/// Waits until a FIFO that had a writer has none, or is worth another question.
 pub(crate) async fn closed(reader: OwnedFd) {
     let Ok(reader) = Receiver::from_owned_fd_unchecked(reader) else {
         return tokio::time::sleep(AGAIN).await;
@@ -129,12 +128,13 @@ pub(crate) async fn closed(reader: OwnedFd) {
     while reader.readable().await.is_ok() {
         match reader.try_read(&mut [0; 64]) {
             Ok(0) => return,
-            // Nobody has anything to say here, but anybody of this user can.
-            Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return tokio::time::sleep(AGAIN).await,
+            // Nobody has anything to say here, but anybody with the write end can. Without a reader, nobody can.
+            Ok(_) | Err(_) => break,
         }
     }
+    drop(reader);
+    tokio::time::sleep(AGAIN).await;
 }
 
 /// When to ask a busy one again.
@@ -152,21 +152,39 @@ mod tests {
         let fifos = Fifos::open(&dir, [1; 16]).expect("a directory can be made");
         let (writer, fifo) = fifos.make(7).expect("a FIFO can be made");
         let inherited = writer.try_clone().expect("a descriptor can be cloned");
-        assert!(matches!(fifos.ask(7, fifo), Life::Alive(_)));
+        assert!(matches!(fifos.ask(7, fifo), Life::Alive(Some(_))));
         drop(writer);
-        assert!(matches!(fifos.ask(7, fifo), Life::Alive(_)));
+        assert!(matches!(fifos.ask(7, fifo), Life::Alive(Some(_))));
         drop(inherited);
         assert!(matches!(fifos.ask(7, fifo), Life::Dead));
 
         // Another FIFO at its place has no writer, which says nothing of the first.
         let (writer, again) = fifos.make(7).expect("a FIFO can be made");
         assert!(matches!(fifos.ask(7, Fifo { inode: fifo.inode + 1_000_000, ..fifo }), Life::Unverifiable));
-        assert!(matches!(fifos.ask(7, again), Life::Alive(_)));
+        assert!(matches!(fifos.ask(7, again), Life::Alive(Some(_))));
         drop(writer);
         fifos.remove(7);
         assert!(matches!(fifos.ask(7, again), Life::Unverifiable));
         // Nothing of another boot is alive.
         assert!(matches!(fifos.ask(7, Fifo { boot: [2; 16], ..again }), Life::Dead));
+        fs::remove_dir_all(dir).expect("it can be removed");
+    }
+
+    /// Two processes that write without end kept the daemon reading, and nobody was served.
+    #[test]
+    fn a_fifo_is_asked_in_bounded_time_whatever_its_writer_writes() {
+        let dir = std::env::temp_dir().join(format!("lockkeeper-fifo-full-{}", std::process::id()));
+        let fifos = Fifos::open(&dir, [1; 16]).expect("a directory can be made");
+        let (writer, fifo) = fifos.make(7).expect("a FIFO can be made");
+        let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::RDONLY;
+        let reader = open(fifos.path(7), flags, Mode::empty()).expect("it can be opened");
+        while rustix::io::write(&writer, &[0; 4096]).is_ok() {}
+        assert!(matches!(fifos.ask(7, fifo), Life::Alive(None)));
+        assert!(read(&reader, &mut [0; 64]).is_ok_and(|read| read > 0), "it did not read all there was");
+        drop(reader);
+        assert!(matches!(fifos.ask(7, fifo), Life::Alive(None)));
+        drop(writer);
+        assert!(matches!(fifos.ask(7, fifo), Life::Dead));
         fs::remove_dir_all(dir).expect("it can be removed");
     }
 }

@@ -4,8 +4,9 @@ use crate::{auth::Keys, http};
 
 /// The response to an HTTP request for a WebSocket, whether the client has one then, and the length of the request's head.
 pub fn respond(input: &[u8], origins: &[String]) -> (Vec<u8>, bool, usize) {
-    let (response, length) = http::respond(input, |request| http::upgrade(request, origins, false, false));
-    (response.bytes, response.opened.is_some(), length)
+    let (response, length) =
+        http::respond(input, |request| http::upgrade(request, origins, false, false, || false));
+    (response.bytes, response.upgraded.is_some(), length)
 }
 
 /// What the bearer of a token may do in a bucket, besides asking for locks: steal, release by force, inspect.

@@ -1,13 +1,14 @@
 //! The little HTTP that a WebSocket begins with, and two questions that are answered without one: `/healthz` and
 //! `/metrics`.
 
-use crate::{daemon::Daemon, examples};
+use crate::{daemon::Daemon, examples, node::Node, relay};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
+use lockkeeper_service::Access;
 use lockkeeper_wire::{
     v2::{ToClient, code},
     websocket::{self, SUBPROTOCOL},
 };
-use std::{cell::RefCell, io, net::IpAddr};
+use std::{cell::RefCell, io, net::IpAddr, rc::Rc};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 /// Bytes and number of the headers that are listened to.
@@ -29,10 +30,15 @@ pub(crate) struct Pages<'a> {
     pub(crate) loopback: bool,
 }
 
+/// What a connection has become.
+pub(crate) enum Upgraded {
+    WebSocket(Opened),
+    /// A client of another daemon of the fleet, with what that daemon lets it do, for this leader.
+    Relay(Access, Rc<RefCell<Daemon>>),
+}
+
 /// A WebSocket, as its handshake has it.
 pub(crate) struct Opened {
-    /// What was read after the handshake.
-    pub(crate) input: Vec<u8>,
     /// The origin of its page, if a browser asked for it.
     pub(crate) origin: Option<String>,
     /// Whether a proxy says that it stands between.
@@ -42,31 +48,31 @@ pub(crate) struct Opened {
 /// What is sent back: a page, or the answer to a handshake.
 pub(crate) struct Response {
     pub(crate) bytes: Vec<u8>,
-    /// The WebSocket, if the client may use it.
-    pub(crate) opened: Option<Opened>,
+    /// What the connection is from now on, if the client may use it.
+    pub(crate) upgraded: Option<Upgraded>,
 }
 
-/// Answers a request. If it was for a WebSocket, and has one now: that.
+/// Answers a request. If it was for an upgrade, and has it now: what it is, and what was read after the request.
 pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     pages: &Pages<'_>,
-    daemon: &RefCell<Daemon>,
-) -> io::Result<Option<Opened>> {
+    node: &Node,
+) -> io::Result<Option<(Upgraded, Vec<u8>)>> {
     let mut input = Vec::new();
-    let (Response { bytes, opened }, rest) = loop {
+    let (Response { bytes, upgraded }, rest) = loop {
         let seen = input.len().saturating_sub(3);
         if stream.read_buf(&mut input).await? == 0 {
             return Ok(None);
         }
         if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let (response, length) = respond(&input, |request| answer(request, pages, daemon));
+            let (response, length) = respond(&input, |request| answer(request, pages, node));
             break (response, input.split_off(length));
         }
     };
     stream.write_all(&bytes).await?;
     stream.flush().await?;
-    if let Some(opened) = opened {
-        return Ok(Some(Opened { input: rest, ..opened }));
+    if let Some(upgraded) = upgraded {
+        return Ok(Some((upgraded, rest)));
     }
     stream.shutdown().await?;
     // Closing with something unread would reset the connection, and the answer could be lost.
@@ -97,7 +103,7 @@ const UPGRADE: &str = "426 Upgrade Required\r\nUpgrade: websocket\r\nSec-WebSock
 const TOO_LONG: &str = "431 Request Header Fields Too Large";
 const UNAVAILABLE: &str = "503 Service Unavailable";
 
-fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, daemon: &RefCell<Daemon>) -> Response {
+fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response {
     if request.method != Some("GET") {
         return plain(METHOD, "only GET\n");
     }
@@ -109,13 +115,26 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, daemon: &RefCell<Daemon>
         ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
             plain(MISDIRECTED, "this is not that host\n")
         }
-        ("/healthz", _) if pages.health => match daemon.borrow().not_ready_reason() {
+        ("/healthz", _) if pages.health => match node.not_ready_reason() {
             None => plain(OK, "ok\n"),
             Some(why) => plain(UNAVAILABLE, &format!("{why}\n")),
         },
-        ("/metrics", _) if pages.health => plain(OK, &daemon.borrow().metrics(pages.buckets)),
+        ("/metrics", _) if pages.health => plain(OK, &node.metrics(pages.buckets)),
         ("/healthz" | "/metrics", _) | (_, None) => plain(NOT_FOUND, "there is no such page on this port\n"),
-        (_, Some(origins)) => upgrade(request, origins, pages.per_origin, pages.examples),
+        (relay::PATH, Some(_)) => match node.relayed(header(request, relay::HEADER)) {
+            Ok((access, daemon)) => {
+                let upgrade = relay::UPGRADE;
+                let head = format!(
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
+                );
+                Response { bytes: head.into_bytes(), upgraded: Some(Upgraded::Relay(access, daemon)) }
+            }
+            Err(why) => plain(FORBIDDEN, &format!("{why}\n")),
+        },
+        (_, Some(origins)) => {
+            let may_log = || node.gate.may_log_refusal();
+            upgrade(request, origins, pages.per_origin, pages.examples, may_log)
+        }
     }
 }
 
@@ -138,11 +157,16 @@ pub(crate) fn upgrade(
     origins: &[String],
     per_origin: bool,
     examples: bool,
+    may_log: impl FnOnce() -> bool,
 ) -> Response {
     let refused = match examples && is_own_page(request) {
         true => None,
         false => refused_origin(request, origins, per_origin),
     };
+    // Everybody who can connect can have this said.
+    if let Some(why) = refused.as_ref().filter(|_| may_log()) {
+        tracing::warn!(why, "refused: not an allowed origin");
+    }
     let head = match (handshake(request), &refused) {
         (Ok(head), _) => head,
         (Err(_), Some(why)) => return plain(FORBIDDEN, &format!("{why}\n")),
@@ -151,15 +175,15 @@ pub(crate) fn upgrade(
     let Some(why) = refused else {
         let origin = header(request, "origin").map(str::to_ascii_lowercase);
         let relayed = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| has_any(request, name));
-        let opened = Opened { input: Vec::new(), origin, relayed };
-        return Response { bytes: head.into_bytes(), opened: Some(opened) };
+        let opened = Upgraded::WebSocket(Opened { origin, relayed });
+        return Response { bytes: head.into_bytes(), upgraded: Some(opened) };
     };
     let mut bytes = head.into_bytes();
     websocket::append(&mut bytes, None, |out| {
         ToClient::Goodbye { code: code::UNAUTHORIZED, message: &why }.encode(out);
     });
     websocket::append_close(&mut bytes, None);
-    Response { bytes, opened: None }
+    Response { bytes, upgraded: None }
 }
 
 /// Whether a page was served here, by the name that this machine has for itself: what else calls itself by the name of this
@@ -190,7 +214,6 @@ fn refused_origin(request: &Request<'_, '_>, origins: &[String], per_origin: boo
         }
         None => return None,
     };
-    tracing::warn!(why, "refused: not an allowed origin");
     Some(why)
 }
 
@@ -243,7 +266,7 @@ fn page(kind: &str, text: &str) -> Response {
         "HTTP/1.1 {OK}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nContent-Security-Policy: {policy}\r\n\
          X-Content-Type-Options: nosniff\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n{text}"
     );
-    Response { bytes: bytes.into_bytes(), opened: None }
+    Response { bytes: bytes.into_bytes(), upgraded: None }
 }
 
 fn plain(status: &str, text: &str) -> Response {
@@ -252,5 +275,5 @@ fn plain(status: &str, text: &str) -> Response {
         "HTTP/1.1 {status}\r\nContent-Type: text/plain; version=0.0.4; charset=utf-8\r\nContent-Length: {length}\r\n\
          Cache-Control: no-store\r\nConnection: close\r\n\r\n{text}"
     );
-    Response { bytes: bytes.into_bytes(), opened: None }
+    Response { bytes: bytes.into_bytes(), upgraded: None }
 }

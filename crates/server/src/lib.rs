@@ -15,21 +15,29 @@ mod connection;
 mod daemon;
 mod examples;
 mod fifo;
+mod fleet;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
+mod gate;
+mod guests;
 mod http;
 mod listen;
 mod metrics;
 mod network;
+mod node;
+mod relay;
 mod snapshot;
 mod socket;
 mod spin;
+mod unfinished;
 mod users;
 
 pub use auth::{Permit, new_keys, sign};
 pub use clock::boot_id;
+pub use fleet::{DaemonReport, LeaderReport, MemberReport, Report, report};
 pub use listen::remembered_state_dir;
+pub use lockkeeper_etcd as etcd;
 pub use lockkeeper_log as log;
 pub use lockkeeper_service::Bytes;
 pub use lockkeeper_wire::v2::code;
@@ -37,8 +45,12 @@ pub use users::Allow;
 
 use auth::Keys;
 use daemon::Daemon;
+use fleet::Fleet;
+use gate::Gate;
 use lockkeeper_core::Limits;
 use network::{Metrics, Network};
+use node::{Following, Node, Role};
+use relay::Relays;
 use serde::{Deserialize, Serialize};
 use std::{
     cell::RefCell,
@@ -82,6 +94,23 @@ pub struct Config {
     pub limits: Limits,
     /// How much memory clients may take.
     pub bytes: Bytes,
+    /// The store whose log is shared with other daemons. Without one, this daemon has a log of its own.
+    pub store: Option<Store>,
+}
+
+/// A log that several daemons share.
+#[derive(Clone, Debug)]
+pub struct Store {
+    /// Where it is kept.
+    pub etcd: lockkeeper_etcd::Settings,
+    /// The URL at which the other daemons reach this one.
+    pub advertise: String,
+    /// After how long without a sign of the leader another daemon takes over.
+    pub takeover: Duration,
+    /// Whether nothing else is in that etcd: then its history is compacted.
+    pub own: bool,
+    /// Whether to go on with a store that has less than it had: it was restored from a backup.
+    pub accept_restored: bool,
 }
 
 /// A TCP port, and who may do what there.
@@ -99,6 +128,8 @@ pub struct Listen {
     pub audience: Option<String>,
     /// Whether strangers may be let in, and tokens read on their way, beyond this machine.
     pub insecure: bool,
+    /// Whether clients without keys have the buckets of the Unix socket, and not buckets of their own.
+    pub share_buckets: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
     /// Whether the bucket of a page is its origin, and not what it asks for: that is a partition below it then.
@@ -139,6 +170,7 @@ impl Listen {
             keys,
             audience,
             insecure,
+            share_buckets: false,
             origins: Vec::new(),
             bucket_per_origin: false,
             going_away: GoingAway::default(),
@@ -199,6 +231,8 @@ pub enum Error {
     Log(lockkeeper_log::OpenError),
     /// What the state directory holds is damaged.
     Damaged(PathBuf, String),
+    /// The store that daemons share cannot be used.
+    Fleet(String),
 }
 
 impl std::fmt::Display for Error {
@@ -225,6 +259,7 @@ impl std::fmt::Display for Error {
                  --tls-cert and --tls-key, or --insecure if something before it speaks TLS"
             ),
             Self::Log(error) => error.fmt(f),
+            Self::Fleet(why) => f.write_str(why),
             Self::Damaged(path, why) => write!(
                 f,
                 "the state in {} is damaged: {why}. See `lockkeeper state check`; `lockkeeper state reset` starts anew",
@@ -245,10 +280,24 @@ impl std::error::Error for Error {}
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     // Both locks, before anything of an earlier daemon is removed.
     let place = listen::lock(&config)?;
-    let mut daemon = Daemon::start(&config).map_err(|error| match error {
-        Error::Log(lockkeeper_log::OpenError::InUse(dir)) => Error::Running(dir),
-        error => error,
-    })?;
+    // The clients of a fleet meet, whichever way they come.
+    let share_buckets =
+        config.store.is_some() || config.listen.as_ref().is_some_and(|listen| listen.share_buckets);
+    let gate = Rc::new(Gate::new(config.allow.clone(), share_buckets));
+    let (node, fleet) = match &config.store {
+        None => {
+            let daemon = Daemon::start(&config, Rc::clone(&gate)).map_err(|error| match error {
+                Error::Log(lockkeeper_log::OpenError::InUse(dir)) => Error::Running(dir),
+                error => error,
+            })?;
+            (Node::new(Role::Leading(Rc::new(RefCell::new(daemon))), gate, None), None)
+        }
+        Some(store) => {
+            let (fleet, key) = Fleet::start(&config, store).await?;
+            let relays = Relays::new(&key)?;
+            (Node::new(Role::Following(Following::default()), gate, Some(relays)), Some(fleet))
+        }
+    };
     let (network, keys) = match &config.listen {
         Some(listen) => {
             let (network, keys) = Network::bind(listen).await?;
@@ -260,9 +309,8 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         Some(address) => Some(Metrics::bind(address).await?),
         None => None,
     };
-    daemon.keys = keys;
-    daemon.allow = config.allow.clone();
-    let daemon = Rc::new(RefCell::new(daemon));
+    node.gate.set_keys(keys);
+    let node = Rc::new(node);
     let listener = place.bind(&config)?;
     tracing::info!(socket = %config.socket.display(), state = %config.state_dir.display(), "serving");
     if let Some(network) = &network {
@@ -271,34 +319,59 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(metrics) = &metrics {
         tracing::info!(address = %metrics.address, "metrics");
     }
-    let spin = Rc::clone(&daemon.borrow().spin);
-    let spinning = tokio::task::spawn_local(async move { spin.run().await });
-    let work = Rc::clone(&daemon);
-    let mut working = tokio::task::spawn_local(async move { daemon::run(&work).await });
+    let fleet = fleet.map(Rc::new);
+    let work = Rc::clone(&node);
+    let shared = fleet.clone();
+    let mut working = tokio::task::spawn_local(async move {
+        match (shared, work.daemon()) {
+            (Some(fleet), _) => fleet.run(&work).await,
+            (None, Some(daemon)) => {
+                let spin = Rc::clone(&daemon.borrow().spin);
+                let spinning = tokio::task::spawn_local(async move { spin.run().await });
+                daemon::run(&daemon).await;
+                spinning.abort();
+                Ok(())
+            }
+            (None, None) => Ok(()),
+        }
+    });
     let web = async {
         let network = async {
             let Some(network) = &network else { return };
-            tokio::join!(network.accept(&daemon), network.time_out_handshakes(), network.reload(&daemon));
+            tokio::join!(network.accept(&node), network.time_out_handshakes(), network.reload(&node));
         };
         let metrics = async {
             if let Some(metrics) = &metrics {
-                metrics.accept(&daemon).await;
+                metrics.accept(&node).await;
             }
         };
         tokio::join!(network, metrics);
         pending().await
     };
     tokio::pin!(web);
+    let mut failure = Ok(());
     tokio::select! {
         biased;
         () = stop => tracing::info!("asked to stop"),
-        () = idle(&daemon, config.idle) => tracing::info!("no session: exiting"),
-        () = listener.accept(&daemon) => {}
-        () = listener.keep(&daemon) => {}
+        () = idle(&node, config.idle) => tracing::info!("no session: exiting"),
+        () = listener.accept(&node) => {}
+        () = listener.keep(&node) => {}
         () = &mut web => {}
-        _ = &mut working => {}
+        done = &mut working => failure = done.unwrap_or(Ok(())),
     }
-    spinning.abort();
+    if let Some(fleet) = fleet {
+        if failure.is_ok() {
+            fleet.stop.notify_one();
+            failure = tokio::select! {
+                done = &mut working => done.unwrap_or(Ok(())),
+                // `/healthz` says that it stops.
+                () = web => Ok(()),
+            };
+        }
+        tracing::info!("stopped");
+        return failure;
+    }
+    let Some(daemon) = node.daemon() else { return failure };
     daemon.borrow_mut().stop();
     // Connections close on their own; a client that does not read has had its chance.
     let gone = async {
@@ -309,7 +382,6 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     tokio::select! {
         () = gone => {}
         () = tokio::time::sleep(Duration::from_secs(1)) => {}
-        // `/healthz` says that it stops.
         () = web => {}
     }
     working.abort();
@@ -321,11 +393,11 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     closed
 }
 
-async fn idle(daemon: &Rc<RefCell<Daemon>>, patience: Option<Duration>) {
+async fn idle(node: &Node, patience: Option<Duration>) {
     let Some(patience) = patience else { return pending().await };
     loop {
         tokio::time::sleep(patience / 4).await;
-        if daemon.borrow().idle_for() >= patience {
+        if node.daemon().is_some_and(|daemon| daemon.borrow().idle_for() >= patience) {
             return;
         }
     }

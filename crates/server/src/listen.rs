@@ -1,13 +1,14 @@
 //! The Unix socket: only this user's processes can connect, unless others are allowed to, and only one daemon listens.
 
 use crate::{
-    Config, Error,
-    connection::{self, Peer},
-    daemon::Daemon,
-    socket::Socket,
+    Config, Error, connection::Peer, daemon::Sender, guests::Guests, node::Node, socket::Socket,
     users::Subject,
 };
 use lockkeeper_service::Origin;
+use lockkeeper_wire::{
+    frame,
+    v2::{ToClient, code},
+};
 use std::{
     cell::RefCell,
     ffi::OsString,
@@ -20,7 +21,7 @@ use std::{
     },
     path::{Path, PathBuf},
     rc::Rc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     net::{UnixListener, UnixStream},
@@ -46,6 +47,9 @@ pub(crate) struct Listener {
 
 /// How often it is looked whether the socket is still there.
 const LOOK: Duration = Duration::from_secs(2);
+
+/// How often the log says that nobody can be accepted.
+const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 /// How often in a row somebody else may have the lock.
 const DENIED: u32 = 3;
@@ -153,7 +157,7 @@ impl Listener {
         }
     }
 
-    pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
+    pub(crate) async fn accept(&self, node: &Rc<Node>) {
         let next = async || loop {
             let socket = Rc::clone(&self.socket.borrow());
             tokio::select! {
@@ -161,12 +165,13 @@ impl Listener {
                 () = self.remade.notified() => {}
             }
         };
-        accept_all(next, |stream| admit(stream, daemon)).await;
+        let guests = Guests::default();
+        accept_all(next, |stream| admit(stream, node, &guests)).await;
     }
 
     /// Makes the socket, its lock and their folder again if somebody has removed them. Ends if another daemon is there
     /// instead, or the state was removed: nobody could be let in without a risk.
-    pub(crate) async fn keep(&self, daemon: &Rc<RefCell<Daemon>>) {
+    pub(crate) async fn keep(&self, node: &Rc<Node>) {
         let Place { path, state_dir, mode, lock } = &self.place;
         // A socket that somebody else has opened, that one looks after.
         if lock.borrow().is_none() {
@@ -177,7 +182,7 @@ impl Listener {
         let mut denied = 0;
         loop {
             tokio::time::sleep(LOOK).await;
-            if !daemon.borrow().has_state() {
+            if !node.has_state() {
                 return tracing::error!(state = %state_dir.display(), "the state was removed: stopping");
             }
             let held = lock.borrow().as_ref().and_then(|lock| identity(lock.metadata()));
@@ -220,30 +225,42 @@ fn identity(file: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
 
 /// Admits whoever comes.
 pub(crate) async fn accept_all<S, A>(next: impl AsyncFn() -> io::Result<(S, A)>, admit: impl Fn(S)) {
+    let mut said: Option<Instant> = None;
     loop {
         match next().await {
             Ok((stream, _)) => admit(stream),
             Err(error) => {
                 // Out of file descriptors, most likely; those who wait are served when some are free.
-                tracing::warn!(%error, "cannot accept");
+                if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
+                    said = Some(Instant::now());
+                    tracing::warn!(%error, "cannot accept");
+                }
                 tokio::time::sleep(Duration::from_millis(100)).await;
             }
         }
     }
 }
 
-fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
+fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests) {
     let me = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
-        Ok(peer) if peer.uid() == me || peer.uid() == 0 || daemon.borrow().serves_others() => {
+        Ok(peer) if peer.uid() == me || peer.uid() == 0 || node.gate.serves_others() => {
+            let is_guest = peer.uid() != me && peer.uid() != 0;
+            let guest = match is_guest.then(|| guests.admit(peer.uid())).transpose() {
+                Ok(guest) => guest,
+                Err(why) => return refuse(stream, &why),
+            };
             let words = peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default();
             let subject = Subject { words, user: Some(peer.uid()) };
             match Socket::new(stream) {
                 Ok(socket) => {
-                    let daemon = Rc::clone(daemon);
-                    let peer = Peer { origin: Origin::Local, subject, page: None, trusts_status: false };
-                    let run = connection::run(socket, Vec::new(), peer, daemon, None);
-                    tokio::task::spawn_local(run);
+                    let node = Rc::clone(node);
+                    let sender = Sender::Client(subject);
+                    let peer = Peer { origin: Origin::Local, sender, page: None, trusts_status: false };
+                    tokio::task::spawn_local(async move {
+                        node.serve(socket, Vec::new(), peer, None).await;
+                        drop(guest);
+                    });
                 }
                 Err(error) => tracing::warn!(%error, "a connection cannot be read"),
             }
@@ -251,4 +268,12 @@ fn admit(stream: UnixStream, daemon: &Rc<RefCell<Daemon>>) {
         Ok(peer) => tracing::warn!(uid = peer.uid(), "refused: another user"),
         Err(error) => tracing::warn!(%error, "refused: nobody knows who it is"),
     }
+}
+
+/// Says why there is no room. Nothing was written to the socket yet, so that it fits.
+fn refuse(stream: UnixStream, why: &str) {
+    let mut bytes = Vec::new();
+    let goodbye = ToClient::Goodbye { code: code::LIMIT, message: why };
+    frame::append(&mut bytes, |out| goodbye.encode(out));
+    let _ = stream.into_std().and_then(|mut stream| stream.write_all(&bytes));
 }

@@ -36,6 +36,18 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
         server.state().bytes() as u64,
     );
     one("lockkeeper_buckets", gauge, "Buckets.", server.state().bucket_count() as u64);
+    out.push_str(&of_process());
+    if buckets {
+        by_bucket(&mut out, server);
+    }
+    histogram(&mut out, "lockkeeper_wait_seconds", "From the request to the grant.", &counts.wait);
+    histogram(&mut out, "lockkeeper_hold_seconds", "From the grant to the release.", &counts.hold);
+    out
+}
+
+/// What there is to say of a process that serves no locks itself.
+pub(crate) fn of_process() -> String {
+    let mut out = String::new();
     process(&mut out);
     let version = env!("CARGO_PKG_VERSION");
     let _ = write!(
@@ -43,12 +55,19 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
         "# HELP lockkeeper_build_info The version.\n# TYPE lockkeeper_build_info gauge\n\
          lockkeeper_build_info{{version=\"{version}\"}} 1\n"
     );
-    if buckets {
-        by_bucket(&mut out, server);
-    }
-    histogram(&mut out, "lockkeeper_wait_seconds", "From the request to the grant.", &counts.wait);
-    histogram(&mut out, "lockkeeper_hold_seconds", "From the grant to the release.", &counts.hold);
     out
+}
+
+/// What this daemon is to its fleet.
+pub(crate) fn fleet(out: &mut String, leads: bool, position: u64, lag: u64, relayed: usize) {
+    for (name, help, value) in [
+        ("lockkeeper_fleet_leads", "Whether this daemon leads.", u64::from(leads)),
+        ("lockkeeper_fleet_position", "Entries of the shared log that this daemon has applied.", position),
+        ("lockkeeper_fleet_lag", "Entries that it has yet to apply.", lag),
+        ("lockkeeper_fleet_relayed", "Clients whose messages it relays to the leader.", relayed as u64),
+    ] {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
+    }
 }
 
 /// What Prometheus's clients tell of their process.

@@ -4,9 +4,10 @@ use crate::{
     Error, GoingAway, Listen,
     auth::Keys,
     connection::{self, Peer, Transport},
-    daemon::Daemon,
-    http::{self, Opened, Pages},
+    daemon::Sender,
+    http::{self, Opened, Pages, Upgraded},
     listen::accept_all,
+    node::Node,
     users::Subject,
 };
 use lockkeeper_service::Origin;
@@ -76,13 +77,13 @@ impl Network {
     }
 
     /// Reads certificates and keys anew when it is told to. What cannot be used does not take the place of what can.
-    pub(crate) async fn reload(&self, daemon: &RefCell<Daemon>) {
+    pub(crate) async fn reload(&self, node: &Node) {
         loop {
             self.listen.reload.notified().await;
             match self.listen.read() {
                 Ok((tls, keys)) => {
                     *self.tls.borrow_mut() = tls;
-                    daemon.borrow_mut().set_keys(keys);
+                    node.set_keys(keys);
                     tracing::info!("certificates and keys are read anew");
                 }
                 Err(error) => tracing::error!(%error, "certificates and keys stay as they were"),
@@ -90,14 +91,14 @@ impl Network {
         }
     }
 
-    pub(crate) async fn accept(self: &Rc<Self>, daemon: &Rc<RefCell<Daemon>>) {
-        accept_all(async || self.listener.accept().await, |stream| self.admit(stream, daemon)).await;
+    pub(crate) async fn accept(self: &Rc<Self>, node: &Rc<Node>) {
+        accept_all(async || self.listener.accept().await, |stream| self.admit(stream, node)).await;
     }
 
-    fn admit(self: &Rc<Self>, stream: TcpStream, daemon: &Rc<RefCell<Daemon>>) {
+    fn admit(self: &Rc<Self>, stream: TcpStream, node: &Rc<Node>) {
         // Messages are short, and somebody waits for each.
         let _ = stream.set_nodelay(true);
-        let (network, daemon) = (Rc::clone(self), Rc::clone(daemon));
+        let (network, node) = (Rc::clone(self), Rc::clone(node));
         let Ok(address) = stream.peer_addr().map(|address| address.ip()) else { return };
         let mut handshakes = self.handshakes.borrow_mut();
         handshakes.last += 1;
@@ -109,11 +110,11 @@ impl Network {
                 Some(tls) => match tls.accept(stream).await {
                     Ok(stream) => {
                         handshake.advance(Stage::Secured);
-                        network.serve(stream, address, true, daemon, handshake).await
+                        network.serve(stream, address, true, node, handshake).await
                     }
                     Err(error) => Err(error),
                 },
-                None => network.serve(stream, address, false, daemon, handshake).await,
+                None => network.serve(stream, address, false, node, handshake).await,
             };
         });
         let pending = Pending {
@@ -131,7 +132,7 @@ impl Network {
         mut stream: S,
         address: IpAddr,
         tls: bool,
-        daemon: Rc<RefCell<Daemon>>,
+        node: Rc<Node>,
         handshake: PendingHandshake,
     ) -> io::Result<()> {
         let pages = Pages {
@@ -142,19 +143,26 @@ impl Network {
             buckets: false,
             loopback: self.address.ip().is_loopback(),
         };
-        if let Some(Opened { input, origin, relayed }) = http::greet(&mut stream, &pages, &daemon).await? {
-            handshake.advance(Stage::Upgraded);
-            let peer = Peer {
-                origin: Origin::Network,
-                subject: Subject { words: address.to_string(), user: None },
-                page: origin.filter(|_| self.listen.bucket_per_origin),
-                trusts_status: match self.listen.going_away {
+        let Some((upgraded, input)) = http::greet(&mut stream, &pages, &node).await? else { return Ok(()) };
+        handshake.advance(Stage::Upgraded);
+        let origin = Origin::Network;
+        match upgraded {
+            Upgraded::WebSocket(Opened { origin: page, relayed }) => {
+                let subject = Subject { words: address.to_string(), user: None };
+                let page = page.filter(|_| self.listen.bucket_per_origin);
+                let trusts_status = match self.listen.going_away {
                     GoingAway::Auto => !relayed && (tls || address.is_loopback()),
                     GoingAway::Ends => true,
                     GoingAway::Ignored => false,
-                },
-            };
-            connection::run(stream, input, peer, daemon, Some(handshake)).await;
+                };
+                let peer = Peer { origin, sender: Sender::Client(subject), page, trusts_status };
+                node.serve(stream, input, peer, Some(handshake)).await;
+            }
+            Upgraded::Relay(access, daemon) => {
+                let sender = Sender::Relayed(access);
+                let peer = Peer { origin, sender, page: None, trusts_status: false };
+                connection::run(stream, input, peer, daemon, Some(handshake)).await;
+            }
         }
         Ok(())
     }
@@ -193,11 +201,10 @@ impl Metrics {
         Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
     }
 
-    pub(crate) async fn accept(&self, daemon: &Rc<RefCell<Daemon>>) {
+    pub(crate) async fn accept(&self, node: &Rc<Node>) {
         let free = Rc::new(Semaphore::new(QUESTIONS));
         let admit = |mut stream: TcpStream| {
-            let (daemon, free, loopback) =
-                (Rc::clone(daemon), Rc::clone(&free), self.address.ip().is_loopback());
+            let (node, free, loopback) = (Rc::clone(node), Rc::clone(&free), self.address.ip().is_loopback());
             let answer = async move {
                 let Ok(_place) = free.try_acquire() else { return };
                 let pages = Pages {
@@ -208,7 +215,7 @@ impl Metrics {
                     examples: false,
                     loopback,
                 };
-                let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &daemon)).await;
+                let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &node)).await;
             };
             tokio::task::spawn_local(answer);
         };

@@ -22,6 +22,7 @@
 mod codec;
 mod outbox;
 mod record;
+pub mod replica;
 mod sabotage;
 mod server;
 mod session;

@@ -13,6 +13,15 @@ pub enum Framing {
     WebSocket,
 }
 
+impl Framing {
+    fn append(self, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+        match self {
+            Self::Lengths => frame::append(bytes, write),
+            Self::WebSocket => websocket::append(bytes, None, write),
+        }
+    }
+}
+
 pub(crate) struct Outbox {
     framing: Framing,
     bytes: Vec<u8>,
@@ -32,10 +41,12 @@ impl Outbox {
 
     /// Appends a message of this round. Returns whether it is the round's first here.
     pub(crate) fn send(&mut self, round: u64, message: &ToClient<'_>) -> bool {
-        self.append(round, |framing, bytes| match framing {
-            Framing::Lengths => frame::append(bytes, |out| message.encode(out)),
-            Framing::WebSocket => websocket::append(bytes, None, |out| message.encode(out)),
-        })
+        self.append(round, |framing, bytes| framing.append(bytes, |out| message.encode(out)))
+    }
+
+    /// The same, of a message that is encoded already.
+    pub(crate) fn send_encoded(&mut self, round: u64, message: &[u8]) -> bool {
+        self.append(round, |framing, bytes| framing.append(bytes, |out| out.extend_from_slice(message)))
     }
 
     /// Appends what the transport itself has to say.
@@ -54,6 +65,21 @@ impl Outbox {
                 true
             }
         }
+    }
+
+    /// Puts a message before those that wait for their round.
+    pub(crate) fn overtake(&mut self, message: &[u8]) {
+        let held = self.bytes.split_off(self.released);
+        match self.framing {
+            Framing::Lengths => frame::append(&mut self.bytes, |out| out.extend_from_slice(message)),
+            Framing::WebSocket => {
+                websocket::append(&mut self.bytes, None, |out| out.extend_from_slice(message))
+            }
+        }
+        let length = self.bytes.len() - self.released;
+        self.released += length;
+        self.held.iter_mut().for_each(|(_, end)| *end += length);
+        self.bytes.extend_from_slice(&held);
     }
 
     /// Rounds up to this one are committed.

@@ -58,6 +58,14 @@ pub enum Rule {
     AdoptedHasLease,
     /// A session's FIFO is removed once the session's end is committed.
     RemoveFifoAfterCommit,
+    /// A follower applies every entry.
+    ApplyEveryEntry,
+    /// A replica takes over once it has applied every entry.
+    ServeAfterApplying,
+    /// An entry of the ring is overwritten once a snapshot has it.
+    KeepEntries,
+    /// What could be said without a commit, and was not, waits for a round once the log takes something again.
+    LeftoversWait,
 }
 
 #[cfg(feature = "sabotage")]

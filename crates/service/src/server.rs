@@ -215,6 +215,10 @@ pub struct Server {
     wall: u64,
     /// Why the log takes no new requests.
     full: Option<String>,
+    /// Why the log takes nothing at all.
+    stuck: Option<String>,
+    /// Messages that do not depend on the state, while the log takes nothing: answers to pings, refusals.
+    stateless: VecDeque<(ConnectionId, Vec<u8>)>,
     /// Until when nothing is granted: earlier leases that the log does not know may be valid.
     blind_until: Option<Micros>,
     stopping: bool,
@@ -231,6 +235,8 @@ struct Connection {
     outbox: Outbox,
     /// It ends once all is sent. Nothing that it says is heard.
     closing: bool,
+    /// How many messages to it need no commit, and are not sent yet.
+    stateless: usize,
     /// Whether its messages that may be sent are in the list of those ready.
     listed: bool,
     /// The FIFO that its client was sent.
@@ -277,6 +283,8 @@ impl Server {
             effects: Vec::new(),
             wall,
             full: None,
+            stuck: None,
+            stateless: VecDeque::new(),
             blind_until,
             stopping: false,
             counts: Counts::of(&state),
@@ -324,6 +332,49 @@ impl Server {
         self.full = why;
     }
 
+    /// Why a shared log takes nothing at all for now, or that it does again. Until then, what does not depend on the state is
+    /// said without a commit, so that leases are kept: see [`stateless`](Self::stateless).
+    pub fn set_stuck(&mut self, why: Option<String>) {
+        if why.is_none() {
+            // What is left waits for a round, as everything does.
+            let round = self.round;
+            for (id, message) in std::mem::take(&mut self.stateless) {
+                if !crate::sabotage::holds(crate::Rule::LeftoversWait) {
+                    self.say_now(id, &message);
+                    continue;
+                }
+                let Some(connection) = self.connections.get_mut(&id) else { continue };
+                connection.stateless -= 1;
+                if connection.outbox.send_encoded(round, &message) {
+                    self.waiting.push_back((round, id));
+                }
+            }
+        }
+        self.stuck = why;
+    }
+
+    /// How many messages there are that need no commit, only the log's word that this server leads, given after now.
+    pub fn stateless(&self) -> usize {
+        self.stateless.len()
+    }
+
+    /// The log has confirmed, after so many of them were there, that this server leads.
+    pub fn send_stateless(&mut self, count: usize) {
+        for _ in 0..count {
+            let Some((id, message)) = self.stateless.pop_front() else { return };
+            self.say_now(id, &message);
+        }
+    }
+
+    fn say_now(&mut self, id: ConnectionId, message: &[u8]) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.stateless -= 1;
+        connection.outbox.overtake(message);
+        if !std::mem::replace(&mut connection.listed, true) {
+            self.ready.push_back(id);
+        }
+    }
+
     /// A connection was made.
     pub fn connect(&mut self, origin: Origin, framing: Framing, fresh: Fresh) -> ConnectionId {
         let id = self.next_connection;
@@ -335,6 +386,7 @@ impl Server {
             session: None,
             outbox,
             closing: false,
+            stateless: 0,
             listed: false,
             fifo: None,
             queries: VecDeque::new(),
@@ -513,7 +565,7 @@ impl Server {
             return Err(forbidden("steal"));
         }
         self.check_limits(session, scope, info).map_err(|why| (code::LIMIT, why))?;
-        match &self.full {
+        match self.full.as_ref().or(self.stuck.as_ref()) {
             Some(why) => Err((code::STORAGE, why.clone())),
             None => Ok(()),
         }
@@ -624,8 +676,22 @@ impl Server {
             self.refuse(session, rid, code, &why)?;
             return Ok(false);
         }
-        if let Some(why) = self.full.clone() {
+        if let Some(why) = self.full.clone().or_else(|| self.stuck.clone()) {
             self.refuse(session, rid, code::STORAGE, &why)?;
+            return Ok(false);
+        }
+        // Its outcome is kept until it is acknowledged. Only the session's own limits count: in a bucket that is full,
+        // this is how an operator makes room.
+        if let Some(view) = self.state.session(session) {
+            let (most, bytes) = (self.config.limits.requests_per_client, self.config.bytes.session);
+            let why = if view.requests + view.notices >= most as usize {
+                RequestError::from(lockkeeper_core::Limit::RequestsPerClient(most)).to_string()
+            } else if view.bytes > bytes {
+                format!("limit reached: at most {bytes} bytes of a client (max-bytes-per-client)")
+            } else {
+                return Ok(true);
+            };
+            self.refuse(session, rid, code::LIMIT, &why)?;
             return Ok(false);
         }
         Ok(true)
@@ -764,6 +830,18 @@ impl Server {
         let Some(connection) = self.connections.get_mut(&id).filter(|connection| !connection.closing) else {
             return;
         };
+        let stateless = matches!(
+            message,
+            ToClient::Pong { .. }
+                | ToClient::Refused { code: code::STORAGE, .. }
+                | ToClient::Goodbye { code: code::RECOVERING, .. }
+        );
+        if self.stuck.is_some() && stateless {
+            let mut bytes = Vec::new();
+            message.encode(&mut bytes);
+            connection.stateless += 1;
+            return self.stateless.push_back((id, bytes));
+        }
         if connection.outbox.send(round, message) {
             self.waiting.push_back((round, id));
         }
@@ -777,6 +855,8 @@ impl Server {
         self.counts.slow += 1;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.outbox.clear();
+        connection.stateless = 0;
+        self.stateless.retain(|(other, _)| *other != id);
         connection.closing = true;
         if !std::mem::replace(&mut connection.listed, true) {
             self.ready.push_back(id);
@@ -858,7 +938,9 @@ impl Server {
 
     /// Whether a connection is to be closed, and all it was to be told is sent.
     pub fn is_done(&self, id: ConnectionId) -> bool {
-        self.connections.get(&id).is_none_or(|connection| connection.closing && connection.outbox.is_empty())
+        self.connections.get(&id).is_none_or(|connection| {
+            connection.closing && connection.outbox.is_empty() && connection.stateless == 0
+        })
     }
 
     /// What only the driver can do.

@@ -14,6 +14,9 @@ const SOUND: &str = "the state is sound";
 /// The most that one input may do, in units of a short message.
 const LITTLE: u64 = 3000;
 
+/// Requests that a client may have.
+const REQUESTS: u32 = 50_000;
+
 struct World {
     server: Server,
     random: u64,
@@ -27,7 +30,7 @@ impl World {
     fn new(clients: usize) -> Self {
         let config = ServerConfig {
             ttl: Ttl::fixed(60_000),
-            limits: Limits::default(),
+            limits: Limits { requests_per_client: REQUESTS, ..Limits::default() },
             sessions: 100,
             buckets: 100,
             bytes: Bytes::default(),
@@ -292,4 +295,56 @@ fn a_search_for_a_deadlock_has_a_bound() {
     let messages = world.hear(0);
     let Ok(ToClient::Snapshot { deadlocks, .. }) = ToClient::decode(&messages[0]) else { panic!() };
     assert!(deadlocks[0].words.contains("cut short"), "{}", deadlocks[0].words);
+}
+
+/// A client that resumed without reading had a long comparison in memory for each of its connections.
+#[test]
+fn what_a_superseded_connection_has_not_read_is_dropped() {
+    let mut world = World::new(2);
+    for number in 0..20_000 {
+        world.request(0, &[format!("n{number}")], Flags::default(), None);
+    }
+    world.hear(0);
+    let mut older = 0;
+    for hello in 2..10 {
+        let fresh = Fresh { session: 100 + hello, secret: [1; 16] };
+        let id = world.server.connect(Origin::Network, Framing::Lengths, fresh);
+        let resume = Some(("0000000000000001", [1; 16]));
+        let (version, features, bucket) = (VERSION, 0, "default");
+        let hello = Hello { version, features, hello, bucket, resume, ack: 1, ttl: None, owner: None };
+        let access = Access { rights: Rights::ALL, subject: String::new() };
+        world.server.hello(0, id, hello, access).expect(SOUND);
+        assert!(world.server.backlog(id) > 100_000, "it is told of all its requests");
+        while let Some(round) = world.server.take_round() {
+            world.server.round_done(round.number);
+        }
+        if older > 0 {
+            assert!(world.server.is_done(older) && world.server.backlog(older) == 0);
+        }
+        older = id;
+    }
+}
+
+/// They count like requests, as the limit says.
+#[test]
+fn outcomes_that_are_not_acknowledged_are_limited() {
+    let mut world = World::new(2);
+    let most = u64::from(REQUESTS);
+    for _ in 0..most {
+        let rid = world.rid(0);
+        world.say(0, ToServer::ForceRelease { ack: 1, rid, name: b"n" });
+    }
+    let refused = |messages: &[Vec<u8>]| {
+        messages.iter().any(|message| {
+            matches!(ToClient::decode(message), Ok(ToClient::Refused { code: code::LIMIT, .. }))
+        })
+    };
+    assert!(!refused(&world.hear(0)));
+    let rid = world.rid(0);
+    world.say(0, ToServer::ForceRelease { ack: 1, rid, name: b"n" });
+    assert!(refused(&world.hear(0)));
+    // Acknowledged, they make room.
+    let rid = world.rid(0);
+    world.say(0, ToServer::ForceRelease { ack: 1 + most, rid, name: b"n" });
+    assert!(!refused(&world.hear(0)));
 }

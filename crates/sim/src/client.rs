@@ -491,8 +491,8 @@ impl World {
             client.attempts += 1;
             let attempt = client.attempts;
             client.connecting = Some(attempt);
-            // It tries one after the other.
-            let daemon = usize::try_from(attempt).unwrap_or(0) % self.daemons.len();
+            // It tries one after the other; not every client begins with the same.
+            let daemon = (usize::try_from(attempt).unwrap_or(0) + index) % self.daemons.len();
             let delay = match self.calm {
                 true => 100,
                 false => self.plan.delay.choose(&mut self.random),

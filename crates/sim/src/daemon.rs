@@ -2,7 +2,8 @@
 
 use crate::{
     clock::{Clock, Ticks, ticks},
-    fleet::{Follower, Lead},
+    follow::Follower,
+    lead::Lead,
     network::{Connection, Direction, Packet},
     rules::DriverRule,
     world::{Happening, World, note},
@@ -42,8 +43,10 @@ pub(crate) struct Daemon {
     pub(crate) lead: Option<Lead>,
     /// Until when what it sends to the shared log is delayed.
     pub(crate) partitioned_until: Ticks,
-    /// Replies of the shared log that came while it was stalled.
-    pub(crate) replies: Vec<u64>,
+    /// Answers of the store that came while it was stalled: their calls, and which execution of them.
+    pub(crate) answers: Vec<(u64, usize)>,
+    /// Connections of clients that it relays.
+    pub(crate) relayed: Vec<usize>,
 }
 
 /// A snapshot that is being taken.
@@ -73,13 +76,19 @@ impl Daemon {
             follower: None,
             lead: None,
             partitioned_until: 0,
-            replies: Vec::new(),
+            answers: Vec::new(),
+            relayed: Vec::new(),
         }
     }
 
-    /// Whether a client can connect: one that only follows refuses.
+    /// Whether a client can connect: it leads, or knows who does.
     pub(crate) fn accepts(&self) -> bool {
-        self.running && self.server.is_some()
+        self.running && (self.server.is_some() || self.leader().is_some())
+    }
+
+    /// The other daemon that leads, and the number of that leadership, as far as this one knows.
+    pub(crate) fn leader(&self) -> Option<(usize, u64)> {
+        self.follower.as_ref()?.leader
     }
 }
 
@@ -168,6 +177,7 @@ impl World {
         }
         note!(self, "daemon {index} ends: {why}");
         self.daemons[index].running = false;
+        self.drop_relays(index);
         self.drop_server(index);
         let daemon = &mut self.daemons[index];
         daemon.follower = None;
@@ -180,15 +190,16 @@ impl World {
         (daemon.server, daemon.lead, daemon.snapshot) = (None, None, None);
         daemon.watches.clear();
         daemon.rounds = 0;
-        daemon.replies.clear();
+        daemon.answers.clear();
         daemon.turn = None;
         let life = daemon.life;
         daemon.life += 1;
         let mut connections: Vec<usize> = std::mem::take(&mut daemon.connections).into_values().collect();
         connections.append(&mut daemon.readable);
         // Those it has not accepted yet, too.
-        let open = self.clients.iter().filter_map(|client| client.current);
-        connections.extend(open.filter(|&at| {
+        let open: Vec<_> = self.clients.iter().filter_map(|client| client.current).collect();
+        let upstream = open.iter().filter_map(|&at| self.upstream(at));
+        connections.extend(open.iter().copied().chain(upstream).filter(|&at| {
             let Connection { daemon, life: made, .. } = self.connections[at];
             daemon == index && made == life
         }));
@@ -216,10 +227,12 @@ impl World {
             if self.random.chance(500) {
                 self.expire(index);
             }
-            for id in std::mem::take(&mut self.daemons[index].replies) {
-                self.log_reply(id);
+            for (call, which) in std::mem::take(&mut self.daemons[index].answers) {
+                self.on_answer(call, which);
             }
             self.turn(index);
+            self.pass_on(index);
+            self.go_on_following(index);
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::{
     clock::{FASTEST, SLOWEST, ticks},
     network::Direction,
+    store::Full,
     world::{Happening, World, note},
 };
 use lockkeeper_service::{Micros, Origin};
@@ -51,7 +52,8 @@ impl World {
             Some(5) => self.stop(daemon),
             Some(6) => self.crash_machine(daemon),
             Some(7) => {
-                self.set_full(true);
+                let who = if self.random.chance(500) { Full::Everybody } else { Full::One(daemon) };
+                self.set_full(who);
                 let pause = self.choose_outage();
                 self.after(pause, Happening::NotFull);
             }
@@ -87,6 +89,8 @@ impl World {
             return;
         }
         let index = self.random.pick(&open);
+        // Behind a daemon that relays, either hop.
+        let index = self.upstream(index).filter(|_| self.random.chance(500)).unwrap_or(index);
         let local = self.connections[index].origin == Origin::Local;
         let directions = match self.random.below(4) {
             _ if local => &[Direction::Up, Direction::Down][..],
@@ -148,6 +152,9 @@ impl World {
         if self.daemons[daemon].stalled {
             return;
         }
+        if self.daemons[daemon].lead.is_some() {
+            return self.hand_over(daemon);
+        }
         if let Some(server) = &mut self.daemons[daemon].server {
             server.stop();
             note!(self, "daemon {daemon} stops");
@@ -186,7 +193,10 @@ impl World {
         self.after(pause, Happening::Start(daemon));
     }
 
-    pub(crate) fn set_full(&mut self, full: bool) {
+    /// A store refuses writes, a disk has no space for requests.
+    pub(crate) fn set_full(&mut self, who: Full) {
+        self.store.full = who;
+        let full = who != Full::Nobody && self.daemons.len() == 1;
         for daemon in &mut self.daemons {
             if let Some(server) = &mut daemon.server {
                 server.set_full(full.then(|| "the disk is full".into()));

@@ -256,7 +256,8 @@ impl World {
             return;
         }
         // One that does not lead any more may be ahead by a batch of its own.
-        if self.daemons.len() > 1 && self.store.owner != Some((index, self.daemons[index].life)) {
+        let lead = self.daemons[index].lead.as_ref();
+        if lead.is_some_and(|lead| self.store.owner() != Some(lead.owner)) {
             return;
         }
         let Some(server) = &mut self.daemons[index].server else { return };

@@ -1,7 +1,8 @@
 //! Lockkeeper's server and clients in one process, in virtual time, under faults that overlap.
 //!
-//! The machines are the real ones: [`lockkeeper_service::Server`], [`lockkeeper_service::Session`] and
-//! [`lockkeeper_service::State`]. Networks, clocks, disks, processes and the shared log are simulated. A run follows from its
+//! The machines are the real ones: [`lockkeeper_service::Server`], [`lockkeeper_service::Session`],
+//! [`lockkeeper_service::State`] and [`lockkeeper_service::replica::Replica`]. Networks, clocks, disks, processes and the store
+//! of the shared log are simulated. A run follows from its
 //! seed: there is no other randomness, no clock, and no order of a hash table in it.
 //!
 //! The oracle is strict. At no instant do two clients believe in conflicting locks, each by its own clock, in exact
@@ -12,18 +13,21 @@
 //! It never starts a thread, opens a file or a socket, or looks at a real clock.
 #![forbid(unsafe_code)]
 
+mod calls;
 mod client;
 mod clock;
 mod daemon;
 mod disk;
 mod faults;
-mod fleet;
+mod follow;
 mod history;
 mod host;
+mod lead;
 mod network;
 mod oracle;
 mod plan;
 mod random;
+mod relay;
 mod rules;
 mod run;
 mod store;
@@ -59,6 +63,12 @@ pub struct Stats {
     pub expired: u64,
     pub takeovers: u64,
     pub commands: u64,
+    /// Clients' connections that were relayed.
+    pub relays: u64,
+    /// Snapshots that a follower read because entries were gone.
+    pub reads: u64,
+    /// Writes of a leader that the store had no room for.
+    pub full: u64,
 }
 
 impl Stats {
@@ -75,6 +85,9 @@ impl Stats {
         self.expired += other.expired;
         self.takeovers += other.takeovers;
         self.commands += other.commands;
+        self.relays += other.relays;
+        self.reads += other.reads;
+        self.full += other.full;
     }
 }
 

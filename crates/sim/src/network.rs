@@ -3,6 +3,7 @@
 use crate::{
     client::Input,
     clock::{Ticks, ticks},
+    relay::Relayed,
     world::{Happening, World, note},
 };
 use lockkeeper_service::{ConnectionId, Origin};
@@ -59,6 +60,10 @@ pub(crate) struct Connection {
     pub(crate) down: Pipe,
     /// The descriptor that goes with the next message that says so.
     pub(crate) descriptor: Option<u64>,
+    /// The daemon does not lead, and relays it.
+    pub(crate) relayed: Option<Relayed>,
+    /// It is between two daemons: the client's connection that it goes on from.
+    pub(crate) downstream: Option<usize>,
 }
 
 impl Connection {
@@ -67,6 +72,11 @@ impl Connection {
             Direction::Up => &mut self.up,
             Direction::Down => &mut self.down,
         }
+    }
+
+    /// Whether the daemon has closed it.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.up.cut && self.down.cut
     }
 }
 
@@ -91,25 +101,36 @@ impl World {
             return;
         }
         let leaky = self.random.chance(self.plan.leaky);
-        let origin = self.clients[client].origin;
-        let connection = Connection {
+        let index = self.new_connection(client, daemon);
+        self.connections[index].leaky = leaky;
+        note!(self, "client {client} connects to daemon {daemon}: connection {index}");
+        self.clients[client].current = Some(index);
+        if self.daemons[daemon].server.is_none()
+            && let Some(leader) = self.daemons[daemon].leader()
+        {
+            self.begin_relay(index, leader);
+        }
+        self.feed(client, Input::Connected);
+    }
+
+    /// A connection to a daemon.
+    pub(crate) fn new_connection(&mut self, client: usize, daemon: usize) -> usize {
+        self.connections.push(Connection {
             client,
             daemon,
             life: self.daemons[daemon].life,
-            origin,
+            origin: self.clients[client].origin,
             number: 0,
             id: None,
-            leaky,
+            leaky: false,
             listed: [false; 2],
             up: Pipe::default(),
             down: Pipe::default(),
             descriptor: None,
-        };
-        let index = self.connections.len();
-        self.connections.push(connection);
-        note!(self, "client {client} connects to daemon {daemon}: connection {index}");
-        self.clients[client].current = Some(index);
-        self.feed(client, Input::Connected);
+            relayed: None,
+            downstream: None,
+        });
+        self.connections.len() - 1
     }
 
     /// Sends messages that are preceded by their lengths.
@@ -196,8 +217,11 @@ impl World {
 
     /// The receiver has something to read.
     fn announce(&mut self, index: usize, direction: Direction) {
-        let Connection { client, daemon, life, ref mut listed, .. } = self.connections[index];
+        let Connection { client, daemon, life, ref mut listed, relayed, downstream, .. } =
+            self.connections[index];
         match direction {
+            Direction::Up if relayed.is_some() => self.pass_up(index),
+            Direction::Down if downstream.is_some() => self.pass_down(index),
             Direction::Up if self.daemons[daemon].life == life => {
                 if !std::mem::replace(&mut listed[0], true) {
                     self.daemons[daemon].readable.push(index);

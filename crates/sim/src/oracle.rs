@@ -3,6 +3,7 @@
 use crate::{
     client::{Client, Wish},
     history::conflict,
+    store::Full,
     world::{Happening, LOOK_EVERY, World, note},
 };
 use lockkeeper_service::{Key, SessionId};
@@ -62,7 +63,7 @@ impl World {
     pub(crate) fn calm_down(&mut self) {
         note!(self, "the faults are over");
         self.calm = true;
-        self.set_full(false);
+        self.set_full(Full::Nobody);
         for client in 0..self.clients.len() {
             self.client_back(client);
         }

@@ -74,6 +74,18 @@ pub struct Plan {
     pub takeover_after: Micros,
     /// Whether servers may have limits that are reached.
     pub limits: bool,
+    /// How many entries the shared log keeps.
+    pub ring: u64,
+    /// That a call of the store is executed twice.
+    pub double_log_message: u64,
+    /// How long a watched change takes.
+    pub watch_delay: Delay,
+    /// That a watch ends with a change.
+    pub end_watch: u64,
+    /// That the store's history is compacted with a change.
+    pub compact: u64,
+    /// Whether relays go on when another daemon leads, and leaders let in relays that were meant for another leadership.
+    pub careless_relays: bool,
     /// Rules that the drivers do not keep.
     pub away: Vec<DriverRule>,
 }
@@ -180,6 +192,12 @@ impl Plan {
             log_delay: Delay::NONE,
             takeover_after: 250_000,
             limits: false,
+            ring: 16,
+            double_log_message: 0,
+            watch_delay: Delay::NONE,
+            end_watch: 0,
+            compact: 0,
+            careless_relays: false,
             away: Vec::new(),
         }
     }
@@ -285,6 +303,16 @@ impl Plan {
             },
             takeover_after: (lease / 4 - 1).min(250_000),
             limits: random.chance(300),
+            ring: random.pick(&[4, 5, 8, 16]),
+            double_log_message: if intensity > 0 { seldom(random, 100) } else { 0 },
+            watch_delay: match random.below(3) {
+                0 => Delay::NONE,
+                1 => Delay { zero: 100, max: lease / 50, long: 5, long_max: lease },
+                _ => Delay { zero: 100, max: lease / 10, long: 50, long_max: lease * 2 },
+            },
+            end_watch: seldom(random, 200),
+            compact: seldom(random, 100),
+            careless_relays: random.chance(200),
             away: Vec::new(),
         }
     }

@@ -29,12 +29,19 @@ pub enum DriverRule {
     ConfirmEmptyRounds,
     /// A takeover succeeds only if the leader's key has the revision that was seen.
     TakeoverComparesLeader,
-    /// A daemon is silent from before it sends a hand-over until it knows what became of it.
+    /// A daemon that hands over has closed its connections before, and says nothing any more.
     SilentHandOver,
-    /// A follower applies every entry.
-    ApplyEveryEntry,
-    /// A leader serves once it has applied everything up to its takeover.
-    ServeAfterApplying,
-    /// A lost reply is settled by reading.
-    SettleByReading,
+    /// An operation without an answer is sent again until it has one.
+    RetryUntilAnswered,
+    /// While the store is full, what does not depend on the state is said once a read, sent after its input was heard, shows
+    /// that this daemon leads.
+    ConfirmStateless,
+    /// A follower reads the newest snapshot before the head: the head has all that the snapshot has.
+    SnapshotFirst,
+    /// A follower whose takeover was refused, and that lags, reads what it lacks.
+    CatchUpWhenRefused,
+    /// A daemon that begins to lead begins a snapshot if much of the ring is used: it could not append to a full one.
+    SnapshotWhenLeading,
+    /// Once there is a snapshot, only chunks of earlier ones are deleted: a late call would delete those of a later one.
+    DeleteEarlierChunks,
 }

@@ -1,187 +1,232 @@
-//! The shared log: entries at positions, and the leader's key, whose revision every write compares and changes.
+//! A simulated etcd: keys whose changes are numbered, and watched.
 //!
-//! It executes one operation after the other, each at one instant, whenever it arrives. Requests and replies may be late or
-//! lost; the same request may arrive twice.
+//! It has the keys of a shared log: the head, a ring of entries, the chunks of snapshots, and what says which snapshot is
+//! the newest. It executes one call after the other, each at one instant. How calls reach it and answers come back is in
+//! `calls.rs`. Here is also what must be true of every write: what is committed stays.
 
 use crate::{
-    clock::ticks,
     rules::DriverRule,
-    world::{Happening, World, note},
+    world::{World, note},
 };
+use lockkeeper_service::replica::{Head, Operation, Reply, Revision, decode_entry};
 use std::collections::BTreeMap;
 
-/// A daemon in one of its lives.
-pub(crate) type Owner = (usize, u64);
+/// A snapshot: its position, and the number of the leadership that took it.
+pub(crate) type SnapshotId = (u64, u64);
 
-/// The shared log.
+/// What says which snapshot is the newest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Pointer {
+    pub(crate) id: SnapshotId,
+    pub(crate) chunks: u64,
+}
+
+impl Pointer {
+    pub(crate) fn encode(self) -> Vec<u8> {
+        [self.id.0, self.id.1, self.chunks].iter().flat_map(|number| number.to_le_bytes()).collect()
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let mut numbers = bytes.chunks_exact(8).map(|chunk| chunk.try_into().map(u64::from_le_bytes));
+        let mut next = || numbers.next()?.ok();
+        Some(Self { id: (next()?, next()?), chunks: next()? })
+    }
+}
+
+/// What a daemon asks of the store.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    /// Of the replica.
+    Operation(Operation),
+    /// Reads the head.
+    Head,
+    /// Reads what says which snapshot is the newest.
+    Pointer,
+    /// Reads the chunks of a snapshot.
+    Chunks(SnapshotId),
+    /// Reads entries: the first and the last place in the ring.
+    Entries(u64, u64),
+    PutChunk(SnapshotId, u64, Vec<u8>),
+    /// Deletes the chunks of earlier snapshots.
+    DeleteEarlier(SnapshotId),
+    /// Deletes the chunks of all other snapshots: only without a rule.
+    DeleteOthers(SnapshotId),
+    /// Watches the head and the entries, from that revision on.
+    Watch(Revision),
+}
+
+/// What the store answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Reply(Reply),
+    /// The head, and the revision of the whole store.
+    Head(Option<(Head, Revision)>, Revision),
+    Pointer(Option<Pointer>),
+    /// Chunks, or entries.
+    Values(Vec<Vec<u8>>),
+    Done,
+    /// The watch begins with that change.
+    Watching(usize),
+    /// Nothing was written, and never will be by this call.
+    Full,
+    /// The history that was asked for is not there any more.
+    Compacted,
+}
+
+/// A change of the log, as it is watched.
+#[derive(Clone, Debug)]
+pub(crate) struct Change {
+    pub(crate) revision: Revision,
+    pub(crate) head: Head,
+    pub(crate) entry: Option<Vec<u8>>,
+}
+
+/// Whose writes are refused because there is no room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Full {
+    #[default]
+    Nobody,
+    Everybody,
+    /// Of one daemon: a member of etcd refuses by itself when its own database is full.
+    One(usize),
+}
+
 #[derive(Default)]
 pub(crate) struct Store {
-    pub(crate) entries: Vec<Entry>,
-    /// A whole snapshot, and how many entries it has in it.
-    pub(crate) snapshot: Option<(usize, Vec<u8>)>,
-    /// Who leads. Nobody after a hand-over.
-    pub(crate) owner: Option<Owner>,
-    /// Of the leader's key.
-    pub(crate) revision: u64,
-    operations: BTreeMap<u64, Operation>,
-    last_operation: u64,
+    revision: Revision,
+    head: Option<(Head, Revision)>,
+    ring: BTreeMap<u64, Vec<u8>>,
+    pointer: Option<Pointer>,
+    chunks: BTreeMap<(SnapshotId, u64), Vec<u8>>,
+    /// Every change, in order.
+    pub(crate) changes: Vec<Change>,
+    /// Changes up to this revision can no longer be watched.
+    pub(crate) compacted: Revision,
+    pub(crate) full: Full,
 }
 
-/// One entry of the log.
-pub(crate) struct Entry {
-    /// The operation that wrote it.
-    pub(crate) operation: u64,
-    /// Empty if it only says that another daemon leads.
-    pub(crate) batch: Vec<u8>,
+impl Store {
+    /// The number of the leadership that the head shows.
+    pub(crate) fn owner(&self) -> Option<u64> {
+        self.head.as_ref().map(|(head, _)| head.owner)
+    }
+
+    fn is_full_for(&self, daemon: usize) -> bool {
+        self.full == Full::Everybody || self.full == Full::One(daemon)
+    }
+
+    fn chunks_of(&self, id: SnapshotId) -> impl Iterator<Item = &Vec<u8>> {
+        self.chunks.range((id, 0)..=(id, u64::MAX)).map(|(_, chunk)| chunk)
+    }
+
+    fn is_whole(&self, pointer: Pointer) -> bool {
+        self.chunks_of(pointer.id).count() as u64 == pointer.chunks
+    }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) enum Request {
-    /// Appends a batch as the next entry.
-    Append { guard: u64, batch: Vec<u8> },
-    /// Rewrites the leader's key.
-    Beat { guard: u64 },
-    /// Makes a snapshot valid.
-    Snapshot { guard: u64, at: usize, bytes: Vec<u8> },
-    /// Makes the sender the leader, with an entry of that index.
-    TakeOver { guard: u64, at: usize },
-    /// Leaves the key to whoever takes it.
-    HandOver { guard: u64 },
-    /// Looks at the key and at the entry that an operation wrote, or did not.
-    Read { at: usize, operation: u64 },
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Reply {
-    /// It was done: the key has this revision.
-    Done(u64),
-    /// The key had another revision.
-    Refused,
-    /// What a read shows.
-    Seen { owner: Option<Owner>, revision: u64, written: bool, taken: bool },
-}
-
-struct Operation {
-    sender: Owner,
-    request: Request,
-    reply: Option<Reply>,
+/// A guarded write.
+struct Write {
+    guard: Revision,
+    head: Head,
+    entry: Option<(u64, Vec<u8>)>,
+    snapshot: Option<Vec<u8>>,
 }
 
 impl World {
-    /// Sends a new operation to the log.
-    pub(crate) fn send_to_log(&mut self, daemon: usize, request: Request) -> u64 {
-        let sender = (daemon, self.daemons[daemon].life);
-        self.store.last_operation += 1;
-        let id = self.store.last_operation;
-        note!(self, "D{daemon} -> log #{id} {request:?}");
-        self.store.operations.insert(id, Operation { sender, request, reply: None });
-        self.resend_to_log(daemon, id);
-        id
-    }
-
-    /// Sends an operation, perhaps once more.
-    pub(crate) fn resend_to_log(&mut self, daemon: usize, id: u64) {
-        if !self.log_message_is_lost() {
-            let at = self.now + ticks(self.log_delay());
-            self.at(at.max(self.daemons[daemon].partitioned_until), Happening::LogRequest(id));
-        }
-        let life = self.daemons[daemon].life;
-        self.after(self.plan.takeover_after / 2, Happening::LogTimeout { daemon, life, operation: id });
-    }
-
-    fn log_message_is_lost(&mut self) -> bool {
-        !self.calm && self.random.chance(self.plan.lose_log_message)
-    }
-
-    fn log_delay(&mut self) -> u64 {
-        if self.calm { self.random.below(200) } else { self.plan.log_delay.choose(&mut self.random) }
-    }
-
-    /// A request arrives and is executed.
-    pub(crate) fn log_request(&mut self, id: u64) {
-        let Some(operation) = self.store.operations.get(&id) else { return };
-        let (sender, request) = (operation.sender, operation.request.clone());
-        let reply = self.execute(id, sender, request);
-        note!(self, "log executes #{id} of D{}: {reply:?}", sender.0);
-        if let Some(operation) = self.store.operations.get_mut(&id) {
-            operation.reply = Some(reply);
-        }
-        if !self.log_message_is_lost() {
-            let at = self.now + ticks(self.log_delay());
-            self.at(at.max(self.daemons[sender.0].partitioned_until), Happening::LogReply(id));
-        }
-    }
-
-    fn execute(&mut self, id: u64, sender: Owner, request: Request) -> Reply {
+    /// Executes a call of a daemon.
+    pub(crate) fn execute(&mut self, daemon: usize, call: Call) -> Answer {
         let store = &mut self.store;
-        let expected = match request {
-            Request::Append { guard, .. } if self.plan.keeps(DriverRule::AppendComparesLeader) => Some(guard),
-            Request::TakeOver { guard, .. } if self.plan.keeps(DriverRule::TakeoverComparesLeader) => {
-                Some(guard)
+        match call {
+            Call::Operation(Operation::Read) => Answer::Reply(Reply::Seen(store.head.clone())),
+            Call::Operation(Operation::Write { guard, head, entry, snapshot }) => {
+                self.write(daemon, Write { guard, head, entry, snapshot })
             }
-            Request::Beat { guard } | Request::HandOver { guard } | Request::Snapshot { guard, .. } => {
-                Some(guard)
+            Call::Head => Answer::Head(store.head.clone(), store.revision),
+            Call::Pointer => Answer::Pointer(store.pointer),
+            Call::Chunks(id) => Answer::Values(store.chunks_of(id).cloned().collect()),
+            Call::Entries(first, last) => {
+                Answer::Values(store.ring.range(first..=last).map(|(_, entry)| entry.clone()).collect())
             }
-            Request::Append { .. } | Request::TakeOver { .. } | Request::Read { .. } => None,
+            Call::PutChunk(..) if store.is_full_for(daemon) => Answer::Full,
+            Call::PutChunk(id, number, chunk) => {
+                store.chunks.insert((id, number), chunk);
+                Answer::Done
+            }
+            Call::DeleteEarlier(id) => {
+                store.chunks.retain(|(chunk, _), _| *chunk >= id);
+                self.check_pointer();
+                Answer::Done
+            }
+            Call::DeleteOthers(id) => {
+                store.chunks.retain(|(chunk, _), _| *chunk == id);
+                self.check_pointer();
+                Answer::Done
+            }
+            Call::Watch(first) if first <= store.compacted => Answer::Compacted,
+            Call::Watch(first) => {
+                Answer::Watching(store.changes.partition_point(|change| change.revision < first))
+            }
+        }
+    }
+
+    fn write(&mut self, daemon: usize, write: Write) -> Answer {
+        let Write { guard, head, entry, snapshot } = write;
+        if self.store.is_full_for(daemon) {
+            return Answer::Full;
+        }
+        let compares = match (&entry, head.sequence) {
+            (Some(_), _) => self.plan.keeps(DriverRule::AppendComparesLeader),
+            (None, 0) => self.plan.keeps(DriverRule::TakeoverComparesLeader),
+            _ => true,
         };
-        if expected.is_some_and(|guard| guard != store.revision) {
-            return Reply::Refused;
+        let found = self.store.head.as_ref().map_or(0, |(_, revision)| *revision);
+        if compares && found != guard {
+            return Answer::Reply(Reply::Seen(self.store.head.clone()));
         }
-        match request {
-            Request::Read { at, operation } => {
-                let entry = store.entries.get(at);
-                let written = entry.is_some_and(|entry| entry.operation == operation);
-                let Store { owner, revision, .. } = *store;
-                return Reply::Seen { owner, revision, written, taken: entry.is_some() };
-            }
-            Request::Append { batch, .. } => {
-                store.revision += 1;
+        if let Some((_, bytes)) = &entry {
+            self.check_entry(bytes);
+        }
+        let known = self.history.replica.position();
+        if head.position != known {
+            self.fail(format!("the log has {known} entries, and is written to have {}", head.position));
+        }
+        let store = &mut self.store;
+        store.revision += 1;
+        let revision = store.revision;
+        store.head = Some((head.clone(), revision));
+        let change = entry.as_ref().map(|(_, bytes)| bytes.clone());
+        store.changes.push(Change { revision, head, entry: change });
+        store.ring.extend(entry);
+        if let Some(pointer) = snapshot.as_deref().and_then(Pointer::decode) {
+            store.pointer = Some(pointer);
+            self.stats.snapshots += 1;
+            self.check_pointer();
+        }
+        if !self.calm && self.random.chance(self.plan.compact) {
+            self.store.compacted = revision - i64::try_from(self.random.below(4)).unwrap_or(0);
+            note!(self, "history is compacted up to {}", self.store.compacted);
+        }
+        self.announce_change();
+        Answer::Reply(Reply::Done(revision))
+    }
+
+    /// An entry is committed: it is the next one.
+    fn check_entry(&mut self, bytes: &[u8]) {
+        let known = self.history.replica.position();
+        match decode_entry(bytes) {
+            Ok((position, batch)) if position == known + 1 => {
                 self.stats.batches += 1;
-                self.committed(&batch);
-                self.store.entries.push(Entry { operation: id, batch });
+                self.committed(batch);
             }
-            Request::Beat { .. } => store.revision += 1,
-            Request::Snapshot { at, bytes, .. } => {
-                store.revision += 1;
-                store.snapshot = Some((at, bytes));
-                self.stats.snapshots += 1;
-            }
-            Request::TakeOver { at, .. } => {
-                store.revision += 1;
-                store.owner = Some(sender);
-                if at < store.entries.len() {
-                    // Only without its guard: what was committed is overwritten.
-                    store.entries.truncate(at);
-                    self.reload_history();
-                }
-                self.store.entries.push(Entry { operation: id, batch: Vec::new() });
-            }
-            Request::HandOver { .. } => {
-                store.revision += 1;
-                store.owner = None;
-            }
-        }
-        Reply::Done(self.store.revision)
-    }
-
-    fn reload_history(&mut self) {
-        match self.load_entries(self.store.entries.len(), 5) {
-            Ok(state) => self.history.reload(state),
-            Err(damaged) => self.fail(format!("the log cannot be read: {damaged}")),
+            Ok((position, _)) => self.fail(format!("entry {position} is written, and there are {known}")),
+            Err(damaged) => self.fail(format!("an entry cannot be read: {damaged}")),
         }
     }
 
-    /// A reply arrives. A stalled daemon finds it when it goes on.
-    pub(crate) fn log_reply(&mut self, id: u64) {
-        let Some(operation) = self.store.operations.get(&id) else { return };
-        let Operation { sender: (daemon, life), reply: Some(reply), .. } = *operation else { return };
-        if self.daemons[daemon].life != life || !self.daemons[daemon].running {
-            return;
+    /// The newest snapshot is whole.
+    fn check_pointer(&mut self) {
+        if let Some(pointer) = self.store.pointer.filter(|pointer| !self.store.is_whole(*pointer)) {
+            self.fail(format!("chunks of the newest snapshot are missing: {pointer:?}"));
         }
-        if self.daemons[daemon].stalled {
-            self.daemons[daemon].replies.push(id);
-            return;
-        }
-        self.on_log_reply(daemon, id, reply);
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     Stats, Violation,
+    calls::Calls,
     client::Client,
     clock::{Clock, Ticks, ticks},
     daemon::Daemon,
@@ -11,7 +12,7 @@ use crate::{
     plan::Plan,
     random::Random,
     run::Job,
-    store::Store,
+    store::{Full, Store},
 };
 use lockkeeper_service::Micros;
 use std::{cmp::Reverse, collections::BinaryHeap};
@@ -45,14 +46,22 @@ pub(crate) enum Happening {
     Start(usize),
     /// The disk has space again.
     NotFull,
-    /// A request arrives at the shared log.
-    LogRequest(u64),
-    /// A reply of the shared log arrives.
-    LogReply(u64),
-    /// A daemon has waited too long for the shared log.
-    LogTimeout { daemon: usize, life: u64, operation: u64 },
-    /// A daemon looks at the shared log.
-    Poll { daemon: usize, life: u64 },
+    /// A call arrives at the store.
+    Call(u64),
+    /// An answer of the store arrives: of which call, and of which execution of it.
+    Answer(u64, usize),
+    /// A daemon has waited too long for the store, or for long enough.
+    CallTimeout { daemon: usize, life: u64, call: u64 },
+    /// Changes of the log, up to that one, reach a daemon that watches it; or the end of its watch.
+    Changes { daemon: usize, life: u64, watch: u64, upto: Option<usize> },
+    /// A follower takes over, if it is time.
+    TakeOver { daemon: usize, life: u64 },
+    /// A leader shows that it is alive.
+    Beat { daemon: usize, life: u64 },
+    /// A daemon that stops does so now, whatever became of its hand-over.
+    StopBy { daemon: usize, life: u64 },
+    /// A daemon's attempt to reach the leader for a client is over.
+    Relay(usize),
     /// The next fault.
     Fault,
     /// There are no more faults.
@@ -77,6 +86,7 @@ pub(crate) struct World {
     pub(crate) connections: Vec<Connection>,
     pub(crate) disk: Disk,
     pub(crate) store: Store,
+    pub(crate) calls: Calls,
     pub(crate) history: History,
     /// Whether the faults are over.
     pub(crate) calm: bool,
@@ -119,6 +129,7 @@ impl World {
             history: History::new(random.next()),
             disk: Disk::new(plan.trusted),
             store: Store::default(),
+            calls: Calls::default(),
             random,
             now: 0,
             queue: BinaryHeap::new(),
@@ -189,11 +200,15 @@ impl World {
             Happening::Turn(daemon) => self.turn(daemon),
             Happening::DaemonBack(daemon) => self.daemon_back(daemon),
             Happening::Start(daemon) => self.start(daemon),
-            Happening::NotFull => self.set_full(false),
-            Happening::LogRequest(operation) => self.log_request(operation),
-            Happening::LogReply(operation) => self.log_reply(operation),
-            Happening::LogTimeout { daemon, life, operation } => self.log_timeout(daemon, life, operation),
-            Happening::Poll { daemon, life } => self.poll(daemon, life),
+            Happening::NotFull => self.set_full(Full::Nobody),
+            Happening::Call(call) => self.on_call(call),
+            Happening::Answer(call, which) => self.on_answer(call, which),
+            Happening::CallTimeout { daemon, life, call } => self.on_call_timeout(daemon, life, call),
+            Happening::Changes { daemon, life, watch, upto } => self.on_changes(daemon, life, watch, upto),
+            Happening::TakeOver { daemon, life } => self.take_over(daemon, life),
+            Happening::Beat { daemon, life } => self.beat(daemon, life),
+            Happening::StopBy { daemon, life } => self.stop_by(daemon, life),
+            Happening::Relay(connection) => self.reach_leader(connection),
             Happening::Fault => {
                 self.fault();
                 self.next_fault();

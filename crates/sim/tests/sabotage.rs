@@ -236,18 +236,58 @@ fn deposed(_: u64) -> Plan {
     }
 }
 
+/// A member of the store refuses the leader's writes, and another daemon takes over. The clients do not notice that.
+fn full(seed: u64) -> Plan {
+    Plan {
+        faults: Faults { full: 4, ..Faults::default() },
+        fault_every: 300_000,
+        unnoticed: 1000,
+        ..deposed(seed)
+    }
+}
+
+/// Moreover, the leader is cut off from the store meanwhile.
+fn full_and_cut_off(seed: u64) -> Plan {
+    Plan {
+        client_rates: vec![9],
+        faults: Faults { full: 3, partition: 3, ..Faults::default() },
+        fault_every: 100_000,
+        lose_flight: 0,
+        ..full(seed)
+    }
+}
+
+/// Takeovers are refused, and watches lag.
+fn lagging(seed: u64) -> Plan {
+    Plan {
+        daemons: 3,
+        act_every: 100_000,
+        faults: Faults { partition: 4, hand_over: 4, stall: 2, ..Faults::default() },
+        fault_every: 300_000,
+        watch_delay: Delay { zero: 200, max: 20_000, long: 200, long_max: 600_000 },
+        ..deposed(seed)
+    }
+}
+
 #[test]
 fn shared_log() {
+    is_noticed_by(full, &[], &[DriverRule::ConfirmStateless]);
+    is_noticed_by(full_and_cut_off, &[Rule::LeftoversWait], &[]);
     is_noticed_by(deposed, &[], &[DriverRule::ConfirmEmptyRounds]);
+    is_noticed_by(lagging, &[Rule::ServeAfterApplying], &[DriverRule::CatchUpWhenRefused]);
     for rule in [
         DriverRule::AppendComparesLeader,
         DriverRule::AnswerAfterAppend,
         DriverRule::TakeoverComparesLeader,
         DriverRule::SilentHandOver,
-        DriverRule::ApplyEveryEntry,
-        DriverRule::ServeAfterApplying,
-        DriverRule::SettleByReading,
+        DriverRule::RetryUntilAnswered,
+        DriverRule::SnapshotFirst,
+        DriverRule::SnapshotWhenLeading,
+        DriverRule::DeleteEarlierChunks,
     ] {
         is_noticed(&[], &[rule], Plan::of_seed);
+    }
+    for rule in [Rule::ApplyEveryEntry, Rule::KeepEntries] {
+        is_noticed(&[rule], &[], Plan::of_seed);
     }
 }

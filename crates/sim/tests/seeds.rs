@@ -22,6 +22,7 @@ fn no_seed_has_a_violation() {
     assert!(stats.broken > 5_000 && stats.losses > 5_000 && stats.expired > 5_000, "{stats:?}");
     assert!(stats.snapshots > 5_000 && stats.takeovers > 1_000, "{stats:?}");
     assert!(stats.commands > 1_000, "{stats:?}");
+    assert!(stats.relays > 5_000 && stats.reads > 200 && stats.full > 1_000, "{stats:?}");
 }
 
 /// Whatever the rates of the clocks are, a session is never lost without a fault.

@@ -120,6 +120,11 @@ impl Frames {
         Self { masked, max, parts: Vec::new(), open: false }
     }
 
+    /// Bytes of a message in parts so far.
+    pub fn kept(&self) -> usize {
+        self.parts.len()
+    }
+
     /// What the first frame of `bytes` says, and its length; `None` if it is not all there yet. The frame is unmasked in
     /// its place: it is looked at once.
     ///
@@ -136,6 +141,10 @@ impl Frames {
     /// assert!(frames.first(&mut b"\x82\x0b".to_owned()).is_err());
     /// ```
     pub fn first<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<Option<(Said<'a>, usize)>, Broken> {
+        if !self.open && self.parts.capacity() > 0 {
+            // The message was taken. An idle connection keeps no space for the next one.
+            self.parts = Vec::new();
+        }
         let Some(&[first, second]) = bytes.first_chunk() else { return Ok(None) };
         let (last, opcode) = (first & FINAL != 0, first & !FINAL & !RESERVED);
         if first & RESERVED != 0 {

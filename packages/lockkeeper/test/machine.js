@@ -21,7 +21,7 @@ export function machine({ network = false } = {}) {
   let address = '127.0.0.1:0';
   self.start = async (...more) => {
     const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state'), ...more];
-    if (network) args.push('--listen', address);
+    if (network) args.push('--listen', address, '--share-buckets');
     const env = { ...process.env, NO_COLOR: '1' };
     const child = spawn(program, args, { env, stdio: ['ignore', 'ignore', 'pipe'] });
     const exited = new Promise((resolve) => child.on('exit', resolve));

@@ -1,6 +1,6 @@
 /**
- * Runs every test file in every runtime, and those about what a lock manager does twice more: against a daemon on its
- * socket, and over WebSocket. Prints a table of them. A file that fails is not tried again. A runtime or browser that
+ * Runs every test file in every runtime, and those about what a lock manager does three times more: against a daemon on its
+ * socket, over WebSocket, and against a fleet on etcd. Prints a table of them. A file that fails is not tried again. A runtime or browser that
  * is not installed is a failure, unless `--skip` names it.
  *
  *     node test/run.js [--runtime node24]... [--skip bun | --skip chromium]... [part of a file's name]...
@@ -42,6 +42,9 @@ const EVERYWHERE = [
 /** The browser, the files that drive it, and the runtime that runs those files. */
 const BROWSER = { name: 'chromium', files: ['browser.test.js', 'navigator.test.js'], runtime: 'node24' };
 
+/** The runtime in which a fleet is tested: clients do the same as over WebSocket. */
+const FLEET = 'node24';
+
 /** The files that use tools which do not depend on the runtime, and the runtime that runs them. */
 const TOOLS = { files: ['tools.test.js', 'types.test.js'], runtime: 'node24' };
 
@@ -75,7 +78,7 @@ const files = readdirSync(here)
 if (files.length === 0) throw new Error(`no test file has ${filters.join(' or ')} in its name`);
 
 const rows = files.flatMap((file) => {
-  const places = EVERYWHERE.includes(file.replace('.test.js', '')) ? ['', ', daemon', ', WebSocket'] : [''];
+  const places = EVERYWHERE.includes(file.replace('.test.js', '')) ? ['', ', daemon', ', WebSocket', ', fleet'] : [''];
   return places.map((place) => ({ file, title: `${file}${place}`, place }));
 });
 const work = rows.flatMap((row) => wanted.map((runtime) => ({ ...row, runtime }))).filter(canRun);
@@ -87,8 +90,11 @@ if (missing.length > 0) {
 }
 const results = new Map();
 const daemon = work.some(({ place }) => place !== '') ? await startDaemon() : undefined;
+const fleet = work.some(({ place }) => place === ', fleet') ? await startFleet() : undefined;
+if (fleet) daemon.urls[', fleet'] = fleet.url;
 const transcripts = files.includes(TRANSCRIPTS.file) ? { TRANSCRIPTS: generateTranscripts() } : {};
 await Promise.all(Array.from({ length: AT_ONCE }, drain));
+await fleet?.stop();
 await daemon?.stop();
 const failures = [...results.values()].filter((result) => !result.ok).length;
 report();
@@ -97,6 +103,7 @@ process.exit(failures > 0 ? 1 : 0);
 function canRun({ file, place, runtime }) {
   if (BROWSER.files.includes(file)) return runtime === BROWSER.runtime && !skipped.includes(BROWSER.name);
   if (TOOLS.files.includes(file)) return runtime === TOOLS.runtime;
+  if (place === ', fleet') return runtime === FLEET;
   // Node 20 has no WebSocket.
   return place !== ', WebSocket' || runtime !== 'node20';
 }
@@ -133,7 +140,7 @@ function generateTranscripts() {
 async function startDaemon() {
   const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-test-'));
   const socket = join(dir, 'daemon.sock');
-  const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state'), '--listen', '127.0.0.1:0'];
+  const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state'), '--listen', '127.0.0.1:0', '--share-buckets'];
   const child = spawn(join(here, '../npm/linux-x64-gnu/lockkeeper'), args, {
     env: { ...process.env, NO_COLOR: '1' },
     stdio: ['ignore', 'ignore', 'pipe'],
@@ -154,6 +161,24 @@ async function startDaemon() {
     void exited.then(() => reject(new Error(`the daemon has ended: ${said}`)));
   });
   return { urls: { ', daemon': `unix:${socket}`, ', WebSocket': `ws://${address}/` }, dir, stop };
+}
+
+/** Three daemons on etcd, which end with the tests, and the URL of one that does not lead. */
+async function startFleet() {
+  const args = ['run', '--quiet', '--package', 'xtask', '--', 'fleet', '1'];
+  const child = spawn('cargo', args, { cwd: here, stdio: ['pipe', 'pipe', 'inherit'] });
+  const exited = new Promise((resolve) => child.on('exit', resolve));
+  const urls = await new Promise((resolve, reject) => {
+    let said = '';
+    child.stdout.on('data', (data) => {
+      said += data;
+      if (said.includes('Press Enter')) resolve(said.match(/^  ws:\S+/gm).map((url) => url.trim()));
+    });
+    void exited.then((code) => reject(new Error(`the fleet has ended with ${code}`)));
+  });
+  const leads = async (url) => (await (await fetch(url.replace('ws:', 'http:') + '/metrics')).text()).includes('fleet_leads 1');
+  const all = await Promise.all(urls.map(leads));
+  return { url: `${urls[all.indexOf(false)]}/`, stop: () => (child.stdin.end('\n'), exited) };
 }
 
 function tell(title, runtime, { ok, why, output }) {

@@ -7,7 +7,7 @@
 
 use super::{
     News, cannot_start, command_line,
-    guard::{Hired, Report},
+    guard::{ALLOWED, Hired, Report},
 };
 use crate::{
     Failure,
@@ -135,9 +135,10 @@ fn ask_guardian(command: &mut Command, guardian: &Hired, leads: bool) -> io::Res
         writeln!(rest, "command {} {leads}", process::id())?;
         let free = rest.len();
         control.write_all(&line[..line.len() - free])?;
-        match allowed.read(&mut [0])? {
-            0 => Err(Errno::CANCELED.into()),
-            _ => Ok(()),
+        let mut word = [0];
+        match allowed.read(&mut word)? {
+            1 if word == [ALLOWED] => Ok(()),
+            _ => Err(Errno::CANCELED.into()),
         }
     };
     // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls getpid, write and read.

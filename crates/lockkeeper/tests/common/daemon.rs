@@ -1,7 +1,8 @@
 //! A daemon on a thread of the test's, with a directory of its own.
 
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Bytes, Config, Listen, serve};
+use lockkeeper_server::{Bytes, Config, Listen, Store, serve};
+use lockkeeper_testing::Cluster;
 use std::{
     env, fs,
     future::pending,
@@ -10,7 +11,7 @@ use std::{
     path::PathBuf,
     process,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
     },
     thread::{self, JoinHandle},
@@ -22,6 +23,8 @@ pub(crate) struct Daemon {
     dir: PathBuf,
     pub(crate) config: Config,
     running: Option<Running>,
+    /// Those with which it shares a log.
+    others: Vec<Self>,
 }
 
 struct Running {
@@ -45,7 +48,9 @@ impl Daemon {
         let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = port.local_addr().expect("it has an address");
         Self::start_with(|config| {
-            config.listen = Some(Listen { given: Some(Arc::new(port)), ..Listen::at(address) });
+            // Tests have clients of both kinds, and compare what they see.
+            let (given, share_buckets) = (Some(Arc::new(port)), true);
+            config.listen = Some(Listen { given, share_buckets, ..Listen::at(address) });
             change(config);
         })
     }
@@ -61,6 +66,36 @@ impl Daemon {
     /// A file in its directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
+    }
+
+    /// Starts it as one of three that share a log, and not the one that leads.
+    pub(crate) fn in_fleet() -> Self {
+        static CLUSTER: OnceLock<Cluster> = OnceLock::new();
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let cluster = CLUSTER.get_or_init(|| Cluster::start(1).expect("etcd is installed"));
+        let store = cluster.url(&COUNT.fetch_add(1, Ordering::Relaxed).to_string());
+        let join = || {
+            Self::on_network_with(|config| {
+                let advertise = format!("ws://{}", config.listen.as_ref().expect("it has a port").address);
+                let etcd = store.parse().expect("it is a store");
+                let takeover = Duration::from_secs(2);
+                let (own, accept_restored) = (false, false);
+                config.store = Some(Store { etcd, advertise, takeover, own, accept_restored });
+            })
+        };
+        let leader = join();
+        // It leads before there are others.
+        leader.wait_until_served();
+        let mut daemon = join();
+        daemon.others = vec![leader, join()];
+        daemon
+    }
+
+    /// Waits until somebody leads.
+    fn wait_until_served(&self) {
+        let locks = lockkeeper::Locks::connect(format!("unix:{}", self.config.socket.display()));
+        drop(self.connect());
+        drop(locks.blocking().expect("it serves"));
     }
 
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
@@ -81,10 +116,11 @@ impl Daemon {
             idle: None,
             limits: Limits::default(),
             bytes: Bytes::default(),
+            store: None,
             metrics: None,
         };
         change(&mut config);
-        let mut daemon = Self { dir, config, running: None };
+        let mut daemon = Self { dir, config, running: None, others: Vec::new() };
         daemon.run();
         daemon
     }

@@ -1,6 +1,6 @@
 //! The manager that a suite is run against. `spec.rs`, `forms.rs` and `executors.rs` use one of the test's process; the same
-//! files are compiled twice more, as `spec_daemon` and `spec_network` and so on, and use one of a daemon's, on a Unix socket
-//! and on a WebSocket.
+//! files are compiled three times more, as `spec_daemon`, `spec_network` and `spec_fleet` and so on, and use one of a daemon's,
+//! on a Unix socket, on a WebSocket, and of a fleet on etcd, through a daemon that does not lead.
 
 #![allow(dead_code, reason = "not every suite needs all of it")]
 
@@ -11,9 +11,13 @@ use lockkeeper::Locks;
 use smol::future;
 use std::{ops::Deref, pin::Pin};
 
-/// Whether this is the suite's second or third compilation.
+/// Whether this is not the suite's first compilation.
 pub(crate) fn at_a_daemon() -> bool {
-    env!("CARGO_CRATE_NAME").ends_with("_daemon") || on_the_network()
+    env!("CARGO_CRATE_NAME").ends_with("_daemon") || on_the_network() || in_a_fleet()
+}
+
+pub(crate) fn in_a_fleet() -> bool {
+    env!("CARGO_CRATE_NAME").ends_with("_fleet")
 }
 
 fn on_the_network() -> bool {
@@ -38,7 +42,11 @@ impl Deref for Manager {
 pub(crate) fn manager() -> Manager {
     #[cfg(feature = "connect")]
     if at_a_daemon() {
-        let daemon = if on_the_network() { daemon::Daemon::on_network() } else { daemon::Daemon::start() };
+        let daemon = match (on_the_network(), in_a_fleet()) {
+            (true, _) => daemon::Daemon::on_network(),
+            (_, true) => daemon::Daemon::in_fleet(),
+            _ => daemon::Daemon::start(),
+        };
         return Manager { locks: connect(&daemon), _daemon: Some(daemon) };
     }
     Manager {

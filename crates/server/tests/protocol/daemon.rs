@@ -239,11 +239,19 @@ fn process() {
         let port = std::io::stdin().as_fd().try_clone_to_owned().expect("it was given a port");
         let Setup { tls, keys, audience, origins, bucket_per_origin, going_away, examples, .. } =
             setup.clone();
-        let given = Some(Arc::new(port.into()));
-        let mut listen = Listen { given, tls, keys, audience, origins, ..Listen::at(address) };
-        (listen.bucket_per_origin, listen.going_away, listen.examples) =
-            (bucket_per_origin, going_away, examples);
-        listen
+        Listen {
+            given: Some(Arc::new(port.into())),
+            tls,
+            keys,
+            audience,
+            // Tests have clients of both kinds, and compare what they see.
+            share_buckets: true,
+            origins,
+            bucket_per_origin,
+            going_away,
+            examples,
+            ..Listen::at(address)
+        }
     });
     let reload = listen.as_ref().map(|listen| Arc::clone(&listen.reload)).unwrap_or_default();
     let config = Config {
@@ -258,6 +266,7 @@ fn process() {
         idle: None,
         limits: setup.limits,
         metrics: None,
+        store: None,
         bytes: {
             let (session, bucket, all) = setup.bytes;
             Bytes { session, bucket, all }

@@ -343,3 +343,41 @@ fn what_clients_take_is_counted_alike_after_a_restart() {
     assert_eq!(client.refused(rid).0, code::LIMIT);
     client.hold("short");
 }
+
+/// 300 messages of which the last byte never came took 300 MB.
+#[test]
+fn messages_that_are_not_whole_are_limited_in_all() {
+    let daemon = Daemon::start();
+    let part = vec![0; frame::MAX - 1];
+    let mut clients: Vec<Client> = Vec::new();
+    for _ in 0..140 {
+        let mut client = Client::open(&daemon);
+        client.write_in_vain(&u32::try_from(frame::MAX).expect("it fits").to_be_bytes());
+        client.write_in_vain(&part);
+        clients.push(client);
+    }
+    // The oldest had to go, and its session has not.
+    let (code, why) = clients[0].goodbye();
+    assert!(code == code::LIMIT && why.contains("not whole"), "{why}");
+    assert!(clients[0].resume(&daemon).resumed);
+    clients[0].hold("a");
+    // Long messages are heard all the same.
+    Client::open(&daemon).hold(&"n".repeat(60_000));
+}
+
+/// A client that does not read had its connection, and what it was to be sent, for ever.
+#[test]
+fn a_connection_that_is_closed_does_not_wait_for_who_does_not_read() {
+    let daemon = Daemon::on_network();
+    let (mut deaf, mut other) = (Client::open(&daemon), Client::open(&daemon));
+    for number in 0..1_000 {
+        other.hold(&format!("{number}{}", "n".repeat(1_000)));
+    }
+    // The answer is more than a socket takes.
+    deaf.last_rid += 1;
+    deaf.say(&ToServer::Query { ack: deaf.ack, rid: deaf.last_rid, name: None, deadlocks: false });
+    web::await_count(&daemon, "lockkeeper_connections", 2.into());
+    let rid = other.end_session(&deaf.id);
+    assert_eq!(other.outcome(rid), 1);
+    web::await_count(&daemon, "lockkeeper_connections", 1.into());
+}

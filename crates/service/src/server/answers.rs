@@ -18,7 +18,7 @@ const VIEWS: usize = 16;
 const QUERIES: usize = 64;
 
 /// A client with so much to read does not read its long answer: another may have its place.
-const UNREAD: usize = 64 << 10;
+pub(super) const UNREAD: usize = 64 << 10;
 
 /// How far a search for a deadlock goes.
 const SEARCH: usize = 2000;

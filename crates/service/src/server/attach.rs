@@ -63,6 +63,9 @@ impl Server {
         if self.stopping {
             return Err((code::STOPPING, STOPPING.into()));
         }
+        if let Some(why) = &self.stuck {
+            return Err((code::RECOVERING, why.clone()));
+        }
         if let Some(until) = self.blind_until
             && now <= until
             && holds(Rule::WaitAfterCrash)
@@ -171,7 +174,12 @@ impl Server {
         if let Some(older) = older
             && holds(Rule::CloseSuperseded)
         {
-            self.close(older, code::SUPERSEDED, "a newer connection resumed the session");
+            // What a client has not read of one connection it need not read when it has another. It could open many.
+            if self.backlog(older) > super::answers::UNREAD {
+                self.cut(older);
+            } else {
+                self.close(older, code::SUPERSEDED, "a newer connection resumed the session");
+            }
         }
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.session = Some(session);

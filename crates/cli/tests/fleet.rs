@@ -1,0 +1,281 @@
+//! Daemons that share the log of a real etcd.
+
+mod common;
+
+use common::{Holder, PATIENCE, User, http, wait_until};
+use lockkeeper_testing::{Cluster, Daemons, Setup};
+use rustix::process::Signal;
+use std::{
+    net::TcpStream,
+    process::{Command, Output, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_lockkeeper");
+
+/// A fleet whose leaders are replaced quickly. Leases last long enough for a busy machine.
+fn fleet(cluster: &Cluster, count: usize, more: &[&str]) -> Daemons {
+    fleet_with(cluster, count, "20s", more)
+}
+
+fn fleet_with(cluster: &Cluster, count: usize, ttl: &str, more: &[&str]) -> Daemons {
+    let more = ["--takeover", "500ms", "--ttl", ttl].iter().chain(more).map(ToString::to_string).collect();
+    let setup = Setup { program: PROGRAM.into(), store: cluster.url("test"), more };
+    let daemons = Daemons::start(count, setup).expect("the daemons start");
+    wait_until(|| daemons.leader().is_some());
+    daemons
+}
+
+fn leader(daemons: &Daemons) -> usize {
+    wait_until(|| daemons.leader().is_some());
+    daemons.leader().expect("one leads")
+}
+
+fn client(url: &str, args: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.args(args).env_clear().env("PATH", "/usr/bin:/bin").env("LOCKKEEPER_URL", url);
+    command
+}
+
+fn socket(daemons: &Daemons, at: usize) -> String {
+    format!("unix:{}", daemons.socket(at).display())
+}
+
+fn run(url: &str, args: &[&str]) -> Output {
+    client(url, args).stdin(Stdio::null()).output().expect("it starts")
+}
+
+/// Holds a lock. Returns its fencing number, too.
+fn hold(url: &str, name: &str) -> (Holder, u64) {
+    held(Holder::start(client(url, &["run"]).arg(name)))
+}
+
+fn held(mut holder: Holder) -> (Holder, u64) {
+    assert_eq!(holder.line(), "held");
+    let _pid = holder.line();
+    let fence = holder.line().parse().expect("it is a number");
+    (holder, fence)
+}
+
+/// Waits until so many hold the lock and so many wait, as a daemon shows it.
+#[track_caller]
+fn wait_for(url: &str, name: &str, held: usize, pending: usize) {
+    wait_until(|| {
+        let json = String::from_utf8(run(url, &["query", "--json", name]).stdout).expect("it is text");
+        let Some((holders, waiters)) = json.split_once("\"pending\"") else { return false };
+        let count = |list: &str| list.matches("\"clientId\"").count();
+        (count(holders), count(waiters)) == (held, pending)
+    });
+}
+
+fn get(url: &str, path: &str) -> String {
+    let address = url.strip_prefix("ws://").expect("it is a WebSocket");
+    let stream = TcpStream::connect(address).expect("it listens");
+    http(stream, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n"))
+}
+
+/// A holder and waiters, through daemons that do not lead, live through every way in which a leader can go.
+#[test]
+fn locks_and_places_outlive_leaders() {
+    let cluster = Cluster::start(3).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 3, &[]);
+    let first = leader(&daemons);
+    let others = [(first + 1) % 3, (first + 2) % 3];
+    let all = daemons.urls(others[0]);
+    let (mut holder, mut fence) = hold(&all, "hot");
+    let mut waiters: Vec<Holder> = Vec::new();
+    for count in 0..2 {
+        let urls = daemons.urls(others[1]);
+        waiters.push(Holder::start(client(&urls, &["run"]).arg("hot")));
+        wait_for(&daemons.url(others[0]), "hot", 1, count + 1);
+    }
+
+    type Fault = fn(&mut Daemons, usize);
+    let faults: [Fault; 3] = [
+        |daemons, leader| daemons.kill(leader),
+        |daemons, leader| daemons.stop(leader),
+        |daemons, leader| daemons.signal(leader, Signal::STOP),
+    ];
+    for fault in faults {
+        let before = leader(&daemons);
+        fault(&mut daemons, before);
+        let beside = (before + 1) % 3;
+        // The stopped one does not know yet that it leads no longer.
+        wait_until(|| {
+            let led = |at: usize| daemons.log(at).contains("leading position");
+            led(beside) || led((before + 2) % 3)
+        });
+        wait_for(&daemons.url(beside), "hot", 1, 2);
+        daemons.signal(before, Signal::CONT);
+        daemons.kill(before);
+        daemons.run(before).expect("it starts");
+        daemons.wait(before).expect("it serves");
+        // Only the log of the newest leader says that it leads.
+        let now = (0..3).find(|&at| at != before && daemons.log(at).contains("leading position"));
+        assert!(now.is_some());
+    }
+    assert_eq!(holder.let_go(), 0);
+    for waiter in waiters {
+        let (mut waiter, later) = held(waiter);
+        assert!(later > fence);
+        fence = later;
+        assert_eq!(waiter.let_go(), 0);
+    }
+}
+
+#[test]
+fn every_daemon_shows_the_whole() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    let (first, other) = (leader(&daemons), 1 - leader(&daemons));
+    let _holder = hold(&socket(&daemons, other), "a");
+    let _another = hold(&socket(&daemons, first), "b");
+    for at in [first, other] {
+        for url in [daemons.url(at), socket(&daemons, at)] {
+            let shown = String::from_utf8(run(&url, &["query", "--json"]).stdout).expect("it is text");
+            assert!(shown.contains("\"name\":\"a\"") && shown.contains("\"name\":\"b\""), "{url}: {shown}");
+            assert!(run(&url, &["run", "-n", "a", "--", "true"]).status.code() == Some(75), "{url}");
+        }
+        assert!(get(&daemons.url(at), "/healthz").contains("200 OK"));
+        let metrics = get(&daemons.url(at), "/metrics");
+        assert!(metrics.contains(&format!("lockkeeper_fleet_leads {}", u8::from(at == first))), "{metrics}");
+    }
+    let fleet =
+        Command::new(PROGRAM).args(["fleet", "--store", &cluster.url("test")]).output().expect("it starts");
+    let shown = String::from_utf8(fleet.stdout).expect("it is text");
+    assert!(fleet.status.success(), "{shown}");
+    assert!(shown.contains("leads") && shown.contains("follows"), "{shown}");
+}
+
+/// The daemon that has the connection decides who may do what.
+#[test]
+fn a_follower_checks_tokens() {
+    let user = User::new();
+    let keys = user.file("beside", "").replace("beside", "keys.json");
+    assert!(user.run(&["token", "--new-key", &keys]).status.success());
+    let token = |args: &[&str]| {
+        let made = user.run(&[&["token", "--keys", &keys], args].concat());
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        user.file("token", String::from_utf8(made.stdout).expect("it is text").trim())
+    };
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &["--keys", &keys]);
+    let other = 1 - leader(&daemons);
+    let with = |token: Option<&str>, args: &[&str]| {
+        let mut command = client(&daemons.url(other), args);
+        if let Some(token) = token {
+            command.env("LOCKKEEPER_TOKEN_FILE", token);
+        }
+        command.output().expect("it starts")
+    };
+    let refused = with(None, &["run", "a", "--", "true"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("a token is needed"), "{refused:?}");
+    let good = token(&["--bucket", "default", "--subject", "alice"]);
+    assert!(with(Some(&good), &["run", "a", "--", "true"]).status.success());
+    let stolen = with(Some(&good), &["run", "--steal", "a", "--", "true"]);
+    assert!(String::from_utf8_lossy(&stolen.stderr).contains("no right to steal"), "{stolen:?}");
+    // A relay has to show that it is of the fleet.
+    let leader = daemons.url(1 - other);
+    assert!(get(&leader, "/relay").contains("403"));
+}
+
+/// etcd answers requests of its own HTTP gateway.
+fn etcd(cluster: &Cluster, path: &str, body: &str) -> String {
+    let url = cluster.url("");
+    let address = url.trim_start_matches("etcd://").trim_end_matches('/');
+    let stream = TcpStream::connect(address).expect("it listens");
+    let length = body.len();
+    let head = format!(
+        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
+    );
+    http(stream, &format!("{head}{body}"))
+}
+
+/// While nothing can be written, leases are kept by reading: no lock is lost, and who asks for one is told why not.
+#[test]
+fn a_full_etcd_refuses_and_loses_nothing() {
+    let cluster = Cluster::start_with(1, &["--quota-backend-bytes", "4000000"]).expect("etcd starts");
+    let daemons = fleet_with(&cluster, 2, "4s", &[]);
+    let other = daemons.url(1 - leader(&daemons));
+    let (mut holder, _) = hold(&other, "held");
+    let (mut waiter, _) = hold(&other, "asks");
+    let value = "A".repeat(1 << 20);
+    let full = |answer: &str| answer.contains("database space exceeded");
+    wait_until(|| {
+        full(&etcd(&cluster, "/v3/kv/put", &format!("{{\"key\":\"YQ==\",\"value\":\"{value}\"}}")))
+    });
+    wait_until(|| {
+        let refused = run(&other, &["run", "--timeout", "5s", "another", "--", "true"]);
+        String::from_utf8_lossy(&refused.stderr).contains("etcd is full")
+    });
+    // Longer than the lease.
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(7) {
+        assert_eq!(holder.say("still"), "still", "the command was not ended");
+        thread::sleep(Duration::from_millis(200));
+    }
+    let compact = |answer: String| {
+        let revision = answer.split("\"revision\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        revision.expect("it has one").to_owned()
+    };
+    let revision = compact(etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"YQ==\"}"));
+    etcd(&cluster, "/v3/kv/compaction", &format!("{{\"revision\":\"{revision}\",\"physical\":true}}"));
+    etcd(&cluster, "/v3/maintenance/defragment", "{}");
+    etcd(
+        &cluster,
+        "/v3/maintenance/alarm",
+        "{\"action\":\"DEACTIVATE\",\"memberID\":\"0\",\"alarm\":\"NOSPACE\"}",
+    );
+    assert_eq!(waiter.let_go(), 0);
+    wait_until(|| run(&other, &["run", "--timeout", "5s", "asks", "--", "true"]).status.success());
+    assert_eq!(holder.let_go(), 0);
+}
+
+#[test]
+fn a_store_that_has_less_than_before_is_refused() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 1, &[]);
+    assert!(run(&daemons.url(0), &["run", "a", "--", "true"]).status.success());
+    daemons.stop(0);
+    // "test/" to "test0".
+    etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC8=\",\"range_end\":\"dGVzdDA=\"}");
+    daemons.run(0).expect("it starts");
+    wait_until(|| daemons.log(0).contains("restored from a backup"));
+    assert!(daemons.log(0).contains("--accept-restored-store"));
+    let setup = Setup {
+        program: PROGRAM.into(),
+        store: cluster.url("test"),
+        more: ["--takeover", "500ms", "--ttl", "2s"].map(Into::into).into(),
+    };
+    // A daemon that has seen nothing before goes on: only one that remembers can know.
+    let other = Daemons::start(1, setup).expect("it starts");
+    assert!(run(&other.url(0), &["run", "a", "--", "true"]).status.success());
+}
+
+#[test]
+fn what_is_wrong_with_the_store_is_said() {
+    let user = User::new();
+    let refused = |args: &[&str]| {
+        let listen = ["serve", "--listen", "127.0.0.1:0"];
+        let output = user.run(&[&listen, args].concat());
+        assert!(!output.status.success());
+        String::from_utf8(output.stderr).expect("it is text")
+    };
+    let advertised = ["--advertise", "ws://127.0.0.1:1", "--store"];
+    let says = |args: &[&str], words: &str| {
+        let said = refused(args);
+        assert!(said.contains(words), "{args:?}: {said}");
+    };
+    says(&["--store", "etcd://127.0.0.1:1"], "--advertise");
+    says(&["--advertise", "ws://127.0.0.1:1"], "--store");
+    says(&[&advertised[..], &["http://127.0.0.1:1"]].concat(), "etcd://host:port");
+    says(&[&advertised[..], &["etcd://127.0.0.1:1", "--store-ca", "x"]].concat(), "etcds://");
+    says(&[&advertised[..], &["etcd://127.0.0.1:1", "--ttl", "1s"]].concat(), "four times");
+    says(&["--advertise", "ws://example.com:1", "--store", "etcd://127.0.0.1:1"], "wss://");
+    let begun = Instant::now();
+    let said = refused(&[&advertised[..], &["etcd://127.0.0.1:1,127.0.0.1:2"]].concat());
+    assert!(said.contains("127.0.0.1:1") && said.contains("127.0.0.1:2"), "{said}");
+    assert!(said.contains("Connection refused"), "{said}");
+    assert!(begun.elapsed() < PATIENCE);
+}

@@ -1,0 +1,305 @@
+//! The few calls of etcd that Lockkeeper's fleet needs.
+//!
+//! One call is one attempt at one member, with a deadline. Nothing is balanced and nothing is retried here: a call that was
+//! not answered may have been executed, or may be later, and only its caller knows how to find out. The next call goes to
+//! the next member.
+#![forbid(unsafe_code)]
+
+mod error;
+mod messages;
+mod settings;
+mod watch;
+
+pub use error::Error;
+pub use messages::{KeyValue, Status};
+pub use settings::{Settings, Tls};
+pub use watch::{Change, Watch};
+
+use messages::{
+    AuthenticateRequest, AuthenticateResponse, CompactionRequest, Compare, CompareResult, CompareTarget,
+    DeleteRangeRequest, Done, Empty, PutRequest, RangeRequest, RangeResponse, RequestKind, RequestOp,
+    TxnRequest, TxnResponse,
+};
+use prost::Message;
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tonic::{
+    Code, Request, client::Grpc, codegen::http::uri::PathAndQuery, metadata::AsciiMetadataValue,
+    transport::Channel,
+};
+use tonic_prost::ProstCodec;
+
+/// The longest answer that is taken.
+const LONGEST: usize = 256 << 20;
+
+/// How long a member may take to connect.
+const CONNECT: Duration = Duration::from_secs(1);
+
+/// A cluster of etcd.
+#[derive(Clone)]
+pub struct Etcd {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    members: Vec<Member>,
+    /// The member that is asked next.
+    current: AtomicUsize,
+    credentials: Option<(String, String)>,
+    /// What a password was exchanged for.
+    token: Mutex<Option<AsciiMetadataValue>>,
+    deadline: Duration,
+}
+
+struct Member {
+    name: String,
+    channel: Channel,
+}
+
+/// Writes that happen together, if a key still has the revision at which it was seen.
+#[derive(Clone, Debug, Default)]
+pub struct Guarded {
+    /// The key, and its revision; zero if it must not be there.
+    pub guard: (Vec<u8>, i64),
+    /// Keys that are written.
+    pub puts: Vec<(Vec<u8>, Vec<u8>)>,
+}
+
+/// What became of guarded writes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Outcome {
+    /// They are done; every key that was written has this revision.
+    Done(i64),
+    /// The key had another revision: this is what it is.
+    Refused(Option<KeyValue>),
+}
+
+/// The end of a range that has all keys with that beginning.
+pub fn end_of_prefix(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.pop() {
+        if last < u8::MAX {
+            end.push(last + 1);
+            return end;
+        }
+    }
+    // All keys.
+    vec![0]
+}
+
+impl Etcd {
+    /// Connects when it is first used. Must be called within a Tokio runtime.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read, or the settings make no sense.
+    pub fn new(settings: &Settings) -> Result<Self, Error> {
+        let members = settings.members.iter().map(|name| {
+            let endpoint = settings.endpoint(name)?.connect_timeout(CONNECT).tcp_nodelay(true);
+            Ok(Member { name: name.clone(), channel: endpoint.connect_lazy() })
+        });
+        let members: Vec<_> = members.collect::<Result<_, Error>>()?;
+        if members.is_empty() {
+            return Err(Error::Settings("etcd:// names no member".into()));
+        }
+        let credentials = settings.credentials()?;
+        let shared = Shared {
+            members,
+            current: AtomicUsize::new(0),
+            credentials,
+            token: Mutex::new(None),
+            deadline: settings.deadline,
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// The members, as they were named.
+    pub fn members(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.shared.members.iter().map(|member| member.name.as_str())
+    }
+
+    /// How long a call may take.
+    pub fn deadline(&self) -> Duration {
+        self.shared.deadline
+    }
+
+    /// A key, and the revision of the store at which it was read. Linearizable: what was written before is seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn get(&self, key: &[u8]) -> Result<(Option<KeyValue>, i64), Error> {
+        let request = RangeRequest { key: key.into(), ..RangeRequest::default() };
+        let answer: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
+        let revision = answer.header.map_or(0, |header| header.revision);
+        Ok((answer.kvs.into_iter().next(), revision))
+    }
+
+    /// Keys from `key` up to, and without, `end`, at most `limit`, in their order; and whether there are more. Linearizable.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn range(&self, key: &[u8], end: &[u8], limit: usize) -> Result<(Vec<KeyValue>, bool), Error> {
+        let limit = i64::try_from(limit).unwrap_or(i64::MAX);
+        let request = RangeRequest { key: key.into(), range_end: end.into(), limit };
+        let answer: RangeResponse = self.call("/etcdserverpb.KV/Range", request).await?;
+        Ok((answer.kvs, answer.more))
+    }
+
+    /// Writes a key.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn put(&self, key: Vec<u8>, value: Vec<u8>) -> Result<(), Error> {
+        let _: Done = self.call("/etcdserverpb.KV/Put", PutRequest { key, value }).await?;
+        Ok(())
+    }
+
+    /// Deletes the keys from `key` up to, and without, `end`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn delete(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<(), Error> {
+        let _: Done =
+            self.call("/etcdserverpb.KV/DeleteRange", DeleteRangeRequest { key, range_end }).await?;
+        Ok(())
+    }
+
+    /// Writes if the guard's key is as it was seen.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`]. Unless it is [`Error::is_definite`], the writes may be done all the same, now or later.
+    pub async fn write(&self, writes: Guarded) -> Result<Outcome, Error> {
+        let (key, revision) = writes.guard;
+        let op = |request| RequestOp { request: Some(request) };
+        let put = |(key, value)| op(RequestKind::Put(PutRequest { key, value }));
+        let request = TxnRequest {
+            compare: vec![Compare {
+                result: CompareResult::Equal as i32,
+                target: CompareTarget::Mod as i32,
+                key: key.clone(),
+                mod_revision: Some(revision),
+            }],
+            success: writes.puts.into_iter().map(put).collect(),
+            failure: vec![op(RequestKind::Range(RangeRequest { key, ..RangeRequest::default() }))],
+        };
+        let answer: TxnResponse = self.call("/etcdserverpb.KV/Txn", request).await?;
+        if answer.succeeded {
+            return Ok(Outcome::Done(answer.header.map_or(0, |header| header.revision)));
+        }
+        let range = answer.responses.into_iter().next().and_then(|response| response.range);
+        Ok(Outcome::Refused(range.and_then(|range| range.kvs.into_iter().next())))
+    }
+
+    /// Forgets the history before a revision, of all keys of the store.
+    ///
+    /// # Errors
+    ///
+    /// [`Error`].
+    pub async fn compact(&self, revision: i64) -> Result<(), Error> {
+        let _: Done = self.call("/etcdserverpb.KV/Compact", CompactionRequest { revision }).await?;
+        Ok(())
+    }
+
+    /// How each member is.
+    pub async fn status(&self) -> Vec<(String, Result<Status, Error>)> {
+        let mut all = Vec::new();
+        for (at, member) in self.shared.members.iter().enumerate() {
+            all.push((
+                member.name.clone(),
+                self.call_at(at, "/etcdserverpb.Maintenance/Status", Empty {}).await,
+            ));
+        }
+        all
+    }
+
+    /// One attempt at the current member. After one without an answer, the next member is the current one.
+    async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let at = self.shared.current.load(Relaxed);
+        let answer = self.call_at(at, path, request).await;
+        if matches!(answer, Err(Error::NoAnswer { .. })) {
+            self.leave(at);
+        }
+        answer
+    }
+
+    /// Another member is the current one, if this is.
+    fn leave(&self, at: usize) {
+        let next = (at + 1) % self.shared.members.len();
+        let _ = self.shared.current.compare_exchange(at, next, Relaxed, Relaxed);
+    }
+
+    async fn call_at<Q, A>(&self, at: usize, path: &'static str, message: Q) -> Result<A, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let attempt = async {
+            let mut request = Request::new(message);
+            if let Some(token) = self.token(at).await? {
+                request.metadata_mut().insert("token", token);
+            }
+            self.unary(at, path, request).await
+        };
+        match tokio::time::timeout(self.shared.deadline, attempt).await {
+            Ok(answer) => answer,
+            Err(_) => {
+                let why = format!("no answer within {:?}", self.shared.deadline);
+                Err(Error::NoAnswer { member: self.shared.members[at].name.clone(), why })
+            }
+        }
+    }
+
+    async fn unary<Q, A>(&self, at: usize, path: &'static str, request: Request<Q>) -> Result<A, Error>
+    where
+        Q: Message + 'static,
+        A: Message + Default + 'static,
+    {
+        let member = &self.shared.members[at];
+        let mut grpc = Grpc::new(member.channel.clone()).max_decoding_message_size(LONGEST);
+        let no_answer = |error: tonic::transport::Error| Error::NoAnswer {
+            member: member.name.clone(),
+            why: error::chain(&error),
+        };
+        grpc.ready().await.map_err(no_answer)?;
+        let path = PathAndQuery::from_static(path);
+        let codec: ProstCodec<Q, A> = ProstCodec::default();
+        match grpc.unary(request, path, codec).await {
+            Ok(answer) => Ok(answer.into_inner()),
+            Err(status) => {
+                if status.code() == Code::Unauthenticated {
+                    // It has expired, or etcd was restarted: the next call has another.
+                    *self.shared.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
+                }
+                Err(Error::of(&member.name, &status))
+            }
+        }
+    }
+
+    /// What shows that the password is known, if there is one.
+    async fn token(&self, at: usize) -> Result<Option<AsciiMetadataValue>, Error> {
+        let Some((name, password)) = self.shared.credentials.clone() else { return Ok(None) };
+        let known = self.shared.token.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if known.is_some() {
+            return Ok(known);
+        }
+        let request = Request::new(AuthenticateRequest { name, password });
+        let answer: AuthenticateResponse = self.unary(at, "/etcdserverpb.Auth/Authenticate", request).await?;
+        let token: Option<AsciiMetadataValue> = answer.token.parse().ok();
+        self.shared.token.lock().unwrap_or_else(PoisonError::into_inner).clone_from(&token);
+        Ok(token)
+    }
+}

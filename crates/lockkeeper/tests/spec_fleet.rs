@@ -1,0 +1,5 @@
+//! The suite of `spec.rs`, against a fleet of daemons on etcd.
+#![cfg(feature = "network")]
+
+#[path = "spec.rs"]
+mod spec;

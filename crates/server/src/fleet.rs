@@ -1,0 +1,298 @@
+//! Daemons that share the log of a store: one leads, the others follow, relay, and take over.
+//!
+//! `lockkeeper_service::replica` decides who leads. This drives it: it reads and watches etcd while it follows, and commits
+//! the rounds of its daemon while it leads. One operation is under way at a time; everything that arrives meanwhile is the
+//! next one.
+
+mod follow;
+mod keys;
+mod lead;
+mod report;
+mod snapshot;
+
+pub use report::{DaemonReport, LeaderReport, MemberReport, Report, report};
+
+use crate::{
+    Config, Error, Store, clock,
+    daemon::{self, Daemon, random},
+    gate::Gate,
+    node::{Following, Leader, Node, Role},
+};
+use keys::Keys;
+use lead::{End, Snapshots};
+use lockkeeper_etcd::{Etcd, Guarded, Outcome};
+use lockkeeper_service::replica::{Head, Operation, Replica, ReplicaConfig, Reply, Revision, WentBack};
+use std::{
+    cell::{Cell, RefCell},
+    fs, io,
+    os::unix::fs::DirBuilderExt,
+    path::PathBuf,
+    rc::Rc,
+    time::{Duration, Instant},
+};
+use tokio::sync::Notify;
+
+/// How many entries etcd keeps.
+const RING: u64 = 1 << 14;
+
+/// How long a daemon that starts waits for etcd.
+const START: Duration = Duration::from_secs(10);
+
+/// How long it waits before it asks etcd again.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// How often a daemon says that it is there.
+const REGISTER: Duration = Duration::from_secs(3);
+
+/// How often it says that etcd does not answer.
+const COMPLAIN: Duration = Duration::from_secs(10);
+
+pub(crate) struct Fleet {
+    etcd: Etcd,
+    keys: Keys,
+    config: Config,
+    store: Store,
+    /// This daemon, to others.
+    id: u64,
+    /// The highest position that was seen, also by earlier daemons of this state directory.
+    known: Cell<u64>,
+    known_path: PathBuf,
+    /// The store was restored from a backup, and somebody said to go on with that.
+    restored: Cell<bool>,
+    /// Told when the daemon is to stop.
+    pub(crate) stop: Notify,
+    stopping: Cell<bool>,
+    complained: Cell<Option<Instant>>,
+}
+
+impl Fleet {
+    /// Reaches etcd, and has the key that the fleet's daemons know each other by.
+    pub(crate) async fn start(config: &Config, store: &Store) -> Result<(Self, Vec<u8>), Error> {
+        let etcd = Etcd::new(&store.etcd).map_err(|error| Error::Fleet(error.to_string()))?;
+        let known_path = config.state_dir.join("fleet-position");
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
+        made.map_err(|error| Error::File(config.state_dir.clone(), error))?;
+        let known = match fs::read_to_string(&known_path) {
+            Ok(text) => text.trim().parse().map_err(|_| {
+                Error::File(known_path.clone(), io::Error::other("it has no position: was it edited?"))
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(Error::File(known_path, error)),
+        };
+        let fleet = Self {
+            etcd,
+            keys: Keys::new(&store.etcd.prefix),
+            config: config.clone(),
+            store: store.clone(),
+            id: u64::from_le_bytes(random()),
+            known: Cell::new(known),
+            known_path,
+            restored: Cell::new(false),
+            stop: Notify::new(),
+            stopping: Cell::new(false),
+            complained: Cell::new(None),
+        };
+        let key = fleet.key().await?;
+        Ok((fleet, key))
+    }
+
+    /// The key of the fleet. The first daemon makes it.
+    async fn key(&self) -> Result<Vec<u8>, Error> {
+        let (name, begun) = (self.keys.key(), Instant::now());
+        let mut tried: Vec<(String, String)> = Vec::new();
+        let key: Vec<u8> = random::<32>().into();
+        while begun.elapsed() < START {
+            let writes = Guarded { guard: (name.clone(), 0), puts: vec![(name.clone(), key.clone())] };
+            match self.etcd.write(writes).await {
+                Ok(Outcome::Done(_)) => return Ok(key),
+                Ok(Outcome::Refused(Some(kv))) => return Ok(kv.value),
+                Ok(Outcome::Refused(None)) => {}
+                Err(lockkeeper_etcd::Error::NoAnswer { member, why }) => {
+                    tried.retain(|(known, _)| *known != member);
+                    tried.push((member, why));
+                    if tried.len() == self.etcd.members().len() && begun.elapsed() > START / 3 {
+                        break;
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                }
+                Err(error) => return Err(Error::Fleet(error.to_string())),
+            }
+        }
+        let tried: Vec<_> = tried.into_iter().map(|(member, why)| format!("{member} ({why})")).collect();
+        Err(Error::Fleet(format!("etcd cannot be reached: tried {}", tried.join(", "))))
+    }
+
+    /// Follows and leads, in turns, until it is stopped.
+    pub(crate) async fn run(&self, node: &Rc<Node>) -> Result<(), Error> {
+        let worked = tokio::select! {
+            worked = self.work(node) => worked,
+            () = self.register(node) => Ok(()),
+        };
+        node.set_role(Role::Stopping);
+        self.remember();
+        let _ = self.etcd.delete(self.keys.daemon(self.id), Vec::new()).await;
+        worked
+    }
+
+    async fn work(&self, node: &Rc<Node>) -> Result<(), Error> {
+        loop {
+            let Some((mut state, replica)) = self.follow(node).await? else { return Ok(()) };
+            let owner = replica.head().map_or(0, |head| head.owner);
+            tracing::info!(position = replica.position(), "leading");
+            let snapshots = Snapshots::begin(self, &mut state, &replica);
+            let gate: Rc<Gate> = Rc::clone(&node.gate);
+            let daemon = Daemon::lead(&self.config, gate, state, self.restored.take())?;
+            let daemon = Rc::new(RefCell::new(daemon));
+            if let Some(relays) = &node.relays {
+                relays.lead(owner);
+            }
+            node.set_role(Role::Leading(Rc::clone(&daemon)));
+            let ending = tokio::select! {
+                ending = self.lead(&daemon, replica, snapshots) => ending,
+                () = daemon::run(&daemon) => Ok(End::Deposed),
+            };
+            daemon.borrow_mut().depose();
+            node.set_role(Role::Following(Following::default()));
+            if let Some(failure) = daemon.borrow_mut().take_failure() {
+                return Err(failure);
+            }
+            match ending? {
+                End::Deposed => tracing::warn!("another daemon leads: following"),
+                End::HandedOver => {
+                    tracing::info!("handed over");
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    fn replica_config(&self) -> ReplicaConfig {
+        let takeover = u64::try_from(self.store.takeover.as_millis()).unwrap_or(u64::MAX);
+        ReplicaConfig { takeover, ring: RING, url: self.store.advertise.clone() }
+    }
+
+    /// Has etcd execute an operation. One without an answer is sent again until there is one. While etcd refuses, `stuck`
+    /// may find out what became of it by reading.
+    async fn execute(
+        &self,
+        operation: &Operation,
+        stuck: impl AsyncFn(&lockkeeper_etcd::Error) -> Option<Reply>,
+    ) -> Result<Reply, Error> {
+        loop {
+            let answer = match operation {
+                Operation::Write { guard, head, entry, snapshot } => {
+                    let entry = entry.iter().map(|(slot, bytes)| (self.keys.entry(*slot), bytes.clone()));
+                    let snapshot = snapshot.iter().map(|pointer| (self.keys.snapshot(), pointer.clone()));
+                    let head = (self.keys.head(), head.encode());
+                    // The head last: who watches has the entry when it sees the head.
+                    let puts = entry.chain(snapshot).chain([head]).collect();
+                    let writes = Guarded { guard: (self.keys.head(), *guard), puts };
+                    self.etcd.write(writes).await.map(|outcome| match outcome {
+                        Outcome::Done(revision) => Ok(Reply::Done(revision)),
+                        Outcome::Refused(kv) => keys::head(kv).map(Reply::Seen),
+                    })
+                }
+                Operation::Read => {
+                    self.etcd.get(&self.keys.head()).await.map(|(kv, _)| keys::head(kv).map(Reply::Seen))
+                }
+            };
+            match answer {
+                Ok(reply) => {
+                    self.complained.set(None);
+                    return reply.map_err(|error| Error::Fleet(format!("the head of the log: {error}")));
+                }
+                Err(error) => {
+                    self.complain(&error);
+                    match error {
+                        lockkeeper_etcd::Error::NoAnswer { .. } => tokio::time::sleep(PAUSE / 5).await,
+                        // It may have room again, or other rules.
+                        error => {
+                            if let Some(reply) = stuck(&error).await {
+                                return Ok(reply);
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The head as it is, if etcd answers.
+    async fn read_head(&self) -> Option<Option<(Head, Revision)>> {
+        let (head, _) = self.etcd.get(&self.keys.head()).await.ok()?;
+        keys::head(head).ok()
+    }
+
+    /// Says now and then what is wrong.
+    fn complain(&self, error: &lockkeeper_etcd::Error) {
+        if self.complained.get().is_none_or(|when| when.elapsed() > COMPLAIN) {
+            tracing::warn!(%error, "etcd");
+            self.complained.set(Some(Instant::now()));
+        }
+    }
+
+    /// A position was seen. One that is below what was known means that the store was restored from a backup.
+    fn see(&self, position: u64) -> Result<(), Error> {
+        let known = self.known.get();
+        if position >= known {
+            self.known.set(position);
+            return Ok(());
+        }
+        if self.store.accept_restored {
+            tracing::warn!(known, position, "going on with a store that has less than it had");
+            self.known.set(position);
+            self.restored.set(true);
+            return Ok(());
+        }
+        Err(went_back(WentBack { known, found: position }))
+    }
+
+    fn remember(&self) {
+        let path = self.known_path.with_extension("new");
+        let written =
+            fs::write(&path, self.known.get().to_string()).and_then(|()| fs::rename(&path, &self.known_path));
+        if let Err(error) = written {
+            tracing::warn!(%error, "{}", self.known_path.display());
+        }
+    }
+
+    /// Says to others, now and then, that this daemon is there.
+    async fn register(&self, node: &Node) {
+        loop {
+            let leads = node.daemon().is_some();
+            let record = keys::Registered {
+                url: self.store.advertise.clone(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                level: lockkeeper_service::LEVEL,
+                leads,
+                position: self.known.get(),
+                lag: node.lag(),
+                time: clock::wall(),
+            };
+            if let Ok(json) = serde_json::to_vec(&record)
+                && let Err(error) = self.etcd.put(self.keys.daemon(self.id), json).await
+            {
+                self.complain(&error);
+            }
+            self.remember();
+            tokio::time::sleep(REGISTER).await;
+        }
+    }
+
+    /// Tells clients' connections what is known of the leader.
+    fn tell(&self, node: &Node, replica: &Replica, trouble: Option<String>) {
+        let led = |head: &Head| !head.vacant;
+        let leader = replica.head().filter(|head| led(head));
+        let leader = leader.map(|head| Leader { url: head.url.clone(), owner: head.owner });
+        let (position, lag) = (replica.position(), replica.lag());
+        node.set_role(Role::Following(Following { leader, position, lag, trouble }));
+    }
+}
+
+fn went_back(WentBack { known, found }: WentBack) -> Error {
+    Error::Fleet(format!(
+        "the store has {found} entries, and had {known} before: it was restored from a backup, or emptied. Locks that were \
+         granted since are not in it. Stop every daemon, then start them with --accept-restored-store: earlier sessions end, \
+         and nothing is granted until the longest lease has expired"
+    ))
+}

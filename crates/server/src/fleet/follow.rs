@@ -1,0 +1,246 @@
+//! Following: everything that the leader commits is applied here, too.
+
+use super::{Fleet, PAUSE, keys, keys::Pointer, went_back};
+use crate::{Error, clock, daemon::random, node::Node};
+use lockkeeper_etcd::{Change, Watch};
+use lockkeeper_service::{
+    State,
+    replica::{Head, Next, Operation, Replica, Reply, Revision, Verdict, decode_entry},
+};
+use std::{rc::Rc, time::Duration};
+
+/// Entries that are read at a time.
+const PAGE: u64 = 64;
+
+/// How often in a row the log may be found without an entry before it counts as damaged: a leader that goes on overwrites
+/// entries while they are read.
+const ATTEMPTS: u32 = 10;
+
+/// Why a follower does not go on as it did.
+enum Trouble {
+    /// etcd does not answer, or the watch has ended.
+    Etcd(lockkeeper_etcd::Error),
+    /// Entries are gone: the newest snapshot has to be read.
+    Overwritten(u64),
+    /// It must not go on.
+    Fatal(Error),
+}
+
+impl From<lockkeeper_etcd::Error> for Trouble {
+    fn from(error: lockkeeper_etcd::Error) -> Self {
+        Self::Etcd(error)
+    }
+}
+
+impl From<Error> for Trouble {
+    fn from(error: Error) -> Self {
+        Self::Fatal(error)
+    }
+}
+
+impl Fleet {
+    /// Follows until it leads: then, with the state of the whole log. None if it is to stop.
+    pub(super) async fn follow(&self, node: &Rc<Node>) -> Result<Option<(State, Replica)>, Error> {
+        let mut attempts = 0;
+        let mut following = None;
+        loop {
+            if self.stopping.get() {
+                return Ok(None);
+            }
+            let turn = tokio::select! {
+                turn = self.turn(node, &mut following, &mut attempts) => turn,
+                () = self.stop.notified() => {
+                    self.stopping.set(true);
+                    return Ok(None);
+                }
+            };
+            match turn {
+                Ok(()) => return Ok(following),
+                Err(Trouble::Fatal(error)) => return Err(error),
+                Err(Trouble::Overwritten(position)) => {
+                    attempts += 1;
+                    following = None;
+                    if attempts > ATTEMPTS {
+                        return Err(Error::Fleet(format!(
+                            "the log in etcd has no entry {position}, and no snapshot of it: were keys deleted?"
+                        )));
+                    }
+                }
+                Err(Trouble::Etcd(error)) => {
+                    self.complain(&error);
+                    if let Some((_, replica)) = &following {
+                        self.tell(node, replica, Some(format!("etcd: {error}")));
+                    }
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
+            }
+        }
+    }
+
+    /// Reads what is missing, and watches. Done when this replica leads.
+    async fn turn(
+        &self,
+        node: &Node,
+        following: &mut Option<(State, Replica)>,
+        attempts: &mut u32,
+    ) -> Result<(), Trouble> {
+        let ((state, replica), revision) = match following {
+            Some(following) => {
+                let (seen, revision) = self.find_head().await?;
+                following.1.saw(seen, clock::now()).map_err(went_back)?;
+                (following, revision)
+            }
+            None => {
+                // The snapshot first: a head that is read after it has all that the snapshot has.
+                let state = self.load().await?;
+                let (seen, revision) = self.find_head().await?;
+                let replica = Replica::follow(self.replica_config(), state.position(), seen, clock::now());
+                (following.insert((state, replica.map_err(went_back)?)), revision)
+            }
+        };
+        self.catch_up(state, replica).await?;
+        let mut watch = self.etcd.watch(&self.keys.head(), revision + 1).await?;
+        *attempts = 0;
+        self.tell(node, replica, None);
+        loop {
+            let left = replica.takes_over_at().saturating_sub(clock::now());
+            tokio::select! {
+                // Changes first: they may show that nobody has to take over.
+                biased;
+                change = watch.next() => self.on_change(node, change?, state, replica)?,
+                () = tokio::time::sleep(Duration::from_micros(left)) => {
+                    if self.take_over(replica).await? {
+                        return Ok(());
+                    }
+                    self.tell(node, replica, None);
+                    if replica.lag() > 0 {
+                        return Err(silent(watch));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The head, and the revision of the store.
+    async fn find_head(&self) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
+        let (seen, revision) = self.etcd.get(&self.keys.head()).await?;
+        let seen = keys::head(seen).map_err(|error| Error::Fleet(format!("the head of the log: {error}")))?;
+        self.see(seen.as_ref().map_or(0, |(head, _)| head.position))?;
+        Ok((seen, revision))
+    }
+
+    fn on_change(
+        &self,
+        node: &Node,
+        change: Change,
+        state: &mut State,
+        replica: &mut Replica,
+    ) -> Result<(), Trouble> {
+        if change.deleted {
+            return Err(Error::Fleet("keys of the log were deleted from etcd".into()).into());
+        }
+        if change.kv.key != self.keys.head() {
+            return apply(&change.kv.value, state, replica);
+        }
+        let head = keys::head(Some(change.kv));
+        let head = head.map_err(|error| Error::Fleet(format!("the head of the log: {error}")))?;
+        let before = replica.head().map(|head| (head.owner, head.vacant));
+        replica.saw(head, clock::now()).map_err(went_back)?;
+        self.see(replica.position())?;
+        if before != replica.head().map(|head| (head.owner, head.vacant)) || node.not_ready_reason().is_some()
+        {
+            self.tell(node, replica, None);
+        }
+        Ok(())
+    }
+
+    /// Takes over if it is time. False if another one leads.
+    async fn take_over(&self, replica: &mut Replica) -> Result<bool, Trouble> {
+        let Some(operation) = replica.take_over(clock::now(), u64::from_le_bytes(random())) else {
+            return Ok(false);
+        };
+        let stuck = async |_: &lockkeeper_etcd::Error| {
+            tokio::time::sleep(PAUSE).await;
+            let seen = self.read_head().await?;
+            // Another one may have taken over, where etcd has room.
+            let found = seen.as_ref().map_or(0, |(_, revision)| *revision);
+            let waits = matches!(operation, Operation::Write { guard, .. } if guard == found);
+            (!waits).then_some(Reply::Seen(seen))
+        };
+        let reply = self.execute(&operation, stuck).await?;
+        let verdict = replica.answered(reply, clock::now()).map_err(went_back)?;
+        Ok(verdict == Verdict::Done)
+    }
+
+    /// The state of the newest snapshot.
+    async fn load(&self) -> Result<State, Trouble> {
+        let seed = u64::from_le_bytes(random());
+        let (Some(pointer), _) = self.etcd.get(&self.keys.snapshot()).await? else {
+            return Ok(State::new(seed));
+        };
+        let damaged = |why: String| Error::Fleet(format!("the snapshot in etcd: {why}"));
+        let pointer: Pointer =
+            serde_json::from_slice(&pointer.value).map_err(|error| damaged(error.to_string()))?;
+        let (mut first, end) = self.keys.chunks(&pointer.id);
+        let mut chunks = Vec::new();
+        loop {
+            let (page, more) = self.etcd.range(&first, &end, 8).await?;
+            if let Some(last) = page.last() {
+                first = last.key.clone();
+                first.push(0);
+            }
+            chunks.extend(page.into_iter().map(|kv| kv.value));
+            if !more {
+                break;
+            }
+        }
+        // A newer one has taken its place meanwhile.
+        if chunks.len() as u64 != pointer.chunks {
+            return Err(Trouble::Overwritten(pointer.position));
+        }
+        Ok(State::restore(chunks, seed).map_err(|error| damaged(error.to_string()))?)
+    }
+
+    /// Reads and applies the entries that are missing.
+    async fn catch_up(&self, state: &mut State, replica: &mut Replica) -> Result<(), Trouble> {
+        while replica.lag() > 0 {
+            let (next, ring) = (replica.position() + 1, super::RING);
+            let slot = next % ring;
+            let last = (slot + PAGE.min(replica.lag()) - 1).min(ring - 1);
+            let (page, _) =
+                self.etcd.range(&self.keys.entry(slot), &self.keys.entry(last + 1), usize::MAX).await?;
+            for kv in page {
+                apply(&kv.value, state, replica)?;
+            }
+            if replica.position() < next {
+                return Err(Trouble::Overwritten(next));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn apply(entry: &[u8], state: &mut State, replica: &mut Replica) -> Result<(), Trouble> {
+    let damaged = |error: lockkeeper_service::Damaged| Error::Fleet(format!("the log in etcd: {error}"));
+    let (position, batch) = decode_entry(entry).map_err(damaged)?;
+    match replica.entry(position) {
+        Next::Skip => return Ok(()),
+        Next::Missing => return Err(Trouble::Overwritten(replica.position() + 1)),
+        Next::Apply => {}
+    }
+    let mut effects = Vec::new();
+    match state.apply_batch(batch, &mut effects).map_err(damaged)? {
+        true => Ok(()),
+        false => {
+            let why = "the log in etcd has records of a later version of Lockkeeper: upgrade this daemon";
+            Err(Error::Fleet(why.into()).into())
+        }
+    }
+}
+
+/// The head was not watched, though it changed: the watch lags, or its member is cut off.
+fn silent(watch: Watch) -> Trouble {
+    drop(watch);
+    Trouble::Etcd(lockkeeper_etcd::Error::NoAnswer { member: "a watch".into(), why: "it lags behind".into() })
+}

@@ -1,0 +1,253 @@
+//! Leading: rounds are committed to etcd, one at a time.
+
+use super::{
+    Fleet, PAUSE, RING,
+    keys::Keys,
+    snapshot::{self, Snapshot},
+    went_back,
+};
+use crate::{Error, clock, daemon::Daemon};
+use lockkeeper_service::{
+    State,
+    replica::{Operation, Replica, Reply, Verdict},
+};
+use std::{cell::RefCell, rc::Rc, time::Duration};
+use tokio::{sync::Notify, time::Instant};
+
+/// How a leadership ends.
+pub(super) enum End {
+    /// Another daemon leads.
+    Deposed,
+    /// It has left the lead to anybody.
+    HandedOver,
+}
+
+/// A snapshot is taken when the log has so many bytes, or twice as many as the snapshot before.
+const SNAPSHOT_AT: u64 = 16 << 20;
+
+/// etcd's history is compacted after so many revisions, and keeps so many.
+const COMPACT_EVERY: i64 = 10_000;
+const HISTORY: i64 = 1_000;
+
+/// How long a hand-over may take before the daemon stops without it.
+const HAND_OVER: Duration = Duration::from_secs(5);
+
+/// One leadership.
+struct Lead<'a> {
+    fleet: &'a Fleet,
+    daemon: &'a Rc<RefCell<Daemon>>,
+    replica: Replica,
+    snapshots: Snapshots,
+    /// Bytes of entries since the snapshot before, and how many are enough for another.
+    bytes: u64,
+    enough: u64,
+    /// When the head was last written.
+    beat: Instant,
+    compacted: i64,
+}
+
+/// The snapshot that a leader takes, if it takes one.
+pub(super) struct Snapshots {
+    taken: Option<Snapshot>,
+    /// Told when a chunk of it is written.
+    written: Rc<Notify>,
+}
+
+impl Snapshots {
+    /// Begins one before the first round if much of the ring is used. The leader before may have left a full one, to which
+    /// nothing can be appended; and what a round has recorded can be in no snapshot before that round is committed.
+    pub(super) fn begin(fleet: &Fleet, state: &mut State, replica: &Replica) -> Self {
+        let mut snapshots = Self { taken: None, written: Rc::default() };
+        if is_long(replica) {
+            snapshots.take(fleet, state, replica);
+        }
+        snapshots
+    }
+
+    fn take(&mut self, fleet: &Fleet, state: &mut State, replica: &Replica) {
+        let owner = replica.head().map_or(0, |head| head.owner);
+        let id = format!("{:016x}-{owner:016x}", state.position());
+        self.taken = Some(Snapshot::begin(state, id, &fleet.etcd, Rc::clone(&self.written)));
+    }
+}
+
+/// Whether much of the ring is used.
+fn is_long(replica: &Replica) -> bool {
+    replica.position() >= replica.head().map_or(0, |head| head.snapshot) + RING / 2
+}
+
+impl Fleet {
+    /// Commits rounds until another daemon leads, or this one is to stop.
+    pub(super) async fn lead(
+        &self,
+        daemon: &Rc<RefCell<Daemon>>,
+        replica: Replica,
+        snapshots: Snapshots,
+    ) -> Result<End, Error> {
+        let mut lead = Lead {
+            fleet: self,
+            daemon,
+            replica,
+            snapshots,
+            bytes: 0,
+            enough: SNAPSHOT_AT,
+            beat: Instant::now(),
+            compacted: 0,
+        };
+        lead.run().await
+    }
+}
+
+impl Lead<'_> {
+    async fn run(&mut self) -> Result<End, Error> {
+        let signals = self.daemon.borrow().signals();
+        let written = Rc::clone(&self.snapshots.written);
+        let mut stop_by = None;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.fleet.stop.notified() => {
+                    self.fleet.stopping.set(true);
+                    self.daemon.borrow_mut().stop();
+                    stop_by = Some(Instant::now() + HAND_OVER);
+                }
+                () = signals.commit.notified() => {
+                    // Those that have something to say now are in this round, too.
+                    tokio::task::yield_now().await;
+                }
+                () = written.notified() => {}
+                () = tokio::time::sleep_until(self.next_beat()) => {
+                    let beat = self.replica.beat();
+                    if let Some(end) = self.execute(beat).await? {
+                        return Ok(end);
+                    }
+                }
+            }
+            if let Some(end) = self.commit().await? {
+                return Ok(end);
+            }
+            if let Some(stop_by) = stop_by {
+                // Silent from here on: nothing is committed any more.
+                let operation = self.replica.hand_over();
+                let handed = tokio::time::timeout_at(stop_by, self.execute(operation)).await;
+                return handed.unwrap_or(Ok(None)).map(|end| end.unwrap_or(End::HandedOver));
+            }
+        }
+    }
+
+    fn next_beat(&self) -> Instant {
+        self.beat + self.fleet.store.takeover / 4
+    }
+
+    /// Commits what there is.
+    async fn commit(&mut self) -> Result<Option<End>, Error> {
+        loop {
+            if let Some(end) = self.go_on_with_snapshot().await? {
+                return Ok(Some(end));
+            }
+            // The ring is full: the snapshot goes first. The leader stays one, and finds out whether etcd is full, too.
+            if self.replica.needs_snapshot() {
+                let written = tokio::time::timeout_at(self.next_beat(), self.snapshots.written.notified());
+                if written.await.is_err() {
+                    let beat = self.replica.beat();
+                    if let Some(end) = self.execute(beat).await? {
+                        return Ok(Some(end));
+                    }
+                }
+                continue;
+            }
+            let Some(round) = self.daemon.borrow_mut().take_round() else { return Ok(None) };
+            let operation = match round.batch.is_empty() {
+                true => self.replica.confirm(),
+                false => {
+                    self.bytes += round.batch.len() as u64;
+                    self.begin_snapshot();
+                    self.replica.append(&round.batch)
+                }
+            };
+            if let Some(end) = self.execute(operation).await? {
+                return Ok(Some(end));
+            }
+            self.fleet.see(self.replica.position())?;
+            self.daemon.borrow_mut().round_done(round.number);
+        }
+    }
+
+    /// Has etcd execute an operation. Says how this leadership ends, if it does.
+    async fn execute(&mut self, operation: Option<Operation>) -> Result<Option<End>, Error> {
+        let Some(operation) = operation else { return Ok(None) };
+        let stuck = async |error: &lockkeeper_etcd::Error| self.keep_leases(error).await;
+        let reply = self.fleet.execute(&operation, stuck).await?;
+        self.daemon.borrow_mut().set_stuck(None);
+        if let Reply::Done(revision) = reply {
+            self.compact(revision);
+        }
+        self.beat = if operation == Operation::Read { self.beat } else { Instant::now() };
+        Ok(match self.replica.answered(reply, clock::now()).map_err(went_back)? {
+            Verdict::Done => None,
+            Verdict::Deposed => Some(End::Deposed),
+            Verdict::HandedOver => Some(End::HandedOver),
+        })
+    }
+
+    /// etcd takes nothing: it is full, or refuses. As long as it can be read, clients are told why, and keep their leases.
+    /// Returns what it shows if that is not this leadership: another daemon leads, or the hand-over was executed.
+    async fn keep_leases(&self, error: &lockkeeper_etcd::Error) -> Option<Reply> {
+        let count = self.daemon.borrow_mut().set_stuck(Some(error.to_string()));
+        tokio::time::sleep(PAUSE).await;
+        let seen = self.fleet.read_head().await?;
+        if !self.replica.is_own(seen.as_ref().map(|(head, _)| head)) {
+            return Some(Reply::Seen(seen));
+        }
+        self.daemon.borrow_mut().send_stateless(count);
+        None
+    }
+
+    /// Begins a snapshot if the log is long enough. The batch that was just taken is in it; it is pointed at after that
+    /// is committed.
+    fn begin_snapshot(&mut self) {
+        let long = is_long(&self.replica) || self.bytes >= self.enough;
+        if self.snapshots.taken.is_some() || !long {
+            return;
+        }
+        self.bytes = 0;
+        let mut daemon = self.daemon.borrow_mut();
+        self.snapshots.take(self.fleet, daemon.server().state_mut(), &self.replica);
+    }
+
+    async fn go_on_with_snapshot(&mut self) -> Result<Option<End>, Error> {
+        let Some(snapshot) = &mut self.snapshots.taken else { return Ok(None) };
+        let whole = snapshot.go_on(self.daemon.borrow_mut().server().state_mut(), &self.fleet.keys);
+        if !whole || snapshot.pointer.position > self.replica.position() {
+            return Ok(None);
+        }
+        let pointer = snapshot.pointer.clone();
+        self.snapshots.taken = None;
+        tracing::debug!(position = pointer.position, bytes = pointer.bytes, "snapshot taken");
+        self.enough = SNAPSHOT_AT.max(2 * pointer.bytes);
+        let json = serde_json::to_vec(&pointer).map_err(|error| Error::Fleet(error.to_string()))?;
+        let operation = self.replica.point(pointer.position, json);
+        let end = self.execute(operation).await?;
+        if end.is_none() {
+            let (etcd, keys) = (self.fleet.etcd.clone(), Keys::new(&self.fleet.store.etcd.prefix));
+            tokio::task::spawn_local(async move {
+                if let Err(error) = snapshot::delete_earlier(&etcd, &keys, &pointer.id).await {
+                    tracing::debug!(%error, "earlier snapshots stay");
+                }
+            });
+        }
+        Ok(end)
+    }
+
+    /// Compacts etcd's history now and then, if the store is this fleet's own.
+    fn compact(&mut self, revision: i64) {
+        if !self.fleet.store.own || revision < self.compacted + COMPACT_EVERY {
+            return;
+        }
+        self.compacted = revision;
+        let etcd = self.fleet.etcd.clone();
+        tokio::task::spawn_local(async move {
+            let _ = etcd.compact(revision - HISTORY).await;
+        });
+    }
+}

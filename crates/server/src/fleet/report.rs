@@ -1,0 +1,156 @@
+//! How a fleet is, as its store shows it.
+
+use super::keys::{self, Keys, Pointer, Registered};
+use crate::{Error, clock};
+use lockkeeper_etcd::{Etcd, Settings};
+use serde::Serialize;
+
+/// How a fleet is.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Report {
+    /// Who leads, if the log was ever written to.
+    pub leader: Option<LeaderReport>,
+    /// The daemons that have said in the last minutes that they are there.
+    pub daemons: Vec<DaemonReport>,
+    /// The members of etcd.
+    pub etcd: Vec<MemberReport>,
+}
+
+impl Report {
+    /// The same as JSON.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("it has nothing that JSON has not")
+    }
+}
+
+/// The log, and who leads.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct LeaderReport {
+    /// Where the leader is reached.
+    pub url: String,
+    /// Whether it has handed over, and nobody has taken over yet.
+    pub vacant: bool,
+    /// How many entries the log has.
+    pub position: u64,
+    /// The position of the newest snapshot, and its bytes.
+    pub snapshot: Option<(u64, u64)>,
+    /// After how long without a sign of the leader another daemon takes over, in milliseconds.
+    pub takeover: u64,
+}
+
+/// A daemon.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DaemonReport {
+    /// Where it is reached.
+    pub url: String,
+    /// Its version.
+    pub version: String,
+    /// Whether it leads.
+    pub leads: bool,
+    /// How many entries it had applied when it last said so.
+    pub position: u64,
+    /// How many it had yet to apply.
+    pub lag: u64,
+    /// How long ago that was, in milliseconds, by this machine's clock.
+    pub seen: u64,
+}
+
+/// A member of etcd.
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct MemberReport {
+    /// Its address.
+    pub member: String,
+    /// Its version.
+    pub version: Option<String>,
+    /// Whether it is the one that leads etcd.
+    pub leads: bool,
+    /// Bytes of its database.
+    pub bytes: u64,
+    /// What is wrong with it.
+    pub trouble: Vec<String>,
+}
+
+/// Daemons that were not heard for so many milliseconds are not shown.
+const FORGOTTEN: u64 = 600_000;
+
+/// Looks how a fleet is.
+///
+/// # Errors
+///
+/// If no member of etcd answers.
+pub async fn report(settings: &Settings) -> Result<Report, Error> {
+    let etcd = Etcd::new(settings).map_err(|error| Error::Fleet(error.to_string()))?;
+    let keys = Keys::new(&settings.prefix);
+    let mut members = Vec::new();
+    for (member, status) in etcd.status().await {
+        members.push(match status {
+            Ok(status) => {
+                let mut trouble = status.errors.clone();
+                trouble.extend(known_bug(&status.version));
+                let own = status.header.as_ref().map(|header| header.member_id);
+                MemberReport {
+                    member,
+                    leads: own == Some(status.leader),
+                    version: Some(status.version),
+                    bytes: u64::try_from(status.db_size).unwrap_or(0),
+                    trouble,
+                }
+            }
+            Err(error) => {
+                let trouble = vec![error.to_string()];
+                MemberReport { member, version: None, leads: false, bytes: 0, trouble }
+            }
+        });
+    }
+    if members.iter().all(|member| member.version.is_none()) {
+        let tried: Vec<_> = members.iter().flat_map(|member| member.trouble.clone()).collect();
+        return Err(Error::Fleet(format!("etcd cannot be reached: tried {}", tried.join(", "))));
+    }
+    let failed = |error: lockkeeper_etcd::Error| Error::Fleet(error.to_string());
+    // A member that does not answer is left for the next one.
+    let mut read = etcd.get(&keys.head()).await;
+    for _ in 1..members.len() {
+        if read.is_err() {
+            read = etcd.get(&keys.head()).await;
+        }
+    }
+    let head = keys::head(read.map_err(failed)?.0).map_err(|error| Error::Fleet(error.to_string()))?;
+    let pointer = etcd.get(&keys.snapshot()).await.map_err(failed)?.0;
+    let pointer: Option<Pointer> = pointer.and_then(|kv| serde_json::from_slice(&kv.value).ok());
+    let leader = head.map(|(head, _)| LeaderReport {
+        url: head.url,
+        vacant: head.vacant,
+        position: head.position,
+        snapshot: pointer.map(|pointer| (pointer.position, pointer.bytes)),
+        takeover: head.takeover,
+    });
+    let (first, end) = keys.daemons();
+    let (registered, _) = etcd.range(&first, &end, 10_000).await.map_err(failed)?;
+    let now = clock::wall();
+    let daemons = registered.iter().filter_map(|kv| serde_json::from_slice::<Registered>(&kv.value).ok());
+    let mut daemons: Vec<_> = daemons
+        .map(|Registered { url, version, leads, position, lag, time, .. }| DaemonReport {
+            url,
+            version,
+            leads,
+            position,
+            lag,
+            seen: now.saturating_sub(time),
+        })
+        .filter(|daemon| daemon.seen < FORGOTTEN)
+        .collect();
+    // One that was killed and started again has two.
+    daemons.sort_by(|one, other| (&one.url, one.seen).cmp(&(&other.url, other.seen)));
+    daemons.dedup_by(|later, first| later.url == first.url);
+    Ok(Report { leader, daemons, etcd: members })
+}
+
+/// Versions of etcd that can lose what they have confirmed.
+fn known_bug(version: &str) -> Option<String> {
+    matches!(version, "3.5.0" | "3.5.1" | "3.5.2")
+        .then(|| format!("etcd {version} can corrupt its data when it is killed: upgrade to 3.5.3 or later"))
+}

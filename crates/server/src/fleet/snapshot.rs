@@ -1,0 +1,83 @@
+//! Snapshots in etcd: chunks under keys of their own, which count once a guarded write points at them.
+
+use super::keys::{Keys, Pointer};
+use lockkeeper_etcd::Etcd;
+use lockkeeper_service::State;
+use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
+use tokio::{sync::Notify, task::AbortHandle};
+
+/// Bytes of a chunk. A request to etcd has at most 1.5 MiB.
+const CHUNK: usize = 512 << 10;
+
+/// Chunks that wait to be written. More would only take memory.
+const WAITING: usize = 2;
+
+/// A snapshot that is being written.
+pub(super) struct Snapshot {
+    pub(super) pointer: Pointer,
+    /// All chunks are made.
+    whole: bool,
+    queue: Rc<Queue>,
+    task: AbortHandle,
+}
+
+#[derive(Default)]
+struct Queue {
+    chunks: RefCell<VecDeque<(Vec<u8>, Vec<u8>)>>,
+    filled: Notify,
+}
+
+impl Snapshot {
+    /// Begins a snapshot of the state as it is, whose position may not be committed yet.
+    pub(super) fn begin(state: &mut State, id: String, etcd: &Etcd, written: Rc<Notify>) -> Self {
+        state.begin_snapshot();
+        let pointer = Pointer { id, position: state.position(), chunks: 0, bytes: 0 };
+        let queue = Rc::new(Queue::default());
+        let (chunks, etcd) = (Rc::clone(&queue), etcd.clone());
+        let task = tokio::task::spawn_local(async move {
+            loop {
+                let next = chunks.chunks.borrow().front().cloned();
+                let Some((key, chunk)) = next else {
+                    chunks.filled.notified().await;
+                    continue;
+                };
+                match etcd.put(key, chunk).await {
+                    Ok(()) => {
+                        chunks.chunks.borrow_mut().pop_front();
+                        written.notify_one();
+                    }
+                    Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+                }
+            }
+        });
+        Self { pointer, whole: false, queue, task: task.abort_handle() }
+    }
+
+    /// Makes the next chunk, if there is room. True when all are written.
+    pub(super) fn go_on(&mut self, state: &mut State, keys: &Keys) -> bool {
+        while !self.whole && self.queue.chunks.borrow().len() < WAITING {
+            let mut chunk = Vec::new();
+            self.whole = state.snapshot_slice(CHUNK, &mut chunk);
+            self.pointer.bytes += chunk.len() as u64;
+            let key = keys.chunk(&self.pointer.id, self.pointer.chunks);
+            self.pointer.chunks += 1;
+            self.queue.chunks.borrow_mut().push_back((key, chunk));
+            self.queue.filled.notify_one();
+        }
+        self.whole && self.queue.chunks.borrow().is_empty()
+    }
+}
+
+impl Drop for Snapshot {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Deletes the chunks of snapshots before this one, whoever wrote them. Those of later positions are left alone: this may
+/// be executed late, when the newest snapshot is a later one, of another leader perhaps.
+pub(super) async fn delete_earlier(etcd: &Etcd, keys: &Keys, id: &str) -> Result<(), lockkeeper_etcd::Error> {
+    let (first, _) = keys.all_chunks();
+    let (kept, _) = keys.chunks(id);
+    etcd.delete(first, kept).await
+}

@@ -1,0 +1,110 @@
+//! Who is let in, and may do what. The daemon that has the connection decides that, also where another one leads.
+
+use crate::{
+    audit::Record,
+    auth::{Bearer, Keys},
+    users::{self, Allow, Subject},
+};
+use lockkeeper_service::{Access, Origin, Rights};
+use std::{borrow::Cow, cell::RefCell};
+use tokio::sync::Notify;
+
+/// Stands before the buckets of clients on the network without keys.
+const NETWORK: &str = "network:";
+
+pub(crate) struct Gate {
+    /// Who may do what on the network. Without keys, everybody may do everything.
+    keys: RefCell<Option<Keys>>,
+    /// What other users of this machine may do.
+    allow: Vec<Allow>,
+    refusals: RefCell<Record>,
+    /// Whether, without keys, clients on the network have the buckets of the Unix socket.
+    share_buckets: bool,
+    /// Told when there are other keys.
+    pub(crate) reloaded: Notify,
+}
+
+impl Gate {
+    pub(crate) fn new(allow: Vec<Allow>, share_buckets: bool) -> Self {
+        Self {
+            keys: RefCell::new(None),
+            allow,
+            refusals: RefCell::new(Record::new()),
+            share_buckets,
+            reloaded: Notify::new(),
+        }
+    }
+
+    /// Whether users other than the daemon's own can connect.
+    pub(crate) fn serves_others(&self) -> bool {
+        !self.allow.is_empty()
+    }
+
+    pub(crate) fn has_keys(&self) -> bool {
+        self.keys.borrow().is_some()
+    }
+
+    /// Takes other keys.
+    pub(crate) fn set_keys(&self, keys: Option<Keys>) {
+        *self.keys.borrow_mut() = keys;
+        self.reloaded.notify_waiters();
+    }
+
+    /// What a client may do in a bucket; or why it is not let in, which is put on record.
+    pub(crate) fn admit(
+        &self,
+        origin: Origin,
+        subject: &Subject,
+        token: Option<&str>,
+        bucket: &str,
+    ) -> Result<Access, String> {
+        let bearer = match (&*self.keys.borrow(), origin) {
+            (Some(keys), Origin::Network) => keys.check(token, bucket),
+            (None, Origin::Network) => Ok(Bearer { rights: Rights::ALL, subject: None }),
+            (_, Origin::Local) => users::rights(&self.allow, subject.user, bucket)
+                .map(|rights| Bearer { rights, subject: None }),
+        };
+        match bearer {
+            Ok(Bearer { rights, subject: Some(name) }) => {
+                Ok(Access { rights, subject: format!("{} {}", printable(&name), subject.words) })
+            }
+            Ok(Bearer { rights, subject: None }) => Ok(Access { rights, subject: subject.words.clone() }),
+            Err(why) => {
+                if self.refusals.borrow_mut().admits() {
+                    tracing::info!(target: "audit", by = subject.words, bucket, why, "refused");
+                }
+                Err(why)
+            }
+        }
+    }
+
+    /// The bucket that is meant. Without keys, everybody who reaches the port may do everything: not to the locks of this
+    /// machine's processes, unless that is wished for.
+    pub(crate) fn bucket_of<'a>(&self, origin: Origin, bucket: &'a str) -> Cow<'a, str> {
+        match origin {
+            // An empty name stays one, and is refused.
+            Origin::Network if !self.has_keys() && !self.share_buckets && !bucket.is_empty() => {
+                format!("{NETWORK}{bucket}").into()
+            }
+            _ => bucket.into(),
+        }
+    }
+
+    /// Whether the log may have one more line about somebody who was refused.
+    pub(crate) fn may_log_refusal(&self) -> bool {
+        self.refusals.borrow_mut().admits()
+    }
+
+    /// What a token that was good once allows now: nothing if its key is gone. Without keys, all stays as it was.
+    pub(crate) fn check_again(&self, token: &str, bucket: &str) -> Result<Option<Rights>, ()> {
+        match &*self.keys.borrow() {
+            Some(keys) => keys.check_again(token, bucket).map(Some).ok_or(()),
+            None => Ok(None),
+        }
+    }
+}
+
+/// What of a name others can be shown.
+fn printable(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(100).collect()
+}

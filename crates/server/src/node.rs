@@ -1,0 +1,179 @@
+//! What this process is to its clients: the daemon that leads, or one that relays to it.
+//!
+//! A daemon with a log of its own always leads. Of those that share the log of a store, one leads; the others relay what
+//! their clients say to it. A connection belongs to one leader from its first message to its last: when that changes, the
+//! connection ends, and its client resumes.
+
+use crate::{
+    auth::Keys,
+    connection::{self, Peer, Transport},
+    daemon::Daemon,
+    gate::Gate,
+    metrics,
+    network::PendingHandshake,
+    relay::{self, Relays},
+};
+use lockkeeper_service::Access;
+use std::{cell::RefCell, rc::Rc};
+use tokio::sync::Notify;
+
+pub(crate) struct Node {
+    role: RefCell<Role>,
+    /// Told when it has another role.
+    changed: Notify,
+    pub(crate) gate: Rc<Gate>,
+    /// How to reach other daemons of the fleet, and be reached by them.
+    pub(crate) relays: Option<Relays>,
+}
+
+pub(crate) enum Role {
+    Leading(Rc<RefCell<Daemon>>),
+    Following(Following),
+    Stopping,
+}
+
+/// What a follower knows.
+#[derive(Clone, Default)]
+pub(crate) struct Following {
+    /// The leader, if there is one.
+    pub(crate) leader: Option<Leader>,
+    pub(crate) position: u64,
+    pub(crate) lag: u64,
+    /// Why it cannot follow just now.
+    pub(crate) trouble: Option<String>,
+}
+
+/// Another daemon that leads.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Leader {
+    pub(crate) url: String,
+    /// The number of its leadership.
+    pub(crate) owner: u64,
+}
+
+/// Where the messages of a client go.
+pub(crate) enum Route {
+    Here(Rc<RefCell<Daemon>>),
+    There(Leader),
+    Nowhere,
+}
+
+impl Node {
+    pub(crate) fn new(role: Role, gate: Rc<Gate>, relays: Option<Relays>) -> Self {
+        Self { role: RefCell::new(role), changed: Notify::new(), gate, relays }
+    }
+
+    pub(crate) fn set_role(&self, role: Role) {
+        *self.role.borrow_mut() = role;
+        self.changed.notify_waiters();
+    }
+
+    /// The daemon that leads, if it is this one.
+    pub(crate) fn daemon(&self) -> Option<Rc<RefCell<Daemon>>> {
+        match &*self.role.borrow() {
+            Role::Leading(daemon) => Some(Rc::clone(daemon)),
+            _ => None,
+        }
+    }
+
+    /// Serves a client, or relays what it says, once somebody leads.
+    pub(crate) async fn serve<S: Transport>(
+        self: &Rc<Self>,
+        stream: S,
+        input: Vec<u8>,
+        peer: Peer,
+        handshake: Option<PendingHandshake>,
+    ) {
+        match self.route().await {
+            Route::Here(daemon) => {
+                connection::run(stream, input, peer, daemon, handshake).await;
+            }
+            Route::There(leader) => {
+                if let Err(error) = relay::run(stream, input, peer, self, leader, handshake).await {
+                    tracing::debug!(%error, "a relayed connection ended");
+                }
+            }
+            Route::Nowhere => {}
+        }
+    }
+
+    async fn route(&self) -> Route {
+        loop {
+            match &*self.role.borrow() {
+                Role::Leading(daemon) => return Route::Here(Rc::clone(daemon)),
+                Role::Following(Following { leader: Some(leader), .. }) => {
+                    return Route::There(leader.clone());
+                }
+                Role::Following(_) => {}
+                Role::Stopping => return Route::Nowhere,
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Done when that leader leads no longer, as far as is known here.
+    pub(crate) async fn leader_changed(&self, leader: &Leader) {
+        loop {
+            match &*self.role.borrow() {
+                Role::Following(Following { leader: Some(now), .. }) if now == leader => {}
+                _ => return,
+            }
+            self.changed.notified().await;
+        }
+    }
+
+    /// Takes other keys.
+    pub(crate) fn set_keys(&self, keys: Option<Keys>) {
+        self.gate.set_keys(keys);
+        if let Some(daemon) = self.daemon() {
+            daemon.borrow_mut().check_tokens();
+        }
+    }
+
+    /// Whether the log is where it was.
+    pub(crate) fn has_state(&self) -> bool {
+        self.daemon().is_none_or(|daemon| daemon.borrow().has_state())
+    }
+
+    /// Why it should not be relied on just now.
+    pub(crate) fn not_ready_reason(&self) -> Option<String> {
+        match &*self.role.borrow() {
+            Role::Leading(daemon) => daemon.borrow().not_ready_reason(),
+            Role::Following(Following { trouble: Some(trouble), .. }) => Some(trouble.clone()),
+            Role::Following(Following { leader: None, .. }) => Some("no daemon leads".into()),
+            Role::Following(_) => None,
+            Role::Stopping => Some("stopping".into()),
+        }
+    }
+
+    /// How many entries it has yet to apply.
+    pub(crate) fn lag(&self) -> u64 {
+        match &*self.role.borrow() {
+            Role::Following(following) => following.lag,
+            Role::Leading(_) | Role::Stopping => 0,
+        }
+    }
+
+    pub(crate) fn metrics(&self, buckets: bool) -> String {
+        let (mut out, position, lag) = match &*self.role.borrow() {
+            Role::Leading(daemon) => {
+                let position = daemon.borrow_mut().server().state().position();
+                (daemon.borrow().metrics(buckets), position, 0)
+            }
+            Role::Following(following) => (metrics::of_process(), following.position, following.lag),
+            Role::Stopping => (metrics::of_process(), 0, 0),
+        };
+        if let Some(relays) = &self.relays {
+            metrics::fleet(&mut out, self.daemon().is_some(), position, lag, relays.count());
+        }
+        out
+    }
+
+    /// A client of another daemon, as that one presents it.
+    pub(crate) fn relayed(&self, ticket: Option<&str>) -> Result<(Access, Rc<RefCell<Daemon>>), String> {
+        let relays = self.relays.as_ref().ok_or("this daemon is not part of a fleet")?;
+        let access = relays.check(ticket)?;
+        let daemon = self.daemon().ok_or("this daemon does not lead")?;
+        Ok((access, daemon))
+    }
+}

@@ -1,0 +1,434 @@
+//! Clients of a daemon that does not lead: what they say is relayed to the one that does, and its answers to them.
+//!
+//! Each client has a connection of its own between the two daemons. It ends with the client's, with the leader's, and when
+//! another daemon leads. The daemon that has the client decides who it is and what it may do, and says so when it connects:
+//! a ticket, sealed with a key that the daemons of a fleet keep in their store. The leader's number stands in it, so that
+//! it is good for one leadership only.
+
+use crate::{
+    Error,
+    connection::{HELLO, Peer, Transport, bucket_of},
+    daemon::Sender,
+    network::PendingHandshake,
+    node::{Leader, Node},
+};
+use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
+use lockkeeper_service::{Access, Origin, Rights};
+use lockkeeper_wire::{
+    frame,
+    v2::{ToClient, ToServer, code, feature},
+    websocket::{self, Frames, GOING_AWAY, Said},
+};
+use ring::hmac;
+use std::{
+    cell::{Cell, RefCell},
+    env, io,
+    path::Path,
+    rc::Rc,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
+    net::TcpStream,
+    sync::Notify,
+    time::timeout,
+};
+use tokio_rustls::{
+    TlsConnector,
+    rustls::{
+        ClientConfig, RootCertStore,
+        crypto::ring as provider,
+        pki_types::{CertificateDer, ServerName, pem::PemObject},
+    },
+};
+
+/// What a relay asks a leader for.
+pub(crate) const PATH: &str = "/relay";
+pub(crate) const HEADER: &str = "lockkeeper-relay";
+pub(crate) const UPGRADE: &str = "lockkeeper-relay";
+
+/// How long a leader may take to let a relay in.
+const CONNECT: Duration = Duration::from_secs(2);
+
+/// The longest answer to that.
+const HEAD: usize = 4 << 10;
+
+/// Bytes that are read in one go.
+const READ: usize = 16 << 10;
+
+/// How daemons of a fleet reach each other.
+pub(crate) struct Relays {
+    key: hmac::Key,
+    tls: TlsConnector,
+    /// The number of this daemon's leadership.
+    owner: Cell<u64>,
+    counted: Rc<()>,
+}
+
+impl Relays {
+    /// With the key of the fleet. Leaders' certificates are checked against the authorities of the system, or those of
+    /// the file that `LOCKKEEPER_CA` names.
+    pub(crate) fn new(key: &[u8]) -> Result<Self, Error> {
+        let config = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| Error::Fleet(error.to_string()))?;
+        let config = config.with_root_certificates(roots()?).with_no_client_auth();
+        let (tls, owner) = (TlsConnector::from(Arc::new(config)), Cell::new(0));
+        Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), tls, owner, counted: Rc::default() })
+    }
+
+    /// This daemon leads, under that number.
+    pub(crate) fn lead(&self, owner: u64) {
+        self.owner.set(owner);
+    }
+
+    /// How many clients are relayed.
+    pub(crate) fn count(&self) -> usize {
+        Rc::strong_count(&self.counted) - 1
+    }
+
+    fn ticket(&self, leader: &Leader, access: &Access) -> String {
+        let Rights { steal, force_release, inspect } = access.rights;
+        let mut ticket = leader.owner.to_le_bytes().to_vec();
+        ticket.push(u8::from(steal) | u8::from(force_release) << 1 | u8::from(inspect) << 2);
+        ticket.extend_from_slice(access.subject.as_bytes());
+        let seal = hmac::sign(&self.key, &ticket);
+        ticket.extend_from_slice(seal.as_ref());
+        URL_SAFE_NO_PAD.encode(ticket)
+    }
+
+    /// What a ticket allows, if it is sealed with the fleet's key and for this leadership.
+    pub(crate) fn check(&self, ticket: Option<&str>) -> Result<Access, String> {
+        let wrong = "the relay has no ticket of this fleet";
+        let ticket = ticket.and_then(|ticket| URL_SAFE_NO_PAD.decode(ticket).ok()).ok_or(wrong)?;
+        let split = ticket.len().checked_sub(32).ok_or(wrong)?;
+        let (ticket, seal) = ticket.split_at(split);
+        hmac::verify(&self.key, ticket, seal).map_err(|_| wrong)?;
+        let (owner, rest) = ticket.split_first_chunk().ok_or(wrong)?;
+        let (rights, subject) = rest.split_first().ok_or(wrong)?;
+        if u64::from_le_bytes(*owner) != self.owner.get() {
+            return Err("this daemon leads no longer".into());
+        }
+        let has = |bit: u8| rights >> bit & 1 == 1;
+        let rights = Rights { steal: has(0), force_release: has(1), inspect: has(2) };
+        Ok(Access { rights, subject: String::from_utf8_lossy(subject).into_owned() })
+    }
+
+    /// Connects to the leader for a client.
+    async fn connect(&self, leader: &Leader, access: &Access) -> io::Result<(Box<dyn Duplex>, Vec<u8>)> {
+        let unknown = || io::Error::other(format!("{} is no address of a leader", leader.url));
+        let (secure, rest) = match leader.url.strip_prefix("wss://") {
+            Some(rest) => (true, rest),
+            None => (false, leader.url.strip_prefix("ws://").ok_or_else(unknown)?),
+        };
+        let authority = rest.split('/').next().unwrap_or(rest);
+        let (host, port) = match authority.rsplit_once(':') {
+            Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| unknown())?),
+            _ => (authority, if secure { 443 } else { 80 }),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let stream = TcpStream::connect((host.as_str(), port)).await?;
+        stream.set_nodelay(true)?;
+        let mut stream: Box<dyn Duplex> = match secure {
+            true => {
+                let name = ServerName::try_from(host).map_err(io::Error::other)?;
+                Box::new(self.tls.connect(name, stream).await?)
+            }
+            false => Box::new(stream),
+        };
+        let request = format!(
+            "GET {PATH} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\
+             {HEADER}: {}\r\n\r\n",
+            self.ticket(leader, access)
+        );
+        stream.write_all(request.as_bytes()).await?;
+        stream.flush().await?;
+        let mut answer = Vec::new();
+        loop {
+            if stream.read_buf(&mut answer).await? == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            let end = answer.windows(4).position(|end| end == b"\r\n\r\n");
+            match end {
+                Some(end) if answer.starts_with(b"HTTP/1.1 101 ") => {
+                    return Ok((stream, answer.split_off(end + 4)));
+                }
+                None if answer.len() < HEAD => {}
+                _ => {
+                    let words = String::from_utf8_lossy(&answer);
+                    let words =
+                        words.split_once("\r\n\r\n").map_or(&*words, |(_, body)| body).trim().to_owned();
+                    return Err(io::Error::other(words));
+                }
+            }
+        }
+    }
+}
+
+/// A stream in both directions.
+trait Duplex: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
+
+fn roots() -> Result<RootCertStore, Error> {
+    let mut roots = RootCertStore::empty();
+    let Some(path) = env::var_os("LOCKKEEPER_CA").filter(|path| !path.is_empty()) else {
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        return Ok(roots);
+    };
+    let unusable = |error: String| Error::File(path.clone().into(), io::Error::other(error));
+    let chain =
+        CertificateDer::pem_file_iter(Path::new(&path)).map_err(|error| unusable(error.to_string()))?;
+    for certificate in chain {
+        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
+        roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
+    }
+    Ok(roots)
+}
+
+/// Relays a client of which `input` has been read already.
+pub(crate) async fn run<S: Transport>(
+    stream: S,
+    input: Vec<u8>,
+    peer: Peer,
+    node: &Rc<Node>,
+    leader: Leader,
+    handshake: Option<PendingHandshake>,
+) -> io::Result<()> {
+    let Peer { origin, sender: Sender::Client(subject), page, trusts_status } = peer else { return Ok(()) };
+    let Some(relays) = &node.relays else { return Ok(()) };
+    let frames = (origin == Origin::Network).then(|| Frames::new(true, HELLO));
+    let is_web = frames.is_some();
+    let (reader, writer) = tokio::io::split(stream);
+    let mut from_client =
+        FromClient { reader, input, frames, max: HELLO, going_away_ends: false, over: false };
+    let to_client = ToClientQueue::default();
+    let mut writer = Writer { writer, is_web };
+    let Some(hello) = from_client.message(&to_client).await? else { return Ok(()) };
+    drop(handshake);
+    let mut first = Vec::new();
+    let admitted = match ToServer::decode(&hello) {
+        Ok(ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner }) => {
+            let named = page.map_or_else(|| bucket.into(), |page| bucket_of(&page, bucket));
+            let bucket = &*node.gate.bucket_of(origin, &named).into_owned();
+            from_client.going_away_ends = trusts_status && features & feature::GOING_AWAY_ENDS != 0;
+            // The token stays here.
+            let hello =
+                ToServer::Hello { version, features, hello, bucket, resume, ack, token: None, ttl, owner };
+            frame::append(&mut first, |out| hello.encode(out));
+            let kept =
+                token.filter(|_| node.gate.has_keys()).map(|token| (token.to_owned(), bucket.to_owned()));
+            let admitted = node.gate.admit(origin, &subject, token, bucket);
+            admitted.map(|access| (access, kept)).map_err(|why| (code::UNAUTHORIZED, why))
+        }
+        Ok(_) => Err((code::OUT_OF_ORDER, "the first message is Hello".to_owned())),
+        Err(error) => Err((code::MALFORMED, error.to_string())),
+    };
+    let (access, token) = match admitted {
+        Ok(admitted) => admitted,
+        Err((code, why)) => return writer.goodbye(code, &why).await,
+    };
+    let connected = timeout(CONNECT, relays.connect(&leader, &access)).await;
+    let (mut upstream, answer) = match connected.map_err(io::Error::from).flatten() {
+        Ok(connected) => connected,
+        Err(error) => {
+            tracing::info!(leader = leader.url, %error, "the leader cannot be reached");
+            return Err(error);
+        }
+    };
+    upstream.write_all(&first).await?;
+    let _counted = Rc::clone(&relays.counted);
+    from_client.grant_length();
+    let (from_leader, to_leader) = tokio::io::split(upstream);
+    let watched = Watched { node, token, rights: access.rights };
+    tokio::select! {
+        done = upward(from_client, to_leader, &to_client, watched) => match done? {
+            Some(why) => writer.goodbye(code::ENDED, why).await,
+            None => Ok(()),
+        },
+        done = downward(from_leader, answer, &mut writer, &to_client) => done,
+        () = node.leader_changed(&leader) => Ok(()),
+    }
+}
+
+/// Bytes for the client that do not come from the leader: answers to pings of a WebSocket.
+#[derive(Default)]
+struct ToClientQueue {
+    bytes: RefCell<Vec<u8>>,
+    filled: Notify,
+}
+
+struct FromClient<S> {
+    reader: ReadHalf<S>,
+    input: Vec<u8>,
+    frames: Option<Frames>,
+    max: usize,
+    /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
+    going_away_ends: bool,
+    over: bool,
+}
+
+impl<S: Transport> FromClient<S> {
+    /// After Hello, messages may be long.
+    fn grant_length(&mut self) {
+        self.max = frame::MAX;
+        if self.frames.is_some() {
+            self.frames = Some(Frames::new(true, frame::MAX));
+        }
+    }
+
+    /// The next message, or none at the end. Nothing is lost if it is not awaited to its end.
+    async fn message(&mut self, to_client: &ToClientQueue) -> io::Result<Option<Vec<u8>>> {
+        let malformed = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
+        loop {
+            if self.over {
+                return Ok(None);
+            }
+            let (message, length, ends) = match &mut self.frames {
+                Some(frames) => {
+                    match frames.first(&mut self.input).map_err(|error| malformed(error.to_string()))? {
+                        Some((Said::Message(message), length)) => (Some(message.to_vec()), length, false),
+                        Some((Said::Ping(ping), length)) => {
+                            websocket::append_pong(&mut to_client.bytes.borrow_mut(), None, ping);
+                            to_client.filled.notify_one();
+                            (None, length, false)
+                        }
+                        Some((Said::Nothing, length)) => (None, length, false),
+                        Some((Said::Close(Some(GOING_AWAY)), _)) if self.going_away_ends => {
+                            self.over = true;
+                            let mut bye = Vec::new();
+                            ToServer::Bye { ack: 0 }.encode(&mut bye);
+                            return Ok(Some(bye));
+                        }
+                        Some((Said::Close(_), length)) => (None, length, true),
+                        None => (None, 0, false),
+                    }
+                }
+                None => {
+                    match frame::first(&self.input, self.max).map_err(|error| malformed(error.to_string()))? {
+                        Some((message, length)) => (Some(message.to_vec()), length, false),
+                        None => (None, 0, false),
+                    }
+                }
+            };
+            self.input.drain(..length);
+            match message {
+                Some(message) => return Ok(Some(message)),
+                None if ends => return Ok(None),
+                None if length > 0 => continue,
+                None => {}
+            }
+            self.input.reserve(READ);
+            if self.reader.read_buf(&mut self.input).await? == 0 {
+                return Ok(None);
+            }
+        }
+    }
+}
+
+/// What may end a relay while the client is silent: other keys.
+struct Watched<'a> {
+    node: &'a Node,
+    token: Option<(String, String)>,
+    rights: Rights,
+}
+
+impl Watched<'_> {
+    /// Done when what the client was let do is not what its token allows. True if that is nothing.
+    async fn revoked(&self) -> bool {
+        loop {
+            self.node.gate.reloaded.notified().await;
+            let Some((token, bucket)) = &self.token else { continue };
+            match self.node.gate.check_again(token, bucket) {
+                Ok(Some(rights)) if rights != self.rights => return false,
+                Ok(_) => {}
+                Err(()) => return true,
+            }
+        }
+    }
+}
+
+/// Passes messages on to the leader, whole ones only. Says why if the client is not let in any more.
+async fn upward<S: Transport>(
+    mut from_client: FromClient<S>,
+    mut to_leader: WriteHalf<Box<dyn Duplex>>,
+    to_client: &ToClientQueue,
+    watched: Watched<'_>,
+) -> io::Result<Option<&'static str>> {
+    let mut out = Vec::new();
+    loop {
+        out.clear();
+        tokio::select! {
+            message = from_client.message(to_client) => match message? {
+                Some(message) => frame::append(&mut out, |out| out.extend_from_slice(&message)),
+                None => return Ok(None),
+            },
+            gone = watched.revoked() => {
+                if gone {
+                    frame::append(&mut out, |out| ToServer::Bye { ack: 0 }.encode(out));
+                    to_leader.write_all(&out).await?;
+                    to_leader.flush().await?;
+                    return Ok(Some("the key of its token is gone, or is not for this bucket any more"));
+                }
+                // It resumes, and has other rights then.
+                return Ok(None);
+            }
+        }
+        to_leader.write_all(&out).await?;
+        to_leader.flush().await?;
+    }
+}
+
+/// Passes the leader's messages on to the client.
+async fn downward<S: Transport>(
+    mut from_leader: ReadHalf<Box<dyn Duplex>>,
+    mut input: Vec<u8>,
+    writer: &mut Writer<S>,
+    to_client: &ToClientQueue,
+) -> io::Result<()> {
+    loop {
+        let mut out = std::mem::take(&mut *to_client.bytes.borrow_mut());
+        let mut done = 0;
+        while let Some((message, length)) = frame::first(&input[done..], frame::MAX_TO_CLIENT)
+            .map_err(|error| io::Error::other(error.to_string()))?
+        {
+            writer.encode(&mut out, message);
+            done += length;
+        }
+        input.drain(..done);
+        if !out.is_empty() {
+            writer.writer.write_all(&out).await?;
+            writer.writer.flush().await?;
+        }
+        input.reserve(READ);
+        tokio::select! {
+            read = from_leader.read_buf(&mut input) => if read? == 0 {
+                return Ok(());
+            },
+            () = to_client.filled.notified() => {}
+        }
+    }
+}
+
+struct Writer<S> {
+    writer: WriteHalf<S>,
+    is_web: bool,
+}
+
+impl<S: Transport> Writer<S> {
+    fn encode(&self, out: &mut Vec<u8>, message: &[u8]) {
+        match self.is_web {
+            true => websocket::append(out, None, |out| out.extend_from_slice(message)),
+            false => frame::append(out, |out| out.extend_from_slice(message)),
+        }
+    }
+
+    async fn goodbye(&mut self, code: u32, why: &str) -> io::Result<()> {
+        let (mut message, mut out) = (Vec::new(), Vec::new());
+        ToClient::Goodbye { code, message: why }.encode(&mut message);
+        self.encode(&mut out, &message);
+        self.writer.write_all(&out).await?;
+        self.writer.shutdown().await
+    }
+}

@@ -1,0 +1,84 @@
+//! How much memory long messages take that have not come as a whole.
+//!
+//! A message has at most 1 MiB, but a client can have many connections, and leave one unfinished on each. It never looks at
+//! what is in them.
+
+use lockkeeper_service::ConnectionId;
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap},
+};
+
+/// Bytes of all connections: an eighth of what clients may take in all, within these bounds.
+const LEAST: usize = 8 << 20;
+const MOST: usize = 128 << 20;
+
+pub(crate) struct Unfinished {
+    limit: usize,
+    sizes: HashMap<ConnectionId, usize>,
+    /// The same by size. Of equals the oldest is the last.
+    order: BTreeSet<(usize, Reverse<ConnectionId>)>,
+    total: usize,
+}
+
+impl Unfinished {
+    /// Of clients that may take so many bytes.
+    pub(crate) fn new(bytes: usize) -> Self {
+        let limit = (bytes / 8).clamp(LEAST, MOST);
+        Self { limit, sizes: HashMap::new(), order: BTreeSet::new(), total: 0 }
+    }
+
+    /// What the client is told whose message had to go.
+    pub(crate) fn why(&self) -> String {
+        format!("limit reached: {} bytes of messages that are not whole", self.limit)
+    }
+
+    /// A connection has so many bytes now. Returns the one that has to be closed, if there is too much: that with the most,
+    /// which is forgotten here.
+    pub(crate) fn set(&mut self, id: ConnectionId, bytes: usize) -> Option<ConnectionId> {
+        self.forget(id);
+        if bytes == 0 {
+            return None;
+        }
+        self.sizes.insert(id, bytes);
+        self.order.insert((bytes, Reverse(id)));
+        self.total += bytes;
+        if self.total <= self.limit {
+            return None;
+        }
+        let &(_, Reverse(longest)) = self.order.last()?;
+        self.forget(longest);
+        Some(longest)
+    }
+
+    fn forget(&mut self, id: ConnectionId) {
+        if let Some(bytes) = self.sizes.remove(&id) {
+            self.order.remove(&(bytes, Reverse(id)));
+            self.total -= bytes;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{LEAST, MOST, Unfinished};
+
+    #[test]
+    fn the_longest_and_of_those_the_oldest_has_to_go() {
+        let mut unfinished = Unfinished::new(16 * LEAST);
+        assert!(unfinished.why().contains(&(2 * LEAST).to_string()));
+        assert_eq!((Unfinished::new(0).limit, Unfinished::new(usize::MAX).limit), (LEAST, MOST));
+        let part = 2 * LEAST / 4;
+        assert_eq!(unfinished.set(1, part), None);
+        assert_eq!(unfinished.set(2, part), None);
+        assert_eq!(unfinished.set(3, part), None);
+        assert_eq!(unfinished.set(4, part - 1), None);
+        assert_eq!(unfinished.set(5, 1), None);
+        assert_eq!(unfinished.set(5, 2), Some(1));
+        // What came as a whole, or went, makes room.
+        assert_eq!(unfinished.set(2, 0), None);
+        assert_eq!(unfinished.set(5, 2 * part), None);
+        assert_eq!(unfinished.set(5, 2 * part + 2), Some(5));
+        assert_eq!(unfinished.total, 2 * part - 1);
+    }
+}

@@ -1,0 +1,146 @@
+//! Clients of a daemon that follows: what they say is relayed to the leader, and its answers to them.
+//!
+//! Each client has a connection of its own between the two daemons. It ends with the client's, with the leader's, and when
+//! the follower sees another leader. It is good for one leadership: a leader refuses another number. Neither is needed
+//! for safety, because a leader answers only while the store confirms that it leads; so some runs do without both.
+
+use crate::{
+    network::{Direction, Packet},
+    world::{Happening, World, note},
+};
+
+/// A client's connection that is relayed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Relayed {
+    /// The daemon that leads, and the number of that leadership.
+    leader: (usize, u64),
+    /// The connection to the leader, once there is one.
+    upstream: Option<usize>,
+}
+
+impl World {
+    /// A client has connected to a daemon that follows.
+    pub(crate) fn begin_relay(&mut self, connection: usize, leader: (usize, u64)) {
+        let daemon = self.connections[connection].daemon;
+        self.connections[connection].relayed = Some(Relayed { leader, upstream: None });
+        self.daemons[daemon].relayed.push(connection);
+        self.reach_leader_later(connection);
+    }
+
+    fn reach_leader_later(&mut self, connection: usize) {
+        let delay = match self.calm {
+            true => 100,
+            false => self.plan.delay.choose(&mut self.random),
+        };
+        self.after(delay, Happening::Relay(connection));
+    }
+
+    /// The attempt to reach the leader for a client is over.
+    pub(crate) fn reach_leader(&mut self, connection: usize) {
+        let (client, daemon) = (self.connections[connection].client, self.connections[connection].daemon);
+        if !self.is_alive(daemon, self.connections[connection].life)
+            || self.connections[connection].is_closed()
+        {
+            return;
+        }
+        if self.daemons[daemon].stalled {
+            self.after(10_000, Happening::Relay(connection));
+            return;
+        }
+        let Some(Relayed { leader: (target, owner), .. }) = self.connections[connection].relayed else {
+            return;
+        };
+        let leads = |owner| self.plan.careless_relays || owner == self.connections_owner(connection);
+        let lets_in = self.daemons[target].lead.as_ref().is_some_and(|lead| leads(lead.owner));
+        if !lets_in || !self.daemons[target].running {
+            note!(self, "daemon {target} does not lead as {owner:x}: no relay for connection {connection}");
+            return self.server_closes(connection, false);
+        }
+        let upstream = self.new_connection(client, target);
+        self.connections[upstream].downstream = Some(connection);
+        note!(self, "connection {connection} is relayed to daemon {target}: connection {upstream}");
+        self.connections[connection].relayed =
+            Some(Relayed { leader: (target, owner), upstream: Some(upstream) });
+        self.stats.relays += 1;
+        self.pass_up(connection);
+    }
+
+    fn connections_owner(&self, connection: usize) -> u64 {
+        self.connections[connection].relayed.map_or(0, |relayed| relayed.leader.1)
+    }
+
+    /// The connection that goes on where a relayed one ends.
+    pub(crate) fn upstream(&self, connection: usize) -> Option<usize> {
+        self.connections[connection].relayed?.upstream
+    }
+
+    /// Passes on what a client has sent.
+    pub(crate) fn pass_up(&mut self, connection: usize) {
+        let Some(upstream) = self.upstream(connection).filter(|_| self.relays(connection)) else { return };
+        while let Some(packet) = self.connections[connection].up.arrived.pop_front() {
+            match packet {
+                Packet::Message(..) => self.put(upstream, Direction::Up, packet),
+                Packet::End => self.client_closes(upstream),
+            }
+        }
+    }
+
+    /// Passes on what the leader has sent.
+    pub(crate) fn pass_down(&mut self, upstream: usize) {
+        let Some(connection) = self.connections[upstream].downstream.filter(|at| self.relays(*at)) else {
+            return;
+        };
+        while let Some(packet) = self.connections[upstream].down.arrived.pop_front() {
+            match packet {
+                Packet::Message(..) => self.put(connection, Direction::Down, packet),
+                Packet::End => self.server_closes(connection, false),
+            }
+        }
+    }
+
+    /// Whether the daemon that relays a connection can do so now.
+    fn relays(&self, connection: usize) -> bool {
+        let daemon = self.connections[connection].daemon;
+        self.is_alive(daemon, self.connections[connection].life) && !self.daemons[daemon].stalled
+    }
+
+    /// A daemon that was stalled passes on what came meanwhile.
+    pub(crate) fn pass_on(&mut self, daemon: usize) {
+        for connection in self.daemons[daemon].relayed.clone() {
+            self.pass_up(connection);
+            if let Some(upstream) = self.upstream(connection) {
+                self.pass_down(upstream);
+            }
+        }
+    }
+
+    /// A follower sees another leader, or leads itself: the relays to others end.
+    pub(crate) fn end_relays(&mut self, daemon: usize, owner: Option<u64>) {
+        if self.plan.careless_relays && owner.is_some() {
+            return;
+        }
+        let (kept, ended): (Vec<_>, Vec<_>) = std::mem::take(&mut self.daemons[daemon].relayed)
+            .into_iter()
+            .filter(|at| !self.connections[*at].is_closed())
+            .partition(|at| Some(self.connections_owner(*at)) == owner);
+        self.daemons[daemon].relayed = kept;
+        for connection in ended {
+            note!(self, "daemon {daemon} ends the relay of connection {connection}");
+            self.server_closes(connection, false);
+            if let Some(upstream) = self.upstream(connection) {
+                self.client_closes(upstream);
+            }
+        }
+    }
+
+    /// The process of a daemon has ended, and with it its connections to the leader.
+    pub(crate) fn drop_relays(&mut self, daemon: usize) {
+        for connection in std::mem::take(&mut self.daemons[daemon].relayed) {
+            let Some(upstream) = self.upstream(connection) else { continue };
+            match self.random.chance(self.plan.unnoticed) && !self.calm {
+                true => self.cut(upstream, Direction::Up, 0, 0),
+                false => self.client_closes(upstream),
+            }
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! A cluster of etcd.
+
+use crate::{Folder, Process, free_ports};
+use rustix::process::Signal;
+use std::{
+    fs, io,
+    net::TcpStream,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long etcd may take to listen.
+const START: Duration = Duration::from_secs(60);
+
+/// Members of etcd on the loopback.
+pub struct Cluster {
+    members: Vec<Member>,
+    words: Vec<Vec<String>>,
+    folder: Folder,
+}
+
+struct Member {
+    port: u16,
+    process: Option<Process>,
+}
+
+impl Cluster {
+    /// Starts so many members.
+    ///
+    /// # Errors
+    ///
+    /// If etcd is not installed, or does not start.
+    pub fn start(count: usize) -> io::Result<Self> {
+        Self::start_with(count, &[])
+    }
+
+    /// The same, with more arguments for each member.
+    ///
+    /// # Errors
+    ///
+    /// If etcd is not installed, or does not start.
+    pub fn start_with(count: usize, more: &[&str]) -> io::Result<Self> {
+        let folder = Folder::new("etcd")?;
+        let ports = free_ports(2 * count)?;
+        let (clients, peers) = ports.split_at(count);
+        let named: Vec<_> =
+            peers.iter().enumerate().map(|(at, port)| format!("e{at}=http://127.0.0.1:{port}")).collect();
+        let words = (0..count).map(|at| {
+            let (client, peer) =
+                (format!("http://127.0.0.1:{}", clients[at]), format!("http://127.0.0.1:{}", peers[at]));
+            let dir = folder.path().join(format!("e{at}")).display().to_string();
+            let flags = [
+                ("name", format!("e{at}")),
+                ("data-dir", dir),
+                ("listen-client-urls", client.clone()),
+                ("advertise-client-urls", client),
+                ("listen-peer-urls", peer.clone()),
+                ("initial-advertise-peer-urls", peer),
+                ("initial-cluster", named.join(",")),
+                ("log-level", "error".into()),
+            ];
+            let flags = flags.into_iter().flat_map(|(name, value)| [format!("--{name}"), value]);
+            flags.chain(more.iter().map(ToString::to_string)).collect()
+        });
+        let members = clients.iter().map(|&port| Member { port, process: None }).collect();
+        let mut cluster = Self { members, words: words.collect(), folder };
+        for at in 0..count {
+            cluster.run(at)?;
+        }
+        for at in 0..count {
+            cluster.wait(at)?;
+        }
+        Ok(cluster)
+    }
+
+    /// How a daemon is told of it, with a prefix for the keys.
+    pub fn url(&self, prefix: &str) -> String {
+        let members: Vec<_> =
+            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
+        format!("etcd://{}/{prefix}", members.join(","))
+    }
+
+    /// How many members it has.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.members.is_empty()
+    }
+
+    /// Starts a member, or starts it again on what it has left.
+    ///
+    /// # Errors
+    ///
+    /// If etcd cannot be started.
+    pub fn run(&mut self, at: usize) -> io::Result<()> {
+        let words = self.words[at].iter().map(Into::into);
+        let words = std::iter::once("etcd".into()).chain(words).collect();
+        self.members[at].process = Some(Process::start(words, &self.log(at))?);
+        Ok(())
+    }
+
+    fn log(&self, at: usize) -> PathBuf {
+        self.folder.path().join(format!("e{at}.log"))
+    }
+
+    /// Waits until a member listens.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn wait(&mut self, at: usize) -> io::Result<()> {
+        let begun = Instant::now();
+        loop {
+            if TcpStream::connect(("127.0.0.1", self.members[at].port)).is_ok() {
+                return Ok(());
+            }
+            let alive = self.members[at].process.as_mut().is_some_and(Process::is_alive);
+            if !alive || begun.elapsed() > START {
+                let log = fs::read_to_string(self.log(at)).unwrap_or_default();
+                return Err(io::Error::other(format!("etcd does not start (Debian's etcd-server): {log}")));
+            }
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Ends a member where it stands.
+    pub fn kill(&mut self, at: usize) {
+        self.members[at].process = None;
+    }
+
+    /// Stops a member, or has it go on.
+    pub fn signal(&self, at: usize, signal: Signal) {
+        if let Some(process) = &self.members[at].process {
+            process.signal(signal);
+        }
+    }
+}

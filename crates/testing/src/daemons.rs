@@ -1,0 +1,174 @@
+//! Daemons that share a cluster of etcd.
+
+use crate::{Folder, Process, free_ports};
+use rustix::process::Signal;
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How long a daemon may take to serve.
+const START: Duration = Duration::from_secs(60);
+
+/// How daemons are set up.
+pub struct Setup {
+    /// The program.
+    pub program: PathBuf,
+    /// The store.
+    pub store: String,
+    /// More arguments for each.
+    pub more: Vec<String>,
+}
+
+/// Daemons of a fleet.
+pub struct Daemons {
+    setup: Setup,
+    daemons: Vec<Daemon>,
+    folder: Folder,
+}
+
+struct Daemon {
+    port: u16,
+    process: Option<Process>,
+}
+
+impl Daemons {
+    /// Starts so many, and waits until each serves.
+    ///
+    /// # Errors
+    ///
+    /// If one does not start.
+    pub fn start(count: usize, setup: Setup) -> io::Result<Self> {
+        let folder = Folder::new("fleet")?;
+        let daemons = free_ports(count)?.into_iter().map(|port| Daemon { port, process: None }).collect();
+        let mut fleet = Self { setup, daemons, folder };
+        for at in 0..count {
+            fleet.run(at)?;
+        }
+        for at in 0..count {
+            fleet.wait(at)?;
+        }
+        Ok(fleet)
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.daemons.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.daemons.is_empty()
+    }
+
+    /// The WebSocket of a daemon.
+    pub fn url(&self, at: usize) -> String {
+        format!("ws://127.0.0.1:{}", self.daemons[at].port)
+    }
+
+    /// The WebSockets of all, that one first.
+    pub fn urls(&self, first: usize) -> String {
+        let count = self.daemons.len();
+        let urls: Vec<_> = (first..first + count).map(|at| self.url(at % count)).collect();
+        urls.join(",")
+    }
+
+    /// The folder of a daemon.
+    fn dir(&self, at: usize) -> PathBuf {
+        self.folder.path().join(format!("d{at}"))
+    }
+
+    /// The socket of a daemon.
+    pub fn socket(&self, at: usize) -> PathBuf {
+        self.dir(at).join("daemon.sock")
+    }
+
+    /// What a daemon has printed.
+    pub fn log(&self, at: usize) -> String {
+        fs::read_to_string(self.log_path(at)).unwrap_or_default()
+    }
+
+    fn log_path(&self, at: usize) -> PathBuf {
+        self.folder.path().join(format!("d{at}.log"))
+    }
+
+    /// Starts a daemon, or starts it again.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub fn run(&mut self, at: usize) -> io::Result<()> {
+        let (dir, port) = (self.dir(at), self.daemons[at].port);
+        let path = |name: &str| dir.join(name).into_os_string();
+        let mut words: Vec<OsString> = vec![self.setup.program.clone().into(), "serve".into()];
+        words.extend(["--socket".into(), path("daemon.sock"), "--state-dir".into(), path("state")]);
+        let address = format!("127.0.0.1:{port}");
+        for (name, value) in [
+            ("listen", address.clone()),
+            ("advertise", format!("ws://{address}")),
+            ("store", self.setup.store.clone()),
+        ] {
+            words.extend([format!("--{name}").into(), value.into()]);
+        }
+        words.extend(self.setup.more.iter().map(Into::into));
+        // Only what is new tells whether it serves.
+        let _ = fs::remove_file(self.log_path(at));
+        self.daemons[at].process = Some(Process::start(words, &self.log_path(at))?);
+        Ok(())
+    }
+
+    /// Waits until a daemon serves.
+    ///
+    /// # Errors
+    ///
+    /// If it has ended.
+    pub fn wait(&mut self, at: usize) -> io::Result<()> {
+        let begun = Instant::now();
+        while !self.log(at).contains("listening") {
+            let alive = self.daemons[at].process.as_mut().is_some_and(Process::is_alive);
+            if !alive || begun.elapsed() > START {
+                return Err(io::Error::other(format!("the daemon does not start: {}", self.log(at))));
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        Ok(())
+    }
+
+    /// The daemon that leads, as the log of each says.
+    pub fn leader(&self) -> Option<usize> {
+        // Of those that run, the one that began to lead and did not end that.
+        (0..self.len()).find(|&at| {
+            let log = self.log(at);
+            let led = log.rfind("leading position");
+            led.is_some() && self.daemons[at].process.is_some() && led > log.rfind("another daemon leads")
+        })
+    }
+
+    /// Ends a daemon where it stands.
+    pub fn kill(&mut self, at: usize) {
+        self.daemons[at].process = None;
+    }
+
+    /// Has a daemon leave in good order.
+    pub fn stop(&mut self, at: usize) {
+        if let Some(mut process) = self.daemons[at].process.take() {
+            process.signal(Signal::TERM);
+            process.wait();
+        }
+    }
+
+    /// Sends a signal to a daemon.
+    pub fn signal(&self, at: usize, signal: Signal) {
+        if let Some(process) = &self.daemons[at].process {
+            process.signal(signal);
+        }
+    }
+
+    /// A folder for files of the caller's.
+    pub fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+}
