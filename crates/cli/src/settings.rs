@@ -64,6 +64,10 @@ pub(crate) struct Settings {
     /// TLS nor loopback, or a Forwarded header); `ends`; `ignored` [default: auto]
     #[arg(long, value_name = "WHAT", env = "LOCKKEEPER_GOING_AWAY", hide_env = true, value_parser = going_away)]
     pub(crate) going_away: Option<GoingAway>,
+    /// Serve examples of locks in a browser, at /examples/
+    #[arg(long, env = "LOCKKEEPER_EXAMPLES", hide_env = true)]
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) examples: bool,
     /// Have every change on the disk before it is answered: a power cut loses nothing
     #[arg(long, num_args = 0, default_missing_value = "true", env = "LOCKKEEPER_SYNC", hide_env = true)]
     pub(crate) sync: Option<bool>,
@@ -231,9 +235,10 @@ impl Settings {
                 || self.share_buckets
                 || !self.allow_origin.is_empty()
                 || self.bucket_per_origin
+                || self.examples
             {
-                true => Err("--tls-cert, --keys, --insecure, --share-buckets, --allow-origin and --bucket-per-origin are for \
-                             --listen"
+                true => Err("--tls-cert, --keys, --insecure, --share-buckets, --allow-origin, --bucket-per-origin and \
+                             --examples are for --listen"
                     .into()),
                 false => Ok(None),
             };
@@ -251,6 +256,7 @@ impl Settings {
             origins: self.allow_origin.clone(),
             bucket_per_origin: self.bucket_per_origin,
             going_away: self.going_away.unwrap_or_default(),
+            examples: self.examples,
             ..Listen::at(address)
         }))
     }

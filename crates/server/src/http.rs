@@ -1,7 +1,7 @@
 //! The little HTTP that a WebSocket begins with, and two questions that are answered without one: `/healthz` and
 //! `/metrics`.
 
-use crate::{daemon::Daemon, node::Node, relay};
+use crate::{daemon::Daemon, examples, node::Node, relay};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 use lockkeeper_service::Access;
 use lockkeeper_wire::{
@@ -24,6 +24,8 @@ pub(crate) struct Pages<'a> {
     /// Whether `/healthz` and `/metrics` are there, and whether the latter names buckets.
     pub(crate) health: bool,
     pub(crate) buckets: bool,
+    /// Whether there are examples.
+    pub(crate) examples: bool,
     /// Whether it can be reached from this machine only: then no page has a reason to call it by another name.
     pub(crate) loopback: bool,
 }
@@ -106,6 +108,9 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
         return plain(METHOD, "only GET\n");
     }
     let path = request.path.unwrap_or("/").split('?').next().unwrap_or_default();
+    if let Some((kind, text)) = examples::find(path).filter(|_| pages.examples) {
+        return page(kind, text);
+    }
     match (path, pages.origins) {
         ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
             plain(MISDIRECTED, "this is not that host\n")
@@ -126,7 +131,10 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
             }
             Err(why) => plain(FORBIDDEN, &format!("{why}\n")),
         },
-        (_, Some(origins)) => upgrade(request, origins, pages.per_origin, || node.gate.may_log_refusal()),
+        (_, Some(origins)) => {
+            let may_log = || node.gate.may_log_refusal();
+            upgrade(request, origins, pages.per_origin, pages.examples, may_log)
+        }
     }
 }
 
@@ -148,9 +156,13 @@ pub(crate) fn upgrade(
     request: &Request<'_, '_>,
     origins: &[String],
     per_origin: bool,
+    examples: bool,
     may_log: impl FnOnce() -> bool,
 ) -> Response {
-    let refused = refused_origin(request, origins, per_origin);
+    let refused = match examples && is_own_page(request) {
+        true => None,
+        false => refused_origin(request, origins, per_origin),
+    };
     // Everybody who can connect can have this said.
     if let Some(why) = refused.as_ref().filter(|_| may_log()) {
         tracing::warn!(why, "refused: not an allowed origin");
@@ -172,6 +184,16 @@ pub(crate) fn upgrade(
     });
     websocket::append_close(&mut bytes, None);
     Response { bytes, upgraded: None }
+}
+
+/// Whether a page was served here, by the name that this machine has for itself: what else calls itself by the name of this
+/// host may be a page that had its own name resolve to it.
+fn is_own_page(request: &Request<'_, '_>) -> bool {
+    let (Some(origin), Some(host)) = (header(request, "origin"), header(request, "host")) else {
+        return false;
+    };
+    let same = origin.split_once("://").is_some_and(|(_, named)| named.eq_ignore_ascii_case(host));
+    same && is_loopback(request) && all(request, "origin").count() == 1
 }
 
 /// Why a page may not connect.
@@ -236,6 +258,15 @@ fn has(request: &Request<'_, '_>, name: &str, word: &str) -> bool {
 
 fn has_any(request: &Request<'_, '_>, name: &str) -> bool {
     all(request, name).next().is_some()
+}
+
+fn page(kind: &str, text: &str) -> Response {
+    let (length, policy) = (text.len(), examples::POLICY);
+    let bytes = format!(
+        "HTTP/1.1 {OK}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nContent-Security-Policy: {policy}\r\n\
+         X-Content-Type-Options: nosniff\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n{text}"
+    );
+    Response { bytes: bytes.into_bytes(), upgraded: None }
 }
 
 fn plain(status: &str, text: &str) -> Response {

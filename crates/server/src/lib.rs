@@ -13,6 +13,7 @@ mod auth;
 mod clock;
 mod connection;
 mod daemon;
+mod examples;
 mod fifo;
 mod fleet;
 #[cfg(fuzzing)]
@@ -135,6 +136,8 @@ pub struct Listen {
     pub bucket_per_origin: bool,
     /// What a WebSocket status of 1001 means.
     pub going_away: GoingAway,
+    /// Whether there are examples at `/examples/`, which may connect.
+    pub examples: bool,
     /// Whether `/healthz` and `/metrics` have another port.
     pub metrics_elsewhere: bool,
     /// Told when certificates and keys are to be read anew.
@@ -171,6 +174,7 @@ impl Listen {
             origins: Vec::new(),
             bucket_per_origin: false,
             going_away: GoingAway::default(),
+            examples: false,
             metrics_elsewhere: false,
             reload: Arc::default(),
         }

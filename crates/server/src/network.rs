@@ -138,6 +138,7 @@ impl Network {
         let pages = Pages {
             origins: Some(&self.listen.origins),
             per_origin: self.listen.bucket_per_origin,
+            examples: self.listen.examples,
             health: !self.listen.metrics_elsewhere,
             buckets: false,
             loopback: self.address.ip().is_loopback(),
@@ -206,7 +207,14 @@ impl Metrics {
             let (node, free, loopback) = (Rc::clone(node), Rc::clone(&free), self.address.ip().is_loopback());
             let answer = async move {
                 let Ok(_place) = free.try_acquire() else { return };
-                let pages = Pages { origins: None, per_origin: false, health: true, buckets: true, loopback };
+                let pages = Pages {
+                    origins: None,
+                    per_origin: false,
+                    health: true,
+                    buckets: true,
+                    examples: false,
+                    loopback,
+                };
                 let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &node)).await;
             };
             tokio::task::spawn_local(answer);

@@ -78,13 +78,10 @@ function fail(message: string, name: string): never {
 
 function reach(below: string): (listener: Listener) => Session {
   const { url, token, tokenUrl, bucket, retry = false } = options();
-  if (url === undefined) throw new TypeError('lockkeeper: no url. Set data-url of the script, or the global lockkeeper.url');
+  if (url === undefined) throw new TypeError('lockkeeper has no url: set data-url, or the global lockkeeper.url');
   const credentials = tokenUrl === undefined ? token : () => fetchToken(tokenUrl);
   const partition = bucket ?? (document ? partitionOfWindow() : open());
-  const named = Promise.resolve(partition).then(
-    (name) => (name ?? FIRST_PARTY) + below,
-    () => FIRST_PARTY + below,
-  );
+  const named = Promise.resolve(partition).then((name = FIRST_PARTY) => name + below);
   return sessionAt(url, { token: credentials, retry: retry !== false } as ConnectOptions, named);
 }
 
@@ -107,11 +104,13 @@ function partitionOfWindow(): string {
   if (ancestors.every((site) => site === siteOf(scope.origin))) return FIRST_PARTY;
   const partition = ancestors.at(-1)!;
   // For workers, who cannot see it: a database of their own partition, with that name in it.
-  open(partition).catch(() => {});
+  void open(partition);
   return partition;
 }
 
 function siteOf(origin: string): string {
+  // One that is opaque is "null".
+  if (!origin.includes(':')) return origin;
   const { protocol, hostname } = new URL(origin);
   // An address is no name of labels.
   return `${protocol}//${/\d$/.test(hostname) ? hostname : hostname.split('.').slice(-2).join('.')}`;
@@ -133,11 +132,11 @@ interface Databases {
  * could start a worker. Without storage, there is no partition.
  */
 function open(name?: string): Promise<string | undefined> {
-  return new Promise((resolve, reject) => {
+  return new Promise<string | undefined>((resolve, reject) => {
     const request = scope.indexedDB.open('lockkeeper');
     request.onupgradeneeded = () =>
       name === undefined ? request.transaction.abort() : request.result.createObjectStore(name);
     request.onsuccess = () => resolve(request.result.objectStoreNames[0]);
     request.onerror = reject;
-  });
+  }).catch(() => undefined);
 }

@@ -143,17 +143,24 @@ function readText(length: number): string {
 function readArray(length: number, depth: number): Value[] {
   // Each element is a byte at least.
   if (depth === 0 || length > input.length - at) throw new Malformed('an array is too deep, or too long');
-  return Array.from({ length }, () => read(depth - 1));
+  const values: Value[] = [];
+  while (values.length < length) values.push(read(depth - 1));
+  return values;
 }
 
+/** A view for each would cost more than all else that is read. */
 function readNumber(size: number): number {
-  return readBytes(size).reduce((value, byte) => value * 256 + byte, 0);
+  let value = 0;
+  const end = endOf(size);
+  while (at < end) value = value * 256 + input[at++]!;
+  return value;
 }
 
 function readBytes(length: number): Uint8Array {
-  const end = at + length;
-  if (end > input.length) throw new Malformed('the message is cut off');
-  const bytes = input.subarray(at, end);
-  at = end;
-  return bytes;
+  return input.subarray(at, (at = endOf(length)));
+}
+
+function endOf(length: number): number {
+  if (at + length > input.length) throw new Malformed('the message is cut off');
+  return at + length;
 }

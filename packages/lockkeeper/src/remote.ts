@@ -87,7 +87,12 @@ export class Remote implements Transport, Listener {
   }
 
   get #session(): Session {
-    return (this.#started ??= this.#open(this));
+    if (this.#started === undefined) {
+      this.#started = this.#open(this);
+      // Who asks for something is told why it fails.
+      this.#started.opened.catch(() => {});
+    }
+    return this.#started;
   }
 
   get clientId(): string {
@@ -145,7 +150,7 @@ export class Remote implements Transport, Listener {
   async close(): Promise<void> {
     this.#closed = true;
     this.status('closed');
-    await this.#during(this.#session.close());
+    await this.#during(this.#started?.close());
     this.#liveness?.end();
   }
 

@@ -328,7 +328,7 @@ export class WebSocketSession implements Session {
       number: 0,
       isOpen: false,
       waitsForToken: false,
-      why: 'the connection was refused, or cut',
+      why: 'refused, or cut',
       cancelTimeout: this.#runtime.later(() => this.#attemptFailed(SILENT), timeout),
     };
     this.#connection = connection;

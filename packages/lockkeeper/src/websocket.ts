@@ -99,4 +99,4 @@ export function sessionAt(
   return (listener) => new WebSocketSession(listener, url, credentials, runtime);
 }
 
-const BLOCKED = "the page's Content-Security-Policy does not allow it: connect-src has to name it";
+const BLOCKED = "the page's Content-Security-Policy (connect-src) does not allow it";

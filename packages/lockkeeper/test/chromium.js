@@ -8,6 +8,8 @@ import { join } from 'node:path';
 import { cleanUp, until } from './harness.js';
 
 const dist = new URL('../dist/', import.meta.url);
+// Node 20 has none.
+const { WebSocket } = globalThis.WebSocket ? globalThis : await import('ws');
 
 /** Serves the built package and pages, which are empty by default; `page` gives others, and scripts, with their headers. */
 export async function website(page = () => ({})) {

@@ -169,6 +169,42 @@ async function held(manager, world, name, rid, token = 40 + rid) {
 /** The kinds and numbers of what was sent. */
 const brief = (said) => said.map(([kind, , rid]) => [kind, rid]);
 
+test('a session begins when something is first asked of it, and nobody else hears that it fails', async () => {
+  const world = fakeRuntime();
+  const remote = new Remote((listener) => new WebSocketSession(listener, 'ws://test/', { bucket: 'b', token: null }, world));
+  assert.equal(world.sockets.length, 0);
+  const asked = newManager(remote).query();
+  world.socket.emit('close');
+  await assert.rejects(asked, { name: 'NetworkError' });
+  assert.equal(remote.state, 'closed');
+  // A rejection that nobody handles would fail the test.
+  await settle();
+  const other = new Remote(() => assert.fail('to close it does not begin it'));
+  await other.close();
+});
+
+test('a refusal that comes before the token is one all the same', async () => {
+  const world = fakeRuntime();
+  const remote = remoteOn(world, { bucket: 'b', token: () => new Promise(() => {}) });
+  world.socket.open();
+  world.socket.hear(R.GOODBYE, 20, 'the origin is not allowed');
+  await assert.rejects(remote.opened, { name: 'NotAllowedError', message: 'the origin is not allowed' });
+});
+
+test('a token that is missing, or a policy that forbids the connection, ends the attempts of { retry }', async () => {
+  const world = fakeRuntime();
+  const remote = remoteOn(world, { bucket: 'b', token: null, retry: true });
+  world.socket.emit('close');
+  world.pass(100);
+  assert.equal(remote.state, 'connecting');
+  assert.ok(world.sockets.length > 1, 'it tries again');
+  world.blocked = () => 'the policy forbids it';
+  world.socket.emit('error');
+  await assert.rejects(remote.opened, { name: 'NetworkError', message: /the policy forbids it/ });
+  assert.equal(remote.state, 'closed');
+  assert.equal(world.timers, 0);
+});
+
 test('hello: version, features, its number, bucket, no session to resume, no acknowledgement, token', async () => {
   const { world, hello } = await connected();
   assert.deepEqual(hello, ['hello', 2, 0, 1, 'b', null, 0, 'secret', null, null]);

@@ -208,6 +208,12 @@ test(`the bundle of a page that connects is at most ${BUDGET} bytes, compressed`
   assert.ok(length <= BUDGET, `${length} bytes`);
 });
 
+test('the daemon serves the drop-in as it is built here', () => {
+  const read = (path) => readFileSync(new URL(path, import.meta.url), 'utf8');
+  const same = read('../dist/navigator.min.js') === read('../../../crates/server/pages/navigator.min.js');
+  assert.ok(same, 'it has changed: npm run check-in --workspace lockkeeper');
+});
+
 test(`the drop-in for navigator.locks is at most ${BUDGET} bytes, compressed`, () => {
   for (const file of ['navigator.min.js', 'navigator.min.mjs']) {
     const { length } = gzipSync(readFileSync(new URL(`../dist/${file}`, import.meta.url)), { level: 9 });

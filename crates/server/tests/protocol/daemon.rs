@@ -36,6 +36,7 @@ pub(crate) struct Setup {
     pub(crate) origins: Vec<String>,
     pub(crate) bucket_per_origin: bool,
     pub(crate) going_away: GoingAway,
+    pub(crate) examples: bool,
     pub(crate) ttl: Duration,
     pub(crate) ttl_bounds: (Duration, Duration),
     pub(crate) sync: bool,
@@ -102,6 +103,7 @@ impl Daemon {
             origins: Vec::new(),
             bucket_per_origin: false,
             going_away: GoingAway::default(),
+            examples: false,
             // Longer than a test: no session expires, unless a test wants that.
             ttl: Duration::from_secs(600),
             ttl_bounds: (Duration::from_millis(1), Duration::from_secs(3600)),
@@ -235,7 +237,8 @@ fn process() {
     }
     let listen = setup.address.map(|address| {
         let port = std::io::stdin().as_fd().try_clone_to_owned().expect("it was given a port");
-        let Setup { tls, keys, audience, origins, bucket_per_origin, going_away, .. } = setup.clone();
+        let Setup { tls, keys, audience, origins, bucket_per_origin, going_away, examples, .. } =
+            setup.clone();
         Listen {
             given: Some(Arc::new(port.into())),
             tls,
@@ -246,6 +249,7 @@ fn process() {
             origins,
             bucket_per_origin,
             going_away,
+            examples,
             ..Listen::at(address)
         }
     });

@@ -172,3 +172,39 @@ fn status_1001_of_a_superseded_connection_ends_nothing() {
     while older.hear_or_end().is_some() {}
     client.release(held.rid);
 }
+
+#[test]
+fn examples_are_served_on_request_and_may_connect() {
+    let without = Daemon::on_network();
+    assert!(web::get(&without, "/examples/").starts_with("HTTP/1.1 426 "));
+    let daemon = Daemon::on_network_with(|setup| setup.examples = true);
+    for (path, kind) in [
+        ("/examples/", "text/html"),
+        ("/examples/editor.html", "text/html"),
+        ("/examples/sync.html", "text/html"),
+        ("/examples/navigator.min.js", "text/javascript"),
+        ("/examples/style.css", "text/css"),
+    ] {
+        let page = web::get(&daemon, path);
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+        assert!(page.contains(&format!("Content-Type: {kind};")), "{page}");
+        assert!(page.contains("Content-Security-Policy: default-src 'none'"), "{page}");
+    }
+    assert!(web::get(&daemon, "/examples/../healthz").starts_with("HTTP/1.1 426 "));
+    let port = daemon.address().port();
+    let connect = |host: &str, origin: &str| {
+        let (host, stream) = (format!("{host}:{port}"), Box::new(web::dial(&daemon)));
+        let web = web::connect_to(&host, stream, |request| request.with_header("Origin", origin));
+        Client::on_web(web.expect("a WebSocket")).open_session(None).map(drop)
+    };
+    for host in ["127.0.0.1", "localhost"] {
+        connect(host, &format!("http://{host}:{port}")).expect("it was served here");
+    }
+    // Neither a page of another port, nor one that had its name resolve to this machine.
+    for (host, origin) in
+        [("localhost", "http://localhost:1".into()), ("evil.test", format!("http://evil.test:{port}"))]
+    {
+        let (code, words) = connect(host, &origin).expect_err("it was not");
+        assert!(code == code::UNAUTHORIZED && words.contains("--allow-origin"), "{words}");
+    }
+}

@@ -29,7 +29,17 @@ pub(crate) fn connect_with(
     stream: Box<dyn Stream>,
     change: impl FnOnce(ClientRequestBuilder) -> ClientRequestBuilder,
 ) -> Result<Web, (u16, String)> {
-    let request = ClientRequestBuilder::new(Uri::from_static("ws://localhost/"));
+    connect_to("localhost", stream, change)
+}
+
+/// The same, with another name for the host.
+pub(crate) fn connect_to(
+    host: &str,
+    stream: Box<dyn Stream>,
+    change: impl FnOnce(ClientRequestBuilder) -> ClientRequestBuilder,
+) -> Result<Web, (u16, String)> {
+    let uri: Uri = format!("ws://{host}/").parse().expect("a URI");
+    let request = ClientRequestBuilder::new(uri);
     let request = change(request.with_sub_protocol("lockkeeper.v2"));
     match tungstenite::client(request, stream) {
         Ok((web, _)) => Ok(web),

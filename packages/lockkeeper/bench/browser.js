@@ -1,0 +1,149 @@
+/**
+ * The drop-in beside the browser's own locks, in one page and one run, over WebSocket to a daemon on this machine:
+ *
+ *     npm run bench:browser
+ *
+ * Prints a table. The figures mean something on a machine that does nothing else. COUNT and ROUNDS make it shorter, to see
+ * that it runs.
+ */
+
+import { spawn } from 'node:child_process';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
+import { createServer } from 'node:http';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
+import { launch } from '../test/chromium.js';
+import { program } from '../test/machine.js';
+
+const ROUNDS = Number(process.env.ROUNDS ?? 5);
+const COUNT = Number(process.env.COUNT ?? 10_000);
+const TURNS = Math.min(COUNT, 1000);
+
+const rows = {
+  sequential: 'one after another',
+  distinct: `${COUNT} at once, distinct names`,
+  one: `${COUNT} at once, one name`,
+  shared: `${COUNT} at once, one name, shared`,
+  workers: `two workers contending, ${TURNS} turns each`,
+  query: `query() with ${COUNT} pending`,
+};
+
+/** In the page and in its workers: what is measured, in milliseconds, of `locks`. */
+const MEASURES = `{
+  async sequential(locks) {
+    const count = ${TURNS};
+    const start = performance.now();
+    for (let i = 0; i < count; i++) await locks.request('name', () => {});
+    return (performance.now() - start) / count;
+  },
+  distinct: (locks) => atOnce(locks, (i) => ['name ' + i, {}]),
+  one: (locks) => atOnce(locks, () => ['name', {}]),
+  shared: (locks) => atOnce(locks, () => ['name', { mode: 'shared' }]),
+  async query(locks) {
+    let release;
+    const held = new Promise((resolve) => (release = resolve));
+    const first = locks.request('name', () => held);
+    const waiting = Array.from({ length: ${COUNT} }, () => locks.request('name', () => {}));
+    await locks.query();
+    const start = performance.now();
+    const { pending } = await locks.query();
+    const took = performance.now() - start;
+    if (pending.length !== ${COUNT}) throw new Error(pending.length + ' are pending');
+    release();
+    await Promise.all([first, ...waiting]);
+    return took;
+  },
+}`;
+
+const AT_ONCE = `async function atOnce(locks, request) {
+  const start = performance.now();
+  await Promise.all(Array.from({ length: ${COUNT} }, (_, i) => locks.request(...request(i), () => {})));
+  return performance.now() - start;
+}`;
+
+const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-bench-'));
+const dropIn = readFileSync(new URL('../dist/navigator.min.js', import.meta.url));
+let url;
+
+/** Takes turns on one name. The drop-in takes the place of the native locks, which are kept beside. */
+const worker = () => `
+  const native = navigator.locks;
+  self.lockkeeper = { url: '${url}' };
+  importScripts('/navigator.min.js');
+  onmessage = async ({ data: [which, name] }) => {
+    const locks = which === 'native' ? native : navigator.locks;
+    await locks.request('ready', () => {});
+    postMessage('ready');
+    await new Promise((resolve) => (onmessage = resolve));
+    for (let i = 0; i < ${TURNS}; i++) await locks.request(name, () => {});
+    postMessage('done');
+  };
+`;
+const page = () => `<!doctype html><script>
+  globalThis.managers = { native: navigator.locks };
+  globalThis.lockkeeper = { url: '${url}' };
+</script><script src="/navigator.min.js"></script><script>
+  managers.lockkeeper = navigator.locks;
+  ${AT_ONCE}
+  const measures = ${MEASURES};
+  measures.workers = async (_, which) => {
+    const workers = [new Worker('/worker.js'), new Worker('/worker.js')];
+    const said = () => Promise.all(workers.map((worker) => new Promise((resolve) => (worker.onmessage = resolve))));
+    let next = said();
+    workers.forEach((worker) => worker.postMessage([which, 'contended']));
+    await next;
+    const start = performance.now();
+    next = said();
+    workers.forEach((worker) => worker.postMessage('go'));
+    await next;
+    const took = performance.now() - start;
+    workers.forEach((worker) => worker.terminate());
+    return took;
+  };
+  globalThis.measure = (row, which) => measures[row](managers[which], which);
+</script>`;
+
+const files = { '/': ['text/html', page], '/worker.js': ['text/javascript', worker], '/navigator.min.js': ['text/javascript', () => dropIn] };
+const server = createServer(({ url }, response) => {
+  const [type, body] = files[url] ?? ['text/plain', () => ''];
+  response.writeHead(200, { 'content-type': type }).end(body());
+});
+await new Promise((resolve) => server.listen(0, '127.0.0.1', resolve));
+const origin = `http://127.0.0.1:${server.address().port}`;
+const where = ['--socket', join(dir, 'daemon.sock'), '--state-dir', join(dir, 'state'), '--listen', '127.0.0.1:0'];
+const daemon = spawn(program, ['serve', ...where, '--allow-origin', origin], { stdio: ['ignore', 'ignore', 'pipe'], env: { ...process.env, NO_COLOR: '1' } });
+url = await new Promise((resolve) => {
+  let said = '';
+  daemon.stderr.on('data', (data) => {
+    said += data;
+    const [, address] = /listening address=(\S+)/.exec(said) ?? [];
+    if (address) resolve(`ws://${address}/`);
+  });
+});
+const chromium = await launch();
+try {
+  const { targetId } = await chromium.send('Target.createTarget', { url: `${origin}/` });
+  const { sessionId } = await chromium.send('Target.attachToTarget', { targetId, flatten: true });
+  const evaluate = async (expression) => {
+    const params = { expression, awaitPromise: true, returnByValue: true };
+    const { result, exceptionDetails } = await chromium.send('Runtime.evaluate', params, sessionId);
+    if (exceptionDetails) throw new Error(exceptionDetails.exception?.description ?? exceptionDetails.text);
+    return result.value;
+  };
+  while (!(await evaluate("document.readyState === 'complete' && 'measure' in globalThis"))) await new Promise((resolve) => setTimeout(resolve, 20));
+  console.log('| ms | Chromium | drop-in | |\n|---|---:|---:|---:|');
+  for (const [row, title] of Object.entries(rows)) {
+    const best = { native: Infinity, lockkeeper: Infinity };
+    for (let round = 0; round < ROUNDS; round++) {
+      for (const which of Object.keys(best)) best[which] = Math.min(best[which], await evaluate(`measure('${row}', '${which}')`));
+    }
+    const factor = best.native / best.lockkeeper;
+    console.log(`| ${title} | ${best.native.toFixed(2)} | ${best.lockkeeper.toFixed(2)} | ${factor.toFixed(1)} × |`);
+  }
+} finally {
+  await chromium.close();
+  daemon.kill('SIGKILL');
+  server.close();
+  rmSync(dir, { recursive: true, force: true });
+}
+process.exit();
