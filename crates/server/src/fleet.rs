@@ -275,7 +275,22 @@ impl Fleet {
                 self.complain(&error);
             }
             self.remember();
+            if leads {
+                self.forget_others().await;
+            }
             tokio::time::sleep(REGISTER).await;
+        }
+    }
+
+    /// Removes what daemons have said of themselves that were killed long ago.
+    async fn forget_others(&self) {
+        let (first, end) = self.keys.daemons();
+        let Ok((registered, _)) = self.etcd.range(&first, &end, 10_000).await else { return };
+        for kv in registered {
+            let time = serde_json::from_slice::<keys::Registered>(&kv.value).map_or(0, |said| said.time);
+            if clock::wall().saturating_sub(time) > report::FORGOTTEN {
+                let _ = self.etcd.delete(kv.key, Vec::new()).await;
+            }
         }
     }
 

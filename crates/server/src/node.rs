@@ -11,11 +11,14 @@ use crate::{
     gate::Gate,
     metrics,
     network::PendingHandshake,
-    relay::{self, Relays},
+    relay::{self, Client, Relays},
 };
 use lockkeeper_service::Access;
-use std::{cell::RefCell, rc::Rc};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 use tokio::sync::Notify;
+
+/// How soon a leader that cannot be reached is tried again.
+const AGAIN: Duration = Duration::from_millis(200);
 
 pub(crate) struct Node {
     role: RefCell<Role>,
@@ -84,16 +87,26 @@ impl Node {
         peer: Peer,
         handshake: Option<PendingHandshake>,
     ) {
-        match self.route().await {
-            Route::Here(daemon) => {
-                connection::run(stream, input, peer, daemon, handshake).await;
-            }
-            Route::There(leader) => {
-                if let Err(error) = relay::run(stream, input, peer, self, leader, handshake).await {
-                    tracing::debug!(%error, "a relayed connection ended");
+        let mut client = Client { stream, input, peer, handshake };
+        loop {
+            let leader = match self.route().await {
+                Route::Here(daemon) => {
+                    let Client { stream, input, peer, handshake } = client;
+                    return connection::run(stream, input, peer, daemon, handshake).await;
                 }
+                Route::There(leader) => leader,
+                Route::Nowhere => return,
+            };
+            match relay::run(client, self, &leader).await {
+                Ok(Some(unserved)) => client = unserved,
+                Ok(None) => return,
+                Err(error) => return tracing::debug!(%error, "a relayed connection ended"),
             }
-            Route::Nowhere => {}
+            // It may have ended: then another one leads soon.
+            tokio::select! {
+                () = self.leader_changed(&leader) => {}
+                () = tokio::time::sleep(AGAIN) => {}
+            }
         }
     }
 

@@ -187,17 +187,24 @@ fn roots() -> Result<RootCertStore, Error> {
     Ok(roots)
 }
 
-/// Relays a client of which `input` has been read already.
+/// A client that nobody serves yet. `input` has been read already.
+pub(crate) struct Client<S> {
+    pub(crate) stream: S,
+    pub(crate) input: Vec<u8>,
+    pub(crate) peer: Peer,
+    pub(crate) handshake: Option<PendingHandshake>,
+}
+
+/// Relays a client. Gives it back as it was if the leader cannot be reached.
 pub(crate) async fn run<S: Transport>(
-    stream: S,
-    input: Vec<u8>,
-    peer: Peer,
+    client: Client<S>,
     node: &Rc<Node>,
-    leader: Leader,
-    handshake: Option<PendingHandshake>,
-) -> io::Result<()> {
-    let Peer { origin, sender: Sender::Client(subject), page, trusts_status } = peer else { return Ok(()) };
-    let Some(relays) = &node.relays else { return Ok(()) };
+    leader: &Leader,
+) -> io::Result<Option<Client<S>>> {
+    let Client { stream, input, peer, handshake } = client;
+    let Sender::Client(subject) = &peer.sender else { return Ok(None) };
+    let Some(relays) = &node.relays else { return Ok(None) };
+    let origin = peer.origin;
     let frames = (origin == Origin::Network).then(|| Frames::new(true, HELLO));
     let is_web = frames.is_some();
     let (reader, writer) = tokio::io::split(stream);
@@ -205,21 +212,20 @@ pub(crate) async fn run<S: Transport>(
         FromClient { reader, input, frames, max: HELLO, going_away_ends: false, over: false };
     let to_client = ToClientQueue::default();
     let mut writer = Writer { writer, is_web };
-    let Some(hello) = from_client.message(&to_client).await? else { return Ok(()) };
-    drop(handshake);
+    let Some(hello) = from_client.message(&to_client).await? else { return Ok(None) };
     let mut first = Vec::new();
     let admitted = match ToServer::decode(&hello) {
         Ok(ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner }) => {
-            let named = page.map_or_else(|| bucket.into(), |page| bucket_of(&page, bucket));
+            let named = peer.page.as_ref().map_or_else(|| bucket.into(), |page| bucket_of(page, bucket));
             let bucket = &*node.gate.bucket_of(origin, &named).into_owned();
-            from_client.going_away_ends = trusts_status && features & feature::GOING_AWAY_ENDS != 0;
+            from_client.going_away_ends = peer.trusts_status && features & feature::GOING_AWAY_ENDS != 0;
             // The token stays here.
             let hello =
                 ToServer::Hello { version, features, hello, bucket, resume, ack, token: None, ttl, owner };
             frame::append(&mut first, |out| hello.encode(out));
             let kept =
                 token.filter(|_| node.gate.has_keys()).map(|token| (token.to_owned(), bucket.to_owned()));
-            let admitted = node.gate.admit(origin, &subject, token, bucket);
+            let admitted = node.gate.admit(origin, subject, token, bucket);
             admitted.map(|access| (access, kept)).map_err(|why| (code::UNAUTHORIZED, why))
         }
         Ok(_) => Err((code::OUT_OF_ORDER, "the first message is Hello".to_owned())),
@@ -227,29 +233,38 @@ pub(crate) async fn run<S: Transport>(
     };
     let (access, token) = match admitted {
         Ok(admitted) => admitted,
-        Err((code, why)) => return writer.goodbye(code, &why).await,
+        Err((code, why)) => return writer.goodbye(code, &why).await.map(|()| None),
     };
-    let connected = timeout(CONNECT, relays.connect(&leader, &access)).await;
+    let connected = timeout(CONNECT, relays.connect(leader, &access)).await;
     let (mut upstream, answer) = match connected.map_err(io::Error::from).flatten() {
         Ok(connected) => connected,
         Err(error) => {
             tracing::info!(leader = leader.url, %error, "the leader cannot be reached");
-            return Err(error);
+            let FromClient { reader, input: rest, .. } = from_client;
+            let mut input = Vec::new();
+            match is_web {
+                true => websocket::append(&mut input, Some([0; 4]), |out| out.extend_from_slice(&hello)),
+                false => frame::append(&mut input, |out| out.extend_from_slice(&hello)),
+            }
+            input.extend_from_slice(&rest);
+            let stream = reader.unsplit(writer.writer);
+            return Ok(Some(Client { stream, input, peer, handshake }));
         }
     };
+    drop(handshake);
     upstream.write_all(&first).await?;
     let _counted = Rc::clone(&relays.counted);
     from_client.grant_length();
     let (from_leader, to_leader) = tokio::io::split(upstream);
     let watched = Watched { node, token, rights: access.rights };
     tokio::select! {
-        done = upward(from_client, to_leader, &to_client, watched) => match done? {
-            Some(why) => writer.goodbye(code::ENDED, why).await,
-            None => Ok(()),
+        done = upward(from_client, to_leader, &to_client, watched) => if let Some(why) = done? {
+            writer.goodbye(code::ENDED, why).await?;
         },
-        done = downward(from_leader, answer, &mut writer, &to_client) => done,
-        () = node.leader_changed(&leader) => Ok(()),
+        done = downward(from_leader, answer, &mut writer, &to_client) => done?,
+        () = node.leader_changed(leader) => {}
     }
+    Ok(None)
 }
 
 /// Bytes for the client that do not come from the leader: answers to pings of a WebSocket.

@@ -75,7 +75,7 @@ pub struct MemberReport {
 }
 
 /// Daemons that were not heard for so many milliseconds are not shown.
-const FORGOTTEN: u64 = 600_000;
+pub(super) const FORGOTTEN: u64 = 600_000;
 
 /// Looks how a fleet is.
 ///
