@@ -10,7 +10,7 @@ import { minify } from 'terser';
 
 /** None of them is a property of the platform, of an option, or of anything that is handed out. */
 const INTERNAL = `
-  addonPath advise answer arm begin beginLate blocked broke callback cancelTimeout check checkLease config
+  advise answer arm begin beginLate blocked broke callback cancelTimeout check checkLease config
   connectAt connectFailed connected connecting controller deliver deliverNothing disarm disconnected enter
   failure fifo frozen getStore give giveUp goingAwayEnds granted grantedAtOnce hasEvents helloTimeout inTask
   isHeld isOpen isUnanswered kind lastRid later listed names newLiveness nextWake nothing number opened
@@ -62,7 +62,7 @@ const common = {
   mangleProps: new RegExp(`^(${INTERNAL.join('|')})$`),
 };
 
-/** Where each of these is loaded by pages that bundle it again. */
+/** What pages load that bundle it again. */
 const ENTRIES = ['connect', 'navigator', 'proposals-of'];
 
 export async function bundle(dist) {

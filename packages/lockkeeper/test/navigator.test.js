@@ -1,5 +1,6 @@
 /** The drop-in: `navigator.locks` of a daemon, in windows, frames and workers of each kind, and what becomes of their locks. */
 
+import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
@@ -215,6 +216,33 @@ test('a network that is cut is waited for: the lock stays, and so does the place
   await logs(page, 'b');
   assert.deepEqual(await page.evaluate(() => log), ['held', 'reconnecting', 'connected', 'b']);
   assert.equal((await locks.query()).held.length, 1);
+});
+
+test('a token is fetched for each connection from where the attribute says', async () => {
+  const key = Buffer.alloc(32, 7);
+  const encode = (value) => Buffer.from(JSON.stringify(value)).toString('base64url');
+  const signed = `${encode({ alg: 'HS256' })}.${encode({ exp: 4e9, buckets: ['default'] })}`;
+  const token = `${signed}.${createHmac('sha256', key).update(signed).digest('base64url')}`;
+  const there = machine({ network: true });
+  const file = join(there.dir, 'keys.json');
+  writeFileSync(file, JSON.stringify({ keys: [{ kty: 'oct', k: key.toString('base64url') }] }));
+  let fetched = 0;
+  const origin = await website((path) => {
+    if (path === '/token') fetched += 1;
+    const attributes = `data-url="${there.url}" data-token-url="/token"`;
+    return path === '/token'
+      ? { body: token, headers: { 'content-type': 'text/plain', 'cache-control': 'no-store' } }
+      : { body: `<!doctype html><script src="/dist/navigator.min.js" ${attributes}></script>` };
+  });
+  const daemon = await there.start('--allow-origin', origin, '--keys', file);
+  const page = await (await browser()).open(`${origin}/`);
+  await holds(page, 'a');
+  assert.equal(fetched, 1);
+  await daemon.kill('SIGKILL');
+  await there.start('--allow-origin', origin, '--keys', file);
+  await until(() => page.evaluate(() => navigator.locks.query().then(({ held }) => held.length === 1, () => false)));
+  assert.ok(fetched > 1);
+  assert.deepEqual(await page.evaluate(() => log), ['held']);
 });
 
 test('two profiles: one edits, the other waits until the tab of the first is closed', async () => {
