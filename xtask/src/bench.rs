@@ -19,9 +19,28 @@ pub(crate) fn daemon() -> Result {
     write("lockkeeper-bench-daemon", title, "cargo xtask bench daemon", "RESULTS-daemon.md")
 }
 
+pub(crate) fn fleet() -> Result {
+    setup::peers_of_the_daemon()?;
+    setup::command("etcd", "etcd-server")?;
+    let packages = ["--package", "lockkeeper-bench-daemon", "--package", "lockkeeper-cli"];
+    run(Command::new("cargo").args(["build", "--release"]).args(packages))?;
+    let title = "A fleet on etcd beside etcd's lock API, Redis and PostgreSQL";
+    write_part(
+        "lockkeeper-bench-daemon",
+        &["table", "fleet"],
+        title,
+        "cargo xtask bench fleet",
+        "RESULTS-fleet.md",
+    )
+}
+
 fn write(program: &str, title: &str, job: &str, file: &str) -> Result {
+    write_part(program, &["table"], title, job, file)
+}
+
+fn write_part(program: &str, args: &[&str], title: &str, job: &str, file: &str) -> Result {
     eprintln!("xtask: measuring, a minute or so");
-    let output = Command::new(root().join("target/release").join(program)).arg("table").output();
+    let output = Command::new(root().join("target/release").join(program)).args(args).output();
     let output = output.map_err(|error| format!("the benchmark did not start: {error}"))?;
     if !output.status.success() {
         return Err(format!("the benchmark failed: {}", String::from_utf8_lossy(&output.stderr)));

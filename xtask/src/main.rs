@@ -44,6 +44,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask bench         the Rust crate beside its peers; writes bench/RESULTS.md
   cargo xtask bench command `lockkeeper run` beside flock and etcdctl; writes bench/RESULTS-command.md
   cargo xtask bench daemon  the daemon beside Redis, PostgreSQL and a bare echo; writes bench/RESULTS-daemon.md
+  cargo xtask bench fleet   a fleet on etcd beside etcd's lock API, Redis and PostgreSQL; writes bench/RESULTS-fleet.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   npm run bench:browser     the drop-in beside the native locks of Chromium, in one page; prints a table
   cargo xtask fuzz [TARGET] [SECS]
@@ -82,6 +83,7 @@ fn main() -> ExitCode {
         ["gate"] => gate(),
         ["bench"] => bench::rust(),
         ["bench", "daemon"] => bench::daemon(),
+        ["bench", "fleet"] => bench::fleet(),
         ["bench", "command"] => bench_command::write_results(),
         ["fuzz", ref args @ ..] => fuzz::fuzz(args),
         ["fuzz-sample"] => fuzz::sample(),

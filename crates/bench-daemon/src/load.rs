@@ -238,7 +238,7 @@ pub fn alone(server: &Server, client: &mut dyn Client) -> (Duration, Duration) {
     (best, (server.cpu() - cpu) / (PAIRS * ROUNDS))
 }
 
-fn median(values: impl Iterator<Item = f64>) -> f64 {
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

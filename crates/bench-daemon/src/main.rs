@@ -3,6 +3,7 @@
 
 mod clients;
 mod crowd;
+mod fleet;
 mod load;
 mod report;
 mod servers;
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["table"] => table(),
+        ["table", "fleet"] => fleet::table(),
         ["table", "crowd"] => {
             let mut report = Report::default();
             crowd::table(&Stage::new(), &mut report);
@@ -39,7 +41,7 @@ fn main() -> ExitCode {
         ["echo", socket] => echo(socket),
         ["crowd", socket] => crowd::run(Path::new(socket)),
         _ => {
-            eprintln!("usage: lockkeeper-bench-daemon table [crowd]");
+            eprintln!("usage: lockkeeper-bench-daemon table [crowd | fleet]");
             return ExitCode::from(64);
         }
     }

@@ -1,0 +1,309 @@
+//! A fleet on etcd beside etcd's own lock API, Redis that syncs each write, and PostgreSQL's advisory locks.
+
+use crate::{
+    clients::{Client, Ours, Postgres, Redis, Resource},
+    load::{Names, median},
+    report::{Report, Target::AtLeast},
+    servers::{Server, Stage, beside},
+};
+use lockkeeper::{Lock, Locks};
+use lockkeeper_testing::{Cluster, Daemons, Setup};
+use prost::Message;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+use tonic::{
+    Request,
+    client::Grpc,
+    codegen::http::uri::PathAndQuery,
+    transport::{Channel, Endpoint},
+};
+use tonic_prost::ProstCodec;
+
+/// How long one contender works before it is the next one's turn, and how often.
+const ROUND: Duration = Duration::from_millis(500);
+const ROUNDS: usize = 6;
+
+/// A contender, with its clients.
+struct Contender {
+    name: String,
+    clients: Vec<Box<dyn Client>>,
+}
+
+pub fn table() {
+    let stage = Stage::new();
+    let (redis, postgres) = (Server::redis(&stage, true), Server::postgres(&stage));
+    let mut report = Report::default();
+    report.say(
+        "Each client is a thread that asks, waits for the answer, and asks again. Ours is the crate `lockkeeper` at the daemon that \
+         leads. etcd's is its lock API (`v3lock`) with a lease for each client. Redis has `appendfsync always`; PostgreSQL has \
+         advisory locks, which are in memory only. Everything is on one machine, also three members of etcd.\n",
+    );
+    for members in [1, 3] {
+        let cluster = Cluster::start(members).expect("etcd starts");
+        let more = vec!["--store-own".into(), "--takeover".into(), "500ms".into()];
+        let setup = Setup { program: beside("lockkeeper"), store: cluster.url("bench"), more };
+        let mut daemons = Daemons::start(3, setup).expect("the daemons start");
+        let leader = leader(&daemons);
+        let etcd = cluster.url("").trim_start_matches("etcd://").trim_end_matches('/').to_owned();
+        let etcd = etcd.split(',').next().unwrap_or_default().to_owned();
+        let plural = if members == 1 { "one member" } else { "three members" };
+        report.say(&format!("## etcd of {plural}\n"));
+        for (names, clients) in [
+            (Names::Hot, 16),
+            (Names::Hot, 64),
+            (Names::Distinct, 1),
+            (Names::Distinct, 16),
+            (Names::Distinct, 64),
+            (Names::Distinct, 1000),
+        ] {
+            let mut contenders = vec![Contender {
+                name: "Lockkeeper".into(),
+                clients: many(clients, |_| Ours::connect(&daemons.socket(leader))),
+            }];
+            if clients <= 64 {
+                contenders.push(Contender {
+                    name: "etcd's lock API".into(),
+                    clients: many(clients, |_| EtcdLock::connect(&etcd)),
+                });
+                contenders.push(Contender {
+                    name: format!("{}, synced", redis.version),
+                    clients: many(clients, |number| Redis::connect(&redis.socket, number)),
+                });
+                contenders.push(Contender {
+                    name: postgres.version.clone(),
+                    clients: many(clients, |_| Postgres::advisory(&postgres.socket)),
+                });
+            }
+            let before = (written(&etcd), pairs_so_far());
+            let rates = compare(&mut contenders, names);
+            let what = if names == Names::Hot { "one name" } else { "distinct names" };
+            let target = match (names, clients, members) {
+                (Names::Hot, 16, 1) => Some(4.5),
+                (Names::Hot, 64, 1) | (Names::Hot, 16, _) => Some(2.0),
+                (Names::Hot, 64, _) | (Names::Distinct, 1, _) => Some(1.5),
+                (Names::Distinct, 16, _) => Some(2.8),
+                (Names::Distinct, 64, 1) => Some(6.0),
+                (Names::Distinct, 64, _) => Some(4.5),
+                _ => None,
+            };
+            if let (Some(target), [ours, theirs, ..]) = (target, &rates[..]) {
+                let what =
+                    format!("etcd of {plural}, {what}, {clients} clients: Lockkeeper ÷ etcd's lock API");
+                report.target(&what, ours / theirs, AtLeast(target));
+            }
+            report.say(&format!(
+                "| {what}, {clients} clients | pairs a second | Lockkeeper ÷ this |\n|---|---|---|"
+            ));
+            for (contender, rate) in contenders.iter().zip(&rates) {
+                report.say(&format!("| {} | {rate:.0} | {:.2} |", contender.name, rates[0] / rate));
+            }
+            if clients == 1000 {
+                // Nobody else wrote to etcd meanwhile.
+                let bytes = (written(&etcd) - before.0) / (pairs_so_far() - before.1).max(1) as f64;
+                report.say(&format!("\nBytes that a member of etcd received for a pair: {bytes:.0}."));
+            }
+            report.say("");
+        }
+        let (killed, handed) = (gap(&mut daemons, Daemons::kill), gap(&mut daemons, Daemons::stop));
+        report.say(&format!(
+            "From `kill -9` of the leader to the next grant of a client with several URLs, with `--takeover 500ms`: {} ms. From \
+             SIGTERM: {} ms.\n",
+            killed.as_millis(),
+            handed.as_millis()
+        ));
+    }
+    report.print();
+}
+
+fn leader(daemons: &Daemons) -> usize {
+    loop {
+        if let Some(leader) = daemons.leader() {
+            return leader;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn many<C: Client + 'static>(count: usize, connect: impl Fn(usize) -> C) -> Vec<Box<dyn Client>> {
+    (0..count).map(|number| Box::new(connect(number)) as Box<dyn Client>).collect()
+}
+
+static PAIRS: AtomicU64 = AtomicU64::new(0);
+
+fn pairs_so_far() -> u64 {
+    PAIRS.load(Relaxed)
+}
+
+/// Pairs a second of each, in turns: the median round's.
+fn compare(contenders: &mut [Contender], names: Names) -> Vec<f64> {
+    let mut rates = vec![Vec::new(); contenders.len()];
+    for turn in 0..=ROUNDS {
+        for (contender, rates) in contenders.iter_mut().zip(&mut rates) {
+            let rate = round(&mut contender.clients, names);
+            // Everything is warm after the first.
+            if turn > 0 {
+                rates.push(rate);
+            }
+        }
+    }
+    rates.into_iter().map(|rates| median(rates.into_iter())).collect()
+}
+
+fn round(clients: &mut [Box<dyn Client>], names: Names) -> f64 {
+    let (ready, over) = (Barrier::new(clients.len() + 1), AtomicBool::new(false));
+    thread::scope(|scope| {
+        let (ready, over) = (&ready, &over);
+        let work = |(number, client): (usize, &mut Box<dyn Client>)| {
+            let resource = Resource::new(if names == Names::Hot { 0 } else { number + 1 });
+            ready.wait();
+            let mut pairs = 0;
+            while !over.load(Relaxed) {
+                client.acquire(&resource);
+                client.release(&resource);
+                pairs += 1;
+            }
+            pairs
+        };
+        let threads: Vec<_> =
+            clients.iter_mut().enumerate().map(|client| scope.spawn(move || work(client))).collect();
+        ready.wait();
+        let start = Instant::now();
+        thread::sleep(ROUND);
+        over.store(true, Relaxed);
+        let time = start.elapsed();
+        let pairs: u64 = threads.into_iter().map(|thread| thread.join().expect("it works")).sum();
+        PAIRS.fetch_add(pairs, Relaxed);
+        pairs as f64 / time.as_secs_f64()
+    })
+}
+
+/// How long a client that locks and releases all the time gets no lock when the leader ends.
+fn gap(daemons: &mut Daemons, end: fn(&mut Daemons, usize)) -> Duration {
+    let before = leader(daemons);
+    let locks = Locks::connect(daemons.urls((before + 1) % 3)).blocking().expect("the fleet serves");
+    let longest = thread::scope(|scope| {
+        let over = AtomicBool::new(false);
+        let (locks, stop) = (&locks, &over);
+        let work = scope.spawn(move || {
+            let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
+            while !stop.load(Relaxed) {
+                let lock: Lock<'_> = locks.acquire_blocking("gap").expect("the fleet serves");
+                longest = longest.max(last.elapsed());
+                last = Instant::now();
+                let _ = lock.release();
+            }
+            longest
+        });
+        thread::sleep(Duration::from_secs(1));
+        end(daemons, before);
+        thread::sleep(Duration::from_secs(5));
+        over.store(true, Relaxed);
+        work.join().expect("it works")
+    });
+    daemons.run(before).expect("it starts");
+    daemons.wait(before).expect("it serves");
+    longest
+}
+
+/// Bytes that clients have sent to a member of etcd.
+fn written(member: &str) -> f64 {
+    let mut stream = TcpStream::connect(member).expect("it listens");
+    write!(stream, "GET /metrics HTTP/1.1\r\nHost: {member}\r\nConnection: close\r\n\r\n").expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    let line =
+        answer.lines().find_map(|line| line.strip_prefix("etcd_network_client_grpc_received_bytes_total "));
+    line.and_then(|value| value.trim().parse().ok()).expect("it counts them")
+}
+
+/// etcd's own lock API.
+struct EtcdLock {
+    runtime: tokio::runtime::Runtime,
+    channel: Channel,
+    lease: i64,
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LeaseGrant {
+    #[prost(int64, tag = "1")]
+    ttl: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LeaseGranted {
+    #[prost(int64, tag = "2")]
+    id: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    name: Vec<u8>,
+    #[prost(int64, tag = "2")]
+    lease: i64,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct LockResponse {
+    #[prost(bytes = "vec", tag = "2")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct UnlockRequest {
+    #[prost(bytes = "vec", tag = "1")]
+    key: Vec<u8>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Unlocked {}
+
+impl EtcdLock {
+    fn connect(member: &str) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let endpoint = Endpoint::from_shared(format!("http://{member}")).expect("an address");
+        let channel = runtime.block_on(endpoint.tcp_nodelay(true).connect()).expect("etcd listens");
+        let mut lock = Self { runtime, channel, lease: 0, key: Vec::new() };
+        // Longer than the benchmark.
+        let granted: LeaseGranted = lock.call("/etcdserverpb.Lease/LeaseGrant", LeaseGrant { ttl: 3600 });
+        lock.lease = granted.id;
+        lock
+    }
+
+    fn call<Q: Message + 'static, A: Message + Default + 'static>(
+        &mut self,
+        path: &'static str,
+        request: Q,
+    ) -> A {
+        let channel = self.channel.clone();
+        self.runtime.block_on(async move {
+            let mut grpc = Grpc::new(channel);
+            grpc.ready().await.expect("etcd listens");
+            let codec: ProstCodec<Q, A> = ProstCodec::default();
+            let answer = grpc.unary(Request::new(request), PathAndQuery::from_static(path), codec).await;
+            answer.expect("etcd answers").into_inner()
+        })
+    }
+}
+
+impl Client for EtcdLock {
+    fn acquire(&mut self, resource: &Resource) {
+        let request = LockRequest { name: resource.name.clone().into(), lease: self.lease };
+        let locked: LockResponse = self.call("/v3lockpb.Lock/Lock", request);
+        self.key = locked.key;
+    }
+
+    fn release(&mut self, _: &Resource) {
+        let key = std::mem::take(&mut self.key);
+        let _: Unlocked = self.call("/v3lockpb.Lock/Unlock", UnlockRequest { key });
+    }
+}
