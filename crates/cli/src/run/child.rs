@@ -235,8 +235,10 @@ impl Child {
                     self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);
                 }
-                // It has ended the command, or is about to.
-                Some(News::Guardian(Report::Lost)) => lost = Some(OUT_OF_REACH.into()),
+                // It has ended the command, or is about to. Of a lock that was stolen it says so first.
+                Some(News::Guardian(Report::Lost)) => {
+                    lost.get_or_insert_with(|| OUT_OF_REACH.into());
+                }
                 // Nobody renews the lease any more. The command is gone before it expires.
                 Some(News::Guardian(Report::Gone(left))) if kill_at.is_none() => {
                     lost.get_or_insert_with(|| "the guardian of the lock was killed or stopped".into());

@@ -113,15 +113,16 @@ pub(super) fn run(
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
-    let lost =
-        || (exit::UNAVAILABLE, "the session was lost before the command was started: try again".into());
-    let transfer = held.session.give_away().ok_or_else(lost)?;
+    let transfer = held.session.give_away().ok_or_else(|| not_started(news.try_iter()))?;
     let (mut guardian, command_end) = hire(&transfer, args, sender).map_err(system)?;
     let deadline = Instant::now() + HAND_OVER;
     loop {
         match next(news, Some(deadline)) {
             Some(News::Guardian(Report::Ready)) => break,
-            Some(News::Guardian(_)) | None => return Err(lost()),
+            None => return Err(not_started([])),
+            Some(news) if matches!(news, News::Guardian(_)) || stolen(&news).is_some() => {
+                return Err(not_started([news]));
+            }
             Some(_) => {}
         }
     }
@@ -133,6 +134,25 @@ pub(super) fn run(
     let over = |news| matches!(news, None | Some(News::Guardian(Report::Released | Report::Gone(_))));
     while !over(next(news, Some(deadline))) {}
     Ok(ended)
+}
+
+/// Why no command was started: what is among the news says whether the lock was stolen.
+fn not_started(news: impl IntoIterator<Item = News>) -> Failure {
+    match news.into_iter().find_map(|news| stolen(&news)) {
+        Some(by) => (exit::LOST, format!("the lock was stolen{by} before the command was started")),
+        None => (exit::UNAVAILABLE, "the session was lost before the command was started: try again".into()),
+    }
+}
+
+/// By whom the lock was stolen, if that is the news.
+fn stolen(news: &News) -> Option<String> {
+    match news {
+        News::Lock(Update::Over(Outcome::Broken { cause: Cause::Stolen, by })) => {
+            Some(by.as_ref().map(|by| format!(" by {}", crate::show::by(by))).unwrap_or_default())
+        }
+        News::Guardian(Report::Stolen(by)) => Some(by.clone()),
+        _ => None,
+    }
 }
 
 /// The guardian, as `run` has it.
@@ -378,5 +398,26 @@ impl Guardian {
     fn report(&mut self, line: &str) {
         // Nobody may be there to read it.
         let _ = writeln!(self.control, "{line}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{News, Report, not_started};
+    use crate::exit;
+    use lockkeeper_client::{Outcome, Update};
+    use lockkeeper_core::Cause;
+
+    /// It was said that the session was lost, with the status of a daemon that cannot be reached.
+    #[test]
+    fn a_lock_that_is_stolen_before_the_command_is_started_was_stolen() {
+        let broken = |cause| News::Lock(Update::Over(Outcome::Broken { cause, by: None }));
+        let queued = || News::Lock(Update::Granted { token: 1 });
+        let (code, why) = not_started([queued(), broken(Cause::Stolen)]);
+        assert!(code == exit::LOST && why.contains("stolen before"), "{why}");
+        let (code, why) = not_started([News::Guardian(Report::Stolen(" by ann".into()))]);
+        assert!(code == exit::LOST && why.contains("stolen by ann before"), "{why}");
+        assert_eq!(not_started([queued(), broken(Cause::Lost)]).0, exit::UNAVAILABLE);
+        assert_eq!(not_started([]).0, exit::UNAVAILABLE);
     }
 }
