@@ -189,8 +189,8 @@ fn round(clients: &mut [Box<dyn Client>], names: Names) -> f64 {
 fn gap(daemons: &mut Daemons, end: fn(&mut Daemons, usize)) -> Duration {
     let before = leader(daemons);
     let locks = Locks::connect(daemons.urls((before + 1) % 3)).blocking().expect("the fleet serves");
+    let over = AtomicBool::new(false);
     let longest = thread::scope(|scope| {
-        let over = AtomicBool::new(false);
         let (locks, stop) = (&locks, &over);
         let work = scope.spawn(move || {
             let (mut last, mut longest) = (Instant::now(), Duration::ZERO);
