@@ -139,38 +139,41 @@ impl Lead<'_> {
         self.beat + self.fleet.store.takeover / 4
     }
 
-    /// Commits what there is.
+    /// Commits what there is: one round. What comes meanwhile signals again, so that a stop and heartbeats get their turn.
     async fn commit(&mut self) -> Result<Option<End>, Error> {
         loop {
             if let Some(end) = self.go_on_with_snapshot().await? {
                 return Ok(Some(end));
             }
+            if !self.replica.needs_snapshot() {
+                break;
+            }
             // The ring is full: the snapshot goes first. The leader stays one, and finds out whether etcd is full, too.
-            if self.replica.needs_snapshot() {
-                let written = tokio::time::timeout_at(self.next_beat(), self.snapshots.written.notified());
-                if written.await.is_err() {
-                    let beat = self.replica.beat();
-                    if let Some(end) = self.execute(beat).await? {
-                        return Ok(Some(end));
-                    }
+            let written = tokio::time::timeout_at(self.next_beat(), self.snapshots.written.notified());
+            if written.await.is_err() {
+                let beat = self.replica.beat();
+                if let Some(end) = self.execute(beat).await? {
+                    return Ok(Some(end));
                 }
-                continue;
             }
-            let Some(round) = self.daemon.borrow_mut().take_round() else { return Ok(None) };
-            let operation = match round.batch.is_empty() {
-                true => self.replica.confirm(),
-                false => {
-                    self.bytes += round.batch.len() as u64;
-                    self.begin_snapshot();
-                    self.replica.append(&round.batch)
-                }
-            };
-            if let Some(end) = self.execute(operation).await? {
-                return Ok(Some(end));
-            }
-            self.fleet.see(self.replica.position())?;
-            self.daemon.borrow_mut().round_done(round.number);
         }
+        let Some(round) = self.daemon.borrow_mut().take_round() else { return Ok(None) };
+        let operation = match round.batch.is_empty() {
+            // A heartbeat says the same as a read.
+            true if self.next_beat() <= Instant::now() => self.replica.beat(),
+            true => self.replica.confirm(),
+            false => {
+                self.bytes += round.batch.len() as u64;
+                self.begin_snapshot();
+                self.replica.append(&round.batch)
+            }
+        };
+        if let Some(end) = self.execute(operation).await? {
+            return Ok(Some(end));
+        }
+        self.fleet.see(self.replica.position())?;
+        self.daemon.borrow_mut().round_done(round.number);
+        Ok(None)
     }
 
     /// Has etcd execute an operation. Says how this leadership ends, if it does.
