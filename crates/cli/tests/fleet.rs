@@ -4,6 +4,7 @@ mod common;
 
 use common::{Holder, PATIENCE, User, http, wait_until};
 use lockkeeper_testing::{Cluster, Daemons, Setup};
+use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
 use std::{
     net::TcpStream,
@@ -215,18 +216,17 @@ fn a_full_etcd_refuses_and_loses_nothing() {
         assert_eq!(holder.say("still"), "still", "the command was not ended");
         thread::sleep(Duration::from_millis(200));
     }
-    let compact = |answer: String| {
-        let revision = answer.split("\"revision\":\"").nth(1).and_then(|rest| rest.split('"').next());
-        revision.expect("it has one").to_owned()
+    let text = |answer: &str, name: &str| {
+        let value = answer.split(&format!("\"{name}\":\"")).nth(1).and_then(|rest| rest.split('"').next());
+        value.unwrap_or_else(|| panic!("no {name} in {answer}")).to_owned()
     };
-    let revision = compact(etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"YQ==\"}"));
+    let revision = text(&etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"YQ==\"}"), "revision");
     etcd(&cluster, "/v3/kv/compaction", &format!("{{\"revision\":\"{revision}\",\"physical\":true}}"));
     etcd(&cluster, "/v3/maintenance/defragment", "{}");
-    etcd(
-        &cluster,
-        "/v3/maintenance/alarm",
-        "{\"action\":\"DEACTIVATE\",\"memberID\":\"0\",\"alarm\":\"NOSPACE\"}",
-    );
+    let raised = etcd(&cluster, "/v3/maintenance/alarm", "{\"action\":\"GET\"}");
+    let member = text(&raised, "memberID");
+    let disarm = format!("{{\"action\":\"DEACTIVATE\",\"memberID\":\"{member}\",\"alarm\":\"NOSPACE\"}}");
+    etcd(&cluster, "/v3/maintenance/alarm", &disarm);
     assert_eq!(waiter.let_go(), 0);
     wait_until(|| run(&other, &["run", "--timeout", "5s", "asks", "--", "true"]).status.success());
     assert_eq!(holder.let_go(), 0);
@@ -278,4 +278,63 @@ fn what_is_wrong_with_the_store_is_said() {
     assert!(said.contains("127.0.0.1:1") && said.contains("127.0.0.1:2"), "{said}");
     assert!(said.contains("Connection refused"), "{said}");
     assert!(begun.elapsed() < PATIENCE);
+}
+
+/// A daemon that runs a command with such an etcd.
+fn serves(cluster: &Cluster, more: &[&str]) {
+    let daemons = fleet(cluster, 1, more);
+    let ran = run(&daemons.url(0), &["run", "a", "--", "true"]);
+    assert!(ran.status.success(), "{ran:?}: {}", daemons.log(0));
+}
+
+#[test]
+fn etcd_can_want_tls_and_a_certificate() {
+    let user = User::new();
+    let authority_key = KeyPair::generate().expect("a key");
+    let mut authority = CertificateParams::new(Vec::new()).expect("no names");
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority.distinguished_name.push(DnType::CommonName, "authority");
+    let authority_cert = authority.self_signed(&authority_key).expect("a certificate");
+    let issuer = Issuer::from_params(&authority, &authority_key);
+    let certified = |name: &str| {
+        let key = KeyPair::generate().expect("a key");
+        let cert = CertificateParams::new(vec!["127.0.0.1".into()]).expect("an address");
+        let cert = cert.signed_by(&key, &issuer).expect("a certificate");
+        (
+            user.file(&format!("{name}.pem"), &cert.pem()),
+            user.file(&format!("{name}.key"), &key.serialize_pem()),
+        )
+    };
+    let ca = user.file("ca.pem", &authority_cert.pem());
+    let ((cert, key), (client_cert, client_key)) = (certified("server"), certified("client"));
+    let wants = ["--cert-file", &cert, "--key-file", &key, "--client-cert-auth", "--trusted-ca-file", &ca];
+    let cluster = Cluster::start_with_tls(1, &wants).expect("etcd starts");
+    let without = user.run(&["fleet", "--store", &cluster.url("test"), "--store-ca", &ca]);
+    assert_eq!(without.status.code(), Some(69), "{without:?}");
+    serves(&cluster, &["--store-ca", &ca, "--store-cert", &client_cert, "--store-key", &client_key]);
+}
+
+#[test]
+fn etcd_can_want_a_password() {
+    let user = User::new();
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let password = user.file("password", "secret\n");
+    for (path, body) in [
+        ("user/add", "{\"name\":\"root\",\"password\":\"secret\"}"),
+        ("user/grant", "{\"user\":\"root\",\"role\":\"root\"}"),
+        ("enable", "{}"),
+    ] {
+        let answer = etcd(&cluster, &format!("/v3/auth/{path}"), body);
+        assert!(answer.contains("200 OK"), "{path}: {answer}");
+    }
+    let without = user.run(&["fleet", "--store", &cluster.url("test")]);
+    assert!(!without.status.success());
+    serves(&cluster, &["--store-user", "root", "--store-password-file", &password]);
+    let wrong = user.file("wrong", "wrong");
+    let advertise =
+        ["--listen", "127.0.0.1:0", "--advertise", "ws://127.0.0.1:1", "--store", &cluster.url("test")];
+    let refused = user.run(
+        &[&["serve"], &advertise[..], &["--store-user", "root", "--store-password-file", &wrong]].concat(),
+    );
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("authentication failed"), "{refused:?}");
 }

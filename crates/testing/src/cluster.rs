@@ -18,6 +18,7 @@ pub struct Cluster {
     members: Vec<Member>,
     words: Vec<Vec<String>>,
     folder: Folder,
+    tls: bool,
 }
 
 struct Member {
@@ -41,6 +42,19 @@ impl Cluster {
     ///
     /// If etcd is not installed, or does not start.
     pub fn start_with(count: usize, more: &[&str]) -> io::Result<Self> {
+        Self::start_speaking("http", count, more)
+    }
+
+    /// The same, with TLS for its clients: the arguments name the certificates.
+    ///
+    /// # Errors
+    ///
+    /// If etcd is not installed, or does not start.
+    pub fn start_with_tls(count: usize, more: &[&str]) -> io::Result<Self> {
+        Self::start_speaking("https", count, more)
+    }
+
+    fn start_speaking(scheme: &'static str, count: usize, more: &[&str]) -> io::Result<Self> {
         let folder = Folder::new("etcd")?;
         let ports = free_ports(2 * count)?;
         let (clients, peers) = ports.split_at(count);
@@ -48,7 +62,7 @@ impl Cluster {
             peers.iter().enumerate().map(|(at, port)| format!("e{at}=http://127.0.0.1:{port}")).collect();
         let words = (0..count).map(|at| {
             let (client, peer) =
-                (format!("http://127.0.0.1:{}", clients[at]), format!("http://127.0.0.1:{}", peers[at]));
+                (format!("{scheme}://127.0.0.1:{}", clients[at]), format!("http://127.0.0.1:{}", peers[at]));
             let dir = folder.path().join(format!("e{at}")).display().to_string();
             let flags = [
                 ("name", format!("e{at}")),
@@ -64,7 +78,7 @@ impl Cluster {
             flags.chain(more.iter().map(ToString::to_string)).collect()
         });
         let members = clients.iter().map(|&port| Member { port, process: None }).collect();
-        let mut cluster = Self { members, words: words.collect(), folder };
+        let mut cluster = Self { members, words: words.collect(), folder, tls: scheme == "https" };
         for at in 0..count {
             cluster.run(at)?;
         }
@@ -78,7 +92,8 @@ impl Cluster {
     pub fn url(&self, prefix: &str) -> String {
         let members: Vec<_> =
             self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
-        format!("etcd://{}/{prefix}", members.join(","))
+        let scheme = if self.tls { "etcds" } else { "etcd" };
+        format!("{scheme}://{}/{prefix}", members.join(","))
     }
 
     /// How many members it has.
