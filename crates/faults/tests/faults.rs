@@ -205,7 +205,7 @@ fn a_fleet_keeps_its_promises() {
     let _one = one_at_a_time();
     let config = fleet::Config {
         seed: env::var("LOCKKEEPER_SEED").map_or(1, |seed| seed.parse().expect("a seed is a number")),
-        rounds: 10,
+        rounds: 6,
         daemons: 3,
         members: 3,
         workers: 4,
