@@ -2,7 +2,7 @@
 
 use crate::{
     clients::{Client, Ours, Postgres, Redis, Resource},
-    load::{Names, median},
+    load::{Names, all_at_once, median},
     report::{Report, Target::AtLeast},
     servers::{Server, Stage, beside},
 };
@@ -12,10 +12,7 @@ use prost::Message;
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    sync::{
-        Barrier,
-        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
-    },
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -51,7 +48,7 @@ pub fn table() {
         let more = vec!["--store-own".into(), "--takeover".into(), "500ms".into()];
         let setup = Setup { program: beside("lockkeeper"), store: cluster.url("bench"), more };
         let mut daemons = Daemons::start(3, setup).expect("the daemons start");
-        let leader = leader(&daemons);
+        let leader = daemons.wait_for_leader();
         let etcd = cluster.url("").trim_start_matches("etcd://").trim_end_matches('/').to_owned();
         let all = etcd.clone();
         let written = || all.split(',').map(written).sum::<f64>();
@@ -125,15 +122,6 @@ pub fn table() {
     report.print();
 }
 
-fn leader(daemons: &Daemons) -> usize {
-    loop {
-        if let Some(leader) = daemons.leader() {
-            return leader;
-        }
-        thread::sleep(Duration::from_millis(10));
-    }
-}
-
 fn many<C: Client + 'static>(count: usize, connect: impl Fn(usize) -> C) -> Vec<Box<dyn Client>> {
     (0..count).map(|number| Box::new(connect(number)) as Box<dyn Client>).collect()
 }
@@ -160,36 +148,24 @@ fn compare(contenders: &mut [Contender], names: Names) -> Vec<f64> {
 }
 
 fn round(clients: &mut [Box<dyn Client>], names: Names) -> f64 {
-    let (ready, over) = (Barrier::new(clients.len() + 1), AtomicBool::new(false));
-    thread::scope(|scope| {
-        let (ready, over) = (&ready, &over);
-        let work = |(number, client): (usize, &mut Box<dyn Client>)| {
-            let resource = Resource::new(if names == Names::Hot { 0 } else { number + 1 });
-            ready.wait();
-            let mut pairs = 0;
-            while !over.load(Relaxed) {
-                client.acquire(&resource);
-                client.release(&resource);
-                pairs += 1;
-            }
-            pairs
-        };
-        let threads: Vec<_> =
-            clients.iter_mut().enumerate().map(|client| scope.spawn(move || work(client))).collect();
-        ready.wait();
-        let start = Instant::now();
-        thread::sleep(ROUND);
-        over.store(true, Relaxed);
-        let time = start.elapsed();
-        let pairs: u64 = threads.into_iter().map(|thread| thread.join().expect("it works")).sum();
-        PAIRS.fetch_add(pairs, Relaxed);
-        pairs as f64 / time.as_secs_f64()
-    })
+    let (pairs, time) = all_at_once(clients, ROUND, |number, client, over| {
+        let resource = Resource::new(if names == Names::Hot { 0 } else { number + 1 });
+        let mut pairs: u64 = 0;
+        while !over.load(Relaxed) {
+            client.acquire(&resource);
+            client.release(&resource);
+            pairs += 1;
+        }
+        pairs
+    });
+    let pairs: u64 = pairs.into_iter().sum();
+    PAIRS.fetch_add(pairs, Relaxed);
+    pairs as f64 / time.as_secs_f64()
 }
 
 /// How long a client that locks and releases all the time gets no lock when the leader ends.
 fn gap(daemons: &mut Daemons, end: fn(&mut Daemons, usize)) -> Duration {
-    let before = leader(daemons);
+    let before = daemons.wait_for_leader();
     let locks = Locks::connect(daemons.urls((before + 1) % 3)).blocking().expect("the fleet serves");
     let over = AtomicBool::new(false);
     let longest = thread::scope(|scope| {

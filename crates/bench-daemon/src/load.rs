@@ -108,38 +108,50 @@ struct Round {
 }
 
 fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Round {
-    let (ready, over) = (Barrier::new(clients.len() + 1), AtomicBool::new(false));
     let turns = Turns { count: AtomicU64::new(0), last: AtomicUsize::new(usize::MAX) };
     let cpu = server.cpu();
+    let (waits, time) = all_at_once(clients, ROUND, |number, client, over| {
+        let resources: Vec<_> = match names {
+            Names::Distinct => (0..100).map(|i| Resource::new(1 + number * 100 + i)).collect(),
+            Names::Hot => vec![Resource::new(0)],
+        };
+        work(client, number, &resources, over, &turns)
+    });
+    let waits = waits.into_iter().reduce(Waits::and).expect("there are clients");
+    let cpu = server.cpu() - cpu;
+    let pairs = waits.count as f64;
+    Round {
+        pairs: waits.count,
+        changes: waits.changes,
+        time,
+        cpu,
+        longest: waits.longest.as_secs_f64() / (waits.sum.as_secs_f64() / pairs),
+        longest_turns: waits.longest_turns as f64 / (waits.turns as f64 / pairs),
+    }
+}
+
+/// Has all clients work at once, each on a thread, until they are told that it is over. Returns what each has to say, and
+/// how long that was.
+pub fn all_at_once<T: Send>(
+    clients: &mut [Box<dyn Client>],
+    lasts: Duration,
+    work: impl Fn(usize, &mut dyn Client, &AtomicBool) -> T + Sync,
+) -> (Vec<T>, Duration) {
+    let (ready, over) = (Barrier::new(clients.len() + 1), AtomicBool::new(false));
     thread::scope(|scope| {
-        let (ready, over, turns) = (&ready, &over, &turns);
-        let work = |(number, client): (usize, &mut Box<dyn Client>)| {
-            let resources: Vec<_> = match names {
-                Names::Distinct => (0..100).map(|i| Resource::new(1 + number * 100 + i)).collect(),
-                Names::Hot => vec![Resource::new(0)],
-            };
+        let (ready, over, work) = (&ready, &over, &work);
+        let start = |(number, client): (usize, &mut Box<dyn Client>)| {
             ready.wait();
-            work(client.as_mut(), number, &resources, over, turns)
+            work(number, client.as_mut(), over)
         };
         let threads: Vec<_> =
-            clients.iter_mut().enumerate().map(|client| scope.spawn(move || work(client))).collect();
+            clients.iter_mut().enumerate().map(|client| scope.spawn(move || start(client))).collect();
         ready.wait();
-        let start = Instant::now();
-        thread::sleep(ROUND);
+        let begun = Instant::now();
+        thread::sleep(lasts);
         over.store(true, Relaxed);
-        let time = start.elapsed();
-        let waits = threads.into_iter().map(|thread| thread.join().expect("it works"));
-        let waits = waits.reduce(Waits::and).expect("there are clients");
-        let cpu = server.cpu() - cpu;
-        let pairs = waits.count as f64;
-        Round {
-            pairs: waits.count,
-            changes: waits.changes,
-            time,
-            cpu,
-            longest: waits.longest.as_secs_f64() / (waits.sum.as_secs_f64() / pairs),
-            longest_turns: waits.longest_turns as f64 / (waits.turns as f64 / pairs),
-        }
+        let time = begun.elapsed();
+        (threads.into_iter().map(|thread| thread.join().expect("it works")).collect(), time)
     })
 }
 

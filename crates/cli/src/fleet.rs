@@ -31,10 +31,7 @@ pub(crate) fn fleet(args: Fleet) -> Done {
     let report = runtime.block_on(lockkeeper_server::report(&etcd));
     let report = report.map_err(|error| (exit::UNAVAILABLE, error.to_string()))?;
     match args.json {
-        true => {
-            let json = report.to_json();
-            println!("{json}");
-        }
+        true => println!("{}", report.to_json()),
         false => show(&report),
     }
     Ok(if is_well(&report) { ExitCode::SUCCESS } else { ExitCode::from(1) })

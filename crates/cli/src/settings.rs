@@ -199,19 +199,14 @@ impl Settings {
         let Some(advertise) = self.advertise.clone().filter(|_| self.listen.is_some()) else {
             return Err(format!("with --store, other daemons have to reach this one: {example}"));
         };
-        let host = advertise.strip_prefix("ws://").map(|rest| rest.split(['/', ']']).next().unwrap_or(rest));
-        let local = ["127.", "localhost", "[::1"];
-        match host {
-            None if !advertise.starts_with("wss://") => {
-                return Err(format!("--advertise {advertise}: it is ws://HOST:PORT or wss://HOST:PORT"));
-            }
-            Some(host) if !self.insecure && !local.iter().any(|local| host.starts_with(local)) => {
-                return Err(format!(
-                    "--advertise {advertise}: what is relayed there could be read on its way: use wss://, or --insecure \
-                     if something else protects that network"
-                ));
-            }
-            _ => {}
+        let address = lockkeeper_client::Address::parse(&advertise);
+        let address = address
+            .ok_or_else(|| format!("--advertise {advertise}: it is ws://HOST:PORT or wss://HOST:PORT"))?;
+        if !(address.tls || address.is_loopback() || self.insecure) {
+            return Err(format!(
+                "--advertise {advertise}: what is relayed there could be read on its way: use wss://, or --insecure if \
+                 something else protects that network"
+            ));
         }
         let takeover = self.takeover.map_or(Duration::from_secs(2), |Span(takeover)| takeover);
         if takeover < Duration::from_millis(200) {

@@ -52,14 +52,26 @@ enum Whose {
     Given,
 }
 
-/// Where a server is on the network.
+/// Where a server is on the network: a URL with `ws:` or `wss:`.
+///
+/// ```
+/// # use lockkeeper_client::Address;
+/// let address = Address::parse("wss://[::1]:7420").expect("it is one");
+/// assert!(address.tls && address.is_loopback());
+/// assert!(!Address::parse("ws://localhost.example.com").expect("it is one").is_loopback());
+/// assert_eq!(Address::parse("http://localhost"), None);
+/// ```
 #[cfg(feature = "network")]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Address {
-    pub(crate) tls: bool,
-    pub(crate) host: String,
-    pub(crate) port: u16,
-    pub(crate) path: String,
+pub struct Address {
+    /// Whether it speaks TLS.
+    pub tls: bool,
+    /// A name or an address, the latter without brackets.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The path, from its slash on.
+    pub path: String,
 }
 
 /// Credentials, or the file that has them: that is read each time, since they expire.
@@ -316,7 +328,8 @@ impl fmt::Display for Endpoint {
 
 #[cfg(feature = "network")]
 impl Address {
-    fn parse(url: &str) -> Option<Self> {
+    /// The address that a URL names, if it is one.
+    pub fn parse(url: &str) -> Option<Self> {
         let (tls, rest) = match url.strip_prefix("wss://") {
             Some(rest) => (true, rest),
             None => (false, url.strip_prefix("ws://")?),
@@ -338,13 +351,13 @@ impl Address {
     }
 
     /// Whether it is this machine itself.
-    fn is_loopback(&self) -> bool {
+    pub fn is_loopback(&self) -> bool {
         let address = self.host.parse().map(|address: std::net::IpAddr| address.is_loopback());
         address.unwrap_or(self.host == "localhost")
     }
 
     /// The host and port, as URLs and HTTP have them.
-    pub(crate) fn authority(&self) -> String {
+    pub fn authority(&self) -> String {
         match self.host.contains(':') {
             true => format!("[{}]:{}", self.host, self.port),
             false => format!("{}:{}", self.host, self.port),

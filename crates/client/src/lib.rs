@@ -32,6 +32,8 @@ mod state;
 #[cfg(feature = "network")]
 mod websocket;
 
+#[cfg(feature = "network")]
+pub use endpoint::Address;
 pub use endpoint::{Endpoint, bucket_from_env};
 pub use error::Error;
 pub use host::{Callbacks, Host, Lifecycle, Listener, Update};
@@ -41,6 +43,8 @@ pub use lockkeeper_service::{
 pub use lockkeeper_wire::v2::{Flags, code};
 pub use session::{Options, Session};
 pub use state::View;
+#[cfg(feature = "network")]
+pub use websocket::trusted;
 
 /// The time of the clock that leases are counted by. It is the same for all processes of a machine, and runs while the
 /// machine is suspended.

@@ -193,7 +193,11 @@ fn explain(error: io::Error) -> io::Error {
 }
 
 /// The certificate authorities that `LOCKKEEPER_CA` names (a PEM file), or those that the system trusts.
-fn trusted() -> io::Result<RootCertStore> {
+///
+/// # Errors
+///
+/// If the file cannot be used, or there is no authority at all.
+pub fn trusted() -> io::Result<RootCertStore> {
     let mut roots = RootCertStore::empty();
     match env::var_os("LOCKKEEPER_CA").filter(|path| !path.is_empty()) {
         Some(path) => {

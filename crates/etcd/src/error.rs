@@ -43,33 +43,25 @@ impl Error {
             | Code::Unimplemented => Self::Refused { member, why: message.into() },
             // Among them what etcd itself does not know: "request timed out", "leader changed".
             _ => {
-                let cause = std::error::Error::source(status).map(chain).unwrap_or_default();
-                let why = if cause.contains(message) || message.is_empty() {
-                    cause
-                } else if cause.is_empty() {
-                    message.into()
-                } else {
-                    format!("{message}: {cause}")
-                };
+                let why = with_causes(message.into(), std::error::Error::source(status));
                 Self::NoAnswer { member, why }
             }
         }
-    }
-
-    /// Whether it is certain that the call was not executed, and never will be.
-    pub fn is_definite(&self) -> bool {
-        !matches!(self, Self::NoAnswer { .. })
     }
 }
 
 /// An error with its causes, each named once.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut words = error.to_string();
-    let mut cause = error.source();
+    with_causes(error.to_string(), error.source())
+}
+
+fn with_causes(mut words: String, mut cause: Option<&(dyn std::error::Error + 'static)>) -> String {
     while let Some(next) = cause {
         let text = next.to_string();
-        if !words.contains(&text) {
-            words = format!("{words}: {text}");
+        match words.is_empty() {
+            true => words = text,
+            false if words.contains(&text) => {}
+            false => words = format!("{words}: {text}"),
         }
         cause = next.source();
     }

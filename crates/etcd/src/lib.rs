@@ -177,7 +177,7 @@ impl Etcd {
     ///
     /// # Errors
     ///
-    /// [`Error`]. Unless it is [`Error::is_definite`], the writes may be done all the same, now or later.
+    /// [`Error`]. If it is [`Error::NoAnswer`], the writes may be done all the same, now or later.
     pub async fn write(&self, writes: Guarded) -> Result<Outcome, Error> {
         let (key, revision) = writes.guard;
         let op = |request| RequestOp { request: Some(request) };
@@ -254,12 +254,29 @@ impl Etcd {
             }
             self.unary(at, path, request).await
         };
-        match tokio::time::timeout(self.shared.deadline, attempt).await {
-            Ok(answer) => answer,
-            Err(_) => {
-                let why = format!("no answer within {:?}", self.shared.deadline);
-                Err(Error::NoAnswer { member: self.shared.members[at].name.clone(), why })
-            }
+        self.within_deadline(at, attempt).await
+    }
+
+    /// What comes of an attempt at a member, if that is in time.
+    async fn within_deadline<T>(
+        &self,
+        at: usize,
+        attempt: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let deadline = self.shared.deadline;
+        tokio::time::timeout(deadline, attempt).await.unwrap_or_else(|_| {
+            let member = self.shared.members[at].name.clone();
+            Err(Error::NoAnswer { member, why: format!("no answer within {deadline:?}") })
+        })
+    }
+
+    /// A connection to a member.
+    async fn connected(&self, at: usize) -> Result<Grpc<Channel>, Error> {
+        let Member { name, channel } = &self.shared.members[at];
+        let mut grpc = Grpc::new(channel.clone()).max_decoding_message_size(LONGEST);
+        match grpc.ready().await {
+            Ok(()) => Ok(grpc),
+            Err(error) => Err(Error::NoAnswer { member: name.clone(), why: error::chain(&error) }),
         }
     }
 
@@ -268,13 +285,7 @@ impl Etcd {
         Q: Message + 'static,
         A: Message + Default + 'static,
     {
-        let member = &self.shared.members[at];
-        let mut grpc = Grpc::new(member.channel.clone()).max_decoding_message_size(LONGEST);
-        let no_answer = |error: tonic::transport::Error| Error::NoAnswer {
-            member: member.name.clone(),
-            why: error::chain(&error),
-        };
-        grpc.ready().await.map_err(no_answer)?;
+        let mut grpc = self.connected(at).await?;
         let path = PathAndQuery::from_static(path);
         let codec: ProstCodec<Q, A> = ProstCodec::default();
         match grpc.unary(request, path, codec).await {
@@ -284,7 +295,7 @@ impl Etcd {
                     // It has expired, or etcd was restarted: the next call has another.
                     *self.shared.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 }
-                Err(Error::of(&member.name, &status))
+                Err(Error::of(&self.shared.members[at].name, &status))
             }
         }
     }

@@ -1,15 +1,15 @@
 //! Changes of keys, as they are committed.
 
 use crate::{
-    Error, Etcd, KeyValue, LONGEST, end_of_prefix, error,
+    Error, Etcd, KeyValue, end_of_prefix,
     messages::{WatchCreateRequest, WatchRequest, WatchResponse},
 };
 use std::collections::VecDeque;
 use tokio_stream::StreamExt;
-use tonic::{Request, Streaming, client::Grpc, codegen::http::uri::PathAndQuery};
+use tonic::{Request, Streaming, codegen::http::uri::PathAndQuery};
 use tonic_prost::ProstCodec;
 
-/// A stream of changes. It is never reopened by itself: whoever reads it has to look what it has missed.
+/// A stream of changes. It is never reopened by itself: its reader has to catch up.
 pub struct Watch {
     etcd: Etcd,
     at: usize,
@@ -34,14 +34,7 @@ impl Etcd {
     /// [`Error`].
     pub async fn watch(&self, prefix: &[u8], start_revision: i64) -> Result<Watch, Error> {
         let at = self.shared.current.load(std::sync::atomic::Ordering::Relaxed);
-        let opened = match tokio::time::timeout(self.deadline(), self.open(at, prefix, start_revision)).await
-        {
-            Ok(opened) => opened,
-            Err(_) => Err(Error::NoAnswer {
-                member: self.shared.members[at].name.clone(),
-                why: format!("no answer within {:?}", self.deadline()),
-            }),
-        };
+        let opened = self.within_deadline(at, self.open(at, prefix, start_revision)).await;
         if opened.is_err() {
             self.leave(at);
         }
@@ -54,7 +47,6 @@ impl Etcd {
         prefix: &[u8],
         start_revision: i64,
     ) -> Result<Streaming<WatchResponse>, Error> {
-        let member = &self.shared.members[at];
         let create =
             WatchCreateRequest { key: prefix.into(), range_end: end_of_prefix(prefix), start_revision };
         // The stream of requests stays open: etcd takes its end for the client's.
@@ -63,16 +55,13 @@ impl Etcd {
         if let Some(token) = self.token(at).await? {
             request.metadata_mut().insert("token", token);
         }
-        let mut grpc = Grpc::new(member.channel.clone()).max_decoding_message_size(LONGEST);
-        let no_answer = |error: tonic::transport::Error| Error::NoAnswer {
-            member: member.name.clone(),
-            why: error::chain(&error),
-        };
-        grpc.ready().await.map_err(no_answer)?;
+        let mut grpc = self.connected(at).await?;
         let codec: ProstCodec<WatchRequest, WatchResponse> = ProstCodec::default();
         let path = PathAndQuery::from_static("/etcdserverpb.Watch/Watch");
         let answer = grpc.streaming(request, path, codec).await;
-        answer.map(tonic::Response::into_inner).map_err(|status| Error::of(&member.name, &status))
+        answer
+            .map(tonic::Response::into_inner)
+            .map_err(|status| Error::of(&self.shared.members[at].name, &status))
     }
 }
 

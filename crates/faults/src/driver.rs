@@ -126,7 +126,7 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let (commands, pythons) = (granted_to(|fate| fate.commands), granted_to(|fate| fate.python));
     let scripts = granted_to(|fate| fate.script);
     Ok(Report {
-        faults,
+        faults: KINDS.into_iter().zip(faults).collect(),
         requests,
         holds,
         commands,

@@ -7,7 +7,6 @@ use crate::{
     check::{self, Facts, Fate, Rule, Violation},
     history::Lines,
     now,
-    plan::KINDS,
     process::{Trade, Worker},
     report::Report,
     stage::Stage,
@@ -48,7 +47,7 @@ pub struct Config {
 }
 
 /// Something that happens.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 enum Deed {
     KillLeader,
     EndLeader,
@@ -60,15 +59,15 @@ enum Deed {
     StopWorker,
 }
 
-const DEEDS: [Deed; 8] = [
-    Deed::KillLeader,
-    Deed::EndLeader,
-    Deed::StopLeader,
-    Deed::KillFollower,
-    Deed::KillMember,
-    Deed::StopMember,
-    Deed::KillWorker,
-    Deed::StopWorker,
+const DEEDS: [(Deed, &str); 8] = [
+    (Deed::KillLeader, "kill-leader"),
+    (Deed::EndLeader, "end-leader"),
+    (Deed::StopLeader, "stop-leader"),
+    (Deed::KillFollower, "kill-follower"),
+    (Deed::KillMember, "kill-etcd"),
+    (Deed::StopMember, "stop-etcd"),
+    (Deed::KillWorker, "kill-worker"),
+    (Deed::StopWorker, "stop-worker"),
 ];
 
 /// What has to be undone, and when.
@@ -97,6 +96,8 @@ struct Driver<'a> {
     workers: Vec<Worker>,
     undo: Vec<(Instant, Undo)>,
     violations: Vec<Violation>,
+    /// How many deeds of each kind there were.
+    faults: [usize; DEEDS.len()],
 }
 
 /// Does all of it.
@@ -121,7 +122,8 @@ pub fn run(config: &Config) -> io::Result<Report> {
     driver.undo(|_| true)?;
     driver.wait_until_served(from)?;
     driver.settle()?;
-    let Driver { stage, facts, mut violations, daemons, .. } = driver;
+    let Driver { stage, facts, mut violations, daemons, faults, .. } = driver;
+    let faults = DEEDS.iter().map(|(_, name)| *name).zip(faults).collect();
     for at in 0..daemons.len() {
         let panics = daemons.log(at);
         let panics = panics.lines().filter(|line| line.contains("panicked"));
@@ -131,7 +133,7 @@ pub fn run(config: &Config) -> io::Result<Report> {
     violations.extend(check::check(&seen));
     let (requests, holds, touches) = seen.counts();
     Ok(Report {
-        faults: [0; KINDS.len()],
+        faults,
         requests,
         holds,
         commands: 0,
@@ -165,6 +167,7 @@ impl<'a> Driver<'a> {
             workers: Vec::new(),
             undo: Vec::new(),
             violations: Vec::new(),
+            faults: [0; DEEDS.len()],
         };
         driver.wait_until_served(now())?;
         for place in 0..config.workers {
@@ -184,7 +187,9 @@ impl<'a> Driver<'a> {
     }
 
     fn inject(&mut self) -> io::Result<()> {
-        let deed = DEEDS[self.random.usize(..DEEDS.len())];
+        let kind = self.random.usize(..DEEDS.len());
+        let (deed, name) = DEEDS[kind];
+        self.faults[kind] += 1;
         // Longer than a takeover, and sometimes than a lease.
         let longest = u64::try_from(self.config.ttl.as_millis()).unwrap_or(u64::MAX) * 3 / 2;
         let lasts = Duration::from_millis(self.random.u64(10..longest));
@@ -206,7 +211,7 @@ impl<'a> Driver<'a> {
             _ => leader.filter(|at| daemons.contains(at)),
         };
         let member = self.random.choice(&members).copied();
-        self.note(&format_args!("{deed:?} {daemon:?} {member:?} {lasts:?}"));
+        self.note(&format_args!("{name} {daemon:?} {member:?} {lasts:?}"));
         match (deed, daemon, member) {
             (Deed::KillLeader | Deed::KillFollower, Some(at), _) => {
                 self.daemons.kill(at);

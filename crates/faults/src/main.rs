@@ -6,11 +6,13 @@ use lockkeeper_faults::{
     driver::{self, Config, Mutation},
     fleet, machine,
     plan::KINDS,
-    process, runner, worker,
+    process,
+    report::Report,
+    runner, worker,
 };
 use std::{
     env, io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -218,12 +220,16 @@ fn run_fleet(
         worker: env::current_exe()?,
         dir: env::temp_dir().join(format!("lockkeeper-faults-{}", std::process::id())),
     };
-    let report = fleet::run(&config)?;
+    conclude(&fleet::run(&config)?, &config.dir, false)
+}
+
+/// Prints the report, and removes the histories unless somebody wants them. Whether all was well.
+fn conclude(report: &Report, dir: &Path, keep: bool) -> io::Result<bool> {
     print!("{report}");
     let well = report.violations.is_empty();
-    match well {
-        true => std::fs::remove_dir_all(&config.dir)?,
-        false => println!("histories: {}", config.dir.display()),
+    match well && !keep {
+        true => std::fs::remove_dir_all(dir)?,
+        false => println!("histories: {}", dir.display()),
     }
     Ok(well)
 }
@@ -265,12 +271,5 @@ fn run(args: Run) -> io::Result<bool> {
         return Ok(true);
     }
     let config = Config { daemon: args.daemon.map_or_else(process::daemon_program, Ok)?, ..config };
-    let report = driver::run(&config)?;
-    print!("{report}");
-    let well = report.violations.is_empty();
-    match well && !args.keep {
-        true => std::fs::remove_dir_all(&config.dir)?,
-        false => println!("histories: {}", config.dir.display()),
-    }
-    Ok(well)
+    conclude(&driver::run(&config)?, &config.dir, args.keep)
 }

@@ -83,7 +83,7 @@ fn no_fault_breaks_a_promise() {
     assert!(report.violations.is_empty(), "promises were broken: see {}", config.dir.display());
     clear(&config);
     let kinds = KINDS.len() - OF_THE_MACHINE.len() - 1;
-    assert_eq!(report.faults.iter().filter(|count| **count == 24).count(), kinds);
+    assert_eq!(report.faults.iter().filter(|(_, count)| *count == 24).count(), kinds);
     assert!(report.holds > 200, "locks were held: {}", report.holds);
 }
 

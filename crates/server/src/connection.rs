@@ -11,6 +11,7 @@ use lockkeeper_wire::{
     websocket::{self, Frames, GOING_AWAY, Said},
 };
 use std::{
+    borrow::Cow,
     cell::RefCell,
     future::poll_fn,
     io,
@@ -61,11 +62,29 @@ pub(crate) struct Peer {
     pub(crate) trusts_status: bool,
 }
 
+impl Peer {
+    /// The bucket of a client that asks for one. That of a page is its origin, or the partition below it that the page says
+    /// it is in.
+    pub(crate) fn bucket<'a>(&self, asked: &'a str) -> Cow<'a, str> {
+        match (&self.page, asked) {
+            (None, _) => asked.into(),
+            (Some(page), "default") => page.clone().into(),
+            // No origin has a space in it: no page reaches another's buckets.
+            (Some(page), partition) => format!("{page} {partition}").into(),
+        }
+    }
+
+    /// Whether the client ends for good with status 1001: its Hello said so, and nobody else can have sent that.
+    pub(crate) fn ends_going_away(&self, features: u64) -> bool {
+        self.trusts_status && features & feature::GOING_AWAY_ENDS != 0
+    }
+}
+
 struct Connection<S> {
     stream: S,
     id: ConnectionId,
     peer: Peer,
-    /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
+    /// See [`Peer::ends_going_away`].
     going_away_ends: bool,
     daemon: Rc<RefCell<Daemon>>,
     /// Until it has sent Hello.
@@ -262,17 +281,11 @@ impl<S: Transport> Connection<S> {
         let mut daemon = self.daemon.borrow_mut();
         match said {
             Said::Message(bytes) => match ToServer::decode(bytes) {
-                Ok(mut message @ ToServer::Hello { features, .. })
+                Ok(message @ ToServer::Hello { features, .. })
                     if self.handshake.is_some() || self.peer.origin == Origin::Local =>
                 {
-                    let named;
-                    if let (ToServer::Hello { bucket, .. }, Some(page)) = (&mut message, &self.peer.page) {
-                        named = bucket_of(page, bucket);
-                        *bucket = &named;
-                    }
-                    daemon.hello(self.id, message, self.peer.origin, &self.peer.sender);
-                    self.going_away_ends =
-                        self.peer.trusts_status && features & feature::GOING_AWAY_ENDS != 0;
+                    self.going_away_ends = self.peer.ends_going_away(features);
+                    daemon.hello(self.id, message, &self.peer);
                     self.handshake = None;
                     self.greeted = true;
                 }
@@ -320,14 +333,5 @@ impl<S: Transport> Connection<S> {
             self.input.clear();
         }
         Ok(())
-    }
-}
-
-/// The bucket of a page: its origin, or the partition below it that the page says it is in.
-pub(crate) fn bucket_of(page: &str, partition: &str) -> String {
-    match partition {
-        "default" => page.into(),
-        // No origin has a space in it: no page reaches another's buckets.
-        _ => format!("{page} {partition}"),
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     Config, Error,
     audit::Record,
     clock,
+    connection::Peer,
     fifo::{self, Fifos, Life},
     gate::Gate,
     metrics,
@@ -119,7 +120,7 @@ pub(crate) struct Signals {
     /// Something is to be committed.
     pub(crate) commit: Notify,
     /// Something is to be committed, and nobody waits for it.
-    pub(crate) lazy: Notify,
+    lazy: Notify,
     /// There is a deadline, or an earlier one than before.
     deadline: Notify,
     /// There is a FIFO to watch.
@@ -274,13 +275,14 @@ impl Daemon {
     }
 
     /// Credentials are checked by the daemon that has the connection.
-    pub(crate) fn hello(&mut self, id: ConnectionId, message: ToServer<'_>, origin: Origin, sender: &Sender) {
+    pub(crate) fn hello(&mut self, id: ConnectionId, message: ToServer<'_>, peer: &Peer) {
         let ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner } = message
         else {
             return;
         };
-        let access = match sender {
-            Sender::Client(subject) => self.gate.admit(origin, subject, token, bucket),
+        let (bucket, origin) = (peer.bucket(bucket), peer.origin);
+        let access = match &peer.sender {
+            Sender::Client(subject) => self.gate.admit(origin, subject, token, &bucket),
             Sender::Relayed(access) => Ok(access.clone()),
         };
         let access = match access {
@@ -293,10 +295,7 @@ impl Daemon {
         if !self.make_room(RECORD + bucket.len()) || !self.raise_mark(origin, ttl) {
             return;
         }
-        let bucket = match sender {
-            Sender::Client(_) => self.gate.bucket_of(origin, bucket),
-            Sender::Relayed(_) => bucket.into(),
-        };
+        let bucket = self.gate.bucket_of(origin, &bucket);
         let hello = Hello { version, features, hello, bucket: &bucket, resume, ack, ttl, owner };
         let now = self.tick();
         if !self.settle(now) {
@@ -304,7 +303,7 @@ impl Daemon {
         }
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
-        if let (Sender::Client(_), Some(token)) = (sender, token.filter(|_| self.gate.has_keys())) {
+        if let (Sender::Client(_), Some(token)) = (&peer.sender, token.filter(|_| self.gate.has_keys())) {
             self.tokens.insert(id, token.into());
         }
         if let Some(session) = self.server.session_of(id) {

@@ -44,6 +44,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// How often a daemon says that it is there.
 const REGISTER: Duration = Duration::from_secs(3);
 
+/// After how long a daemon that says nothing is forgotten.
+const FORGET: Duration = Duration::from_secs(600);
+
 /// How often it says that etcd does not answer.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -57,6 +60,8 @@ pub(crate) struct Fleet {
     /// The highest position that was seen, also by earlier daemons of this state directory.
     known: Cell<u64>,
     known_path: PathBuf,
+    /// What the file has.
+    remembered: Cell<Option<u64>>,
     /// The store was restored from a backup, and somebody said to go on with that.
     restored: Cell<bool>,
     /// Told when the daemon is to stop.
@@ -87,6 +92,7 @@ impl Fleet {
             id: u64::from_le_bytes(random()),
             known: Cell::new(known),
             known_path,
+            remembered: Cell::new(None),
             restored: Cell::new(false),
             stop: Notify::new(),
             stopping: Cell::new(false),
@@ -199,7 +205,7 @@ impl Fleet {
             match answer {
                 Ok(reply) => {
                     self.complained.set(None);
-                    return reply.map_err(|error| Error::Fleet(format!("the head of the log: {error}")));
+                    return reply;
                 }
                 Err(error) => {
                     self.complain(&error);
@@ -247,7 +253,11 @@ impl Fleet {
         Err(went_back(WentBack { known, found: position }))
     }
 
+    /// Has the next daemon of this state directory know the position, too.
     fn remember(&self) {
+        if self.remembered.replace(Some(self.known.get())) == Some(self.known.get()) {
+            return;
+        }
         let path = self.known_path.with_extension("new");
         let written =
             fs::write(&path, self.known.get().to_string()).and_then(|()| fs::rename(&path, &self.known_path));
@@ -258,6 +268,7 @@ impl Fleet {
 
     /// Says to others, now and then, that this daemon is there.
     async fn register(&self, node: &Node) {
+        let mut forgotten = Instant::now();
         loop {
             let leads = node.daemon().is_some();
             let record = keys::Registered {
@@ -275,8 +286,9 @@ impl Fleet {
                 self.complain(&error);
             }
             self.remember();
-            if leads {
+            if leads && forgotten.elapsed() >= FORGET {
                 self.forget_others().await;
+                forgotten = Instant::now();
             }
             tokio::time::sleep(REGISTER).await;
         }
@@ -288,7 +300,7 @@ impl Fleet {
         let Ok((registered, _)) = self.etcd.range(&first, &end, 10_000).await else { return };
         for kv in registered {
             let time = serde_json::from_slice::<keys::Registered>(&kv.value).map_or(0, |said| said.time);
-            if clock::wall().saturating_sub(time) > report::FORGOTTEN {
+            if Duration::from_millis(clock::wall().saturating_sub(time)) > FORGET {
                 let _ = self.etcd.delete(kv.key, Vec::new()).await;
             }
         }

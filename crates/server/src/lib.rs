@@ -297,7 +297,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         }
         Some(store) => {
             let (fleet, key) = Fleet::start(&config, store).await?;
-            let relays = Relays::new(&key)?;
+            let relays = Relays::new(&key);
             (Node::new(Role::Following(Following::default()), gate, Some(relays)), Some(fleet))
         }
     };
@@ -322,6 +322,11 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(metrics) = &metrics {
         tracing::info!(address = %metrics.address, "metrics");
     }
+    // A daemon with a log of its own answers in microseconds: it may spin for the next message.
+    let spinning = node.daemon().map(|daemon| {
+        let spin = Rc::clone(&daemon.borrow().spin);
+        tokio::task::spawn_local(async move { spin.run().await })
+    });
     let fleet = fleet.map(Rc::new);
     let work = Rc::clone(&node);
     let shared = fleet.clone();
@@ -329,10 +334,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         match (shared, work.daemon()) {
             (Some(fleet), _) => fleet.run(&work).await,
             (None, Some(daemon)) => {
-                let spin = Rc::clone(&daemon.borrow().spin);
-                let spinning = tokio::task::spawn_local(async move { spin.run().await });
                 daemon::run(&daemon).await;
-                spinning.abort();
                 Ok(())
             }
             (None, None) => Ok(()),
@@ -361,6 +363,9 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         () = listener.keep(&node) => {}
         () = &mut web => {}
         done = &mut working => failure = done.unwrap_or(Ok(())),
+    }
+    if let Some(spinning) = spinning {
+        spinning.abort();
     }
     if let Some(fleet) = fleet {
         if failure.is_ok() {

@@ -71,6 +71,13 @@ impl Node {
         self.changed.notify_waiters();
     }
 
+    /// A follower has applied more. Nobody waits for that.
+    pub(crate) fn set_progress(&self, position: u64, lag: u64) {
+        if let Role::Following(following) = &mut *self.role.borrow_mut() {
+            (following.position, following.lag) = (position, lag);
+        }
+    }
+
     /// The daemon that leads, if it is this one.
     pub(crate) fn daemon(&self) -> Option<Rc<RefCell<Daemon>>> {
         match &*self.role.borrow() {

@@ -6,24 +6,23 @@
 //! it is good for one leadership only.
 
 use crate::{
-    Error,
-    connection::{HELLO, Peer, Transport, bucket_of},
+    connection::{HELLO, Peer, Transport},
     daemon::Sender,
     network::PendingHandshake,
     node::{Leader, Node},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
-use lockkeeper_service::{Access, Origin, Rights};
+use lockkeeper_client::Address;
+use lockkeeper_service::{Access, Framing, Origin, Rights};
 use lockkeeper_wire::{
     frame,
-    v2::{ToClient, ToServer, code, feature},
+    v2::{ToClient, ToServer, code},
     websocket::{self, Frames, GOING_AWAY, Said},
 };
 use ring::hmac;
 use std::{
-    cell::{Cell, RefCell},
-    env, io,
-    path::Path,
+    cell::{Cell, OnceCell, RefCell},
+    io,
     rc::Rc,
     sync::Arc,
     time::Duration,
@@ -36,11 +35,7 @@ use tokio::{
 };
 use tokio_rustls::{
     TlsConnector,
-    rustls::{
-        ClientConfig, RootCertStore,
-        crypto::ring as provider,
-        pki_types::{CertificateDer, ServerName, pem::PemObject},
-    },
+    rustls::{ClientConfig, crypto::ring as provider, pki_types::ServerName},
 };
 
 /// What a relay asks a leader for.
@@ -60,22 +55,29 @@ const READ: usize = 16 << 10;
 /// How daemons of a fleet reach each other.
 pub(crate) struct Relays {
     key: hmac::Key,
-    tls: TlsConnector,
+    tls: OnceCell<TlsConnector>,
     /// The number of this daemon's leadership.
     owner: Cell<u64>,
     counted: Rc<()>,
 }
 
 impl Relays {
-    /// With the key of the fleet. Leaders' certificates are checked against the authorities of the system, or those of
-    /// the file that `LOCKKEEPER_CA` names.
-    pub(crate) fn new(key: &[u8]) -> Result<Self, Error> {
+    /// With the key of the fleet.
+    pub(crate) fn new(key: &[u8]) -> Self {
+        let (tls, owner) = (OnceCell::new(), Cell::new(0));
+        Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), tls, owner, counted: Rc::default() }
+    }
+
+    /// Checks leaders' certificates as clients do. Read when a leader first speaks TLS.
+    fn tls(&self) -> io::Result<TlsConnector> {
+        if let Some(tls) = self.tls.get() {
+            return Ok(tls.clone());
+        }
         let config = ClientConfig::builder_with_provider(Arc::new(provider::default_provider()))
             .with_safe_default_protocol_versions()
-            .map_err(|error| Error::Fleet(error.to_string()))?;
-        let config = config.with_root_certificates(roots()?).with_no_client_auth();
-        let (tls, owner) = (TlsConnector::from(Arc::new(config)), Cell::new(0));
-        Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), tls, owner, counted: Rc::default() })
+            .map_err(io::Error::other)?;
+        let config = config.with_root_certificates(lockkeeper_client::trusted()?).with_no_client_auth();
+        Ok(self.tls.get_or_init(|| TlsConnector::from(Arc::new(config))).clone())
     }
 
     /// This daemon leads, under that number.
@@ -117,29 +119,21 @@ impl Relays {
 
     /// Connects to the leader for a client.
     async fn connect(&self, leader: &Leader, access: &Access) -> io::Result<(Box<dyn Duplex>, Vec<u8>)> {
-        let unknown = || io::Error::other(format!("{} is no address of a leader", leader.url));
-        let (secure, rest) = match leader.url.strip_prefix("wss://") {
-            Some(rest) => (true, rest),
-            None => (false, leader.url.strip_prefix("ws://").ok_or_else(unknown)?),
-        };
-        let authority = rest.split('/').next().unwrap_or(rest);
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port.parse().map_err(|_| unknown())?),
-            _ => (authority, if secure { 443 } else { 80 }),
-        };
-        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-        let stream = TcpStream::connect((host.as_str(), port)).await?;
+        let address = Address::parse(&leader.url);
+        let address = address.ok_or_else(|| io::Error::other(format!("{} is no address", leader.url)))?;
+        let stream = TcpStream::connect((&*address.host, address.port)).await?;
         stream.set_nodelay(true)?;
-        let mut stream: Box<dyn Duplex> = match secure {
+        let mut stream: Box<dyn Duplex> = match address.tls {
             true => {
-                let name = ServerName::try_from(host).map_err(io::Error::other)?;
-                Box::new(self.tls.connect(name, stream).await?)
+                let name = ServerName::try_from(address.host.clone()).map_err(io::Error::other)?;
+                Box::new(self.tls()?.connect(name, stream).await?)
             }
             false => Box::new(stream),
         };
         let request = format!(
-            "GET {PATH} HTTP/1.1\r\nHost: {authority}\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\
+            "GET {PATH} HTTP/1.1\r\nHost: {}\r\nConnection: Upgrade\r\nUpgrade: {UPGRADE}\r\n\
              {HEADER}: {}\r\n\r\n",
+            address.authority(),
             self.ticket(leader, access)
         );
         stream.write_all(request.as_bytes()).await?;
@@ -171,22 +165,6 @@ trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
-fn roots() -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    let Some(path) = env::var_os("LOCKKEEPER_CA").filter(|path| !path.is_empty()) else {
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(roots);
-    };
-    let unusable = |error: String| Error::File(path.clone().into(), io::Error::other(error));
-    let chain =
-        CertificateDer::pem_file_iter(Path::new(&path)).map_err(|error| unusable(error.to_string()))?;
-    for certificate in chain {
-        let certificate = certificate.map_err(|error| unusable(error.to_string()))?;
-        roots.add(certificate).map_err(|error| unusable(error.to_string()))?;
-    }
-    Ok(roots)
-}
-
 /// A client that nobody serves yet. `input` has been read already.
 pub(crate) struct Client<S> {
     pub(crate) stream: S,
@@ -205,20 +183,21 @@ pub(crate) async fn run<S: Transport>(
     let Sender::Client(subject) = &peer.sender else { return Ok(None) };
     let Some(relays) = &node.relays else { return Ok(None) };
     let origin = peer.origin;
-    let frames = (origin == Origin::Network).then(|| Frames::new(true, HELLO));
-    let is_web = frames.is_some();
+    let (framing, frames) = match origin {
+        Origin::Local => (Framing::Lengths, None),
+        Origin::Network => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
+    };
     let (reader, writer) = tokio::io::split(stream);
     let mut from_client =
         FromClient { reader, input, frames, max: HELLO, going_away_ends: false, over: false };
     let to_client = ToClientQueue::default();
-    let mut writer = Writer { writer, is_web };
+    let mut writer = Writer { writer, framing };
     let Some(hello) = from_client.message(&to_client).await? else { return Ok(None) };
     let mut first = Vec::new();
     let admitted = match ToServer::decode(&hello) {
         Ok(ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner }) => {
-            let named = peer.page.as_ref().map_or_else(|| bucket.into(), |page| bucket_of(page, bucket));
-            let bucket = &*node.gate.bucket_of(origin, &named).into_owned();
-            from_client.going_away_ends = peer.trusts_status && features & feature::GOING_AWAY_ENDS != 0;
+            let bucket = &*peer.bucket(bucket);
+            from_client.going_away_ends = peer.ends_going_away(features);
             // The token stays here.
             let hello =
                 ToServer::Hello { version, features, hello, bucket, resume, ack, token: None, ttl, owner };
@@ -242,9 +221,11 @@ pub(crate) async fn run<S: Transport>(
             tracing::info!(leader = leader.url, %error, "the leader cannot be reached");
             let FromClient { reader, input: rest, .. } = from_client;
             let mut input = Vec::new();
-            match is_web {
-                true => websocket::append(&mut input, Some([0; 4]), |out| out.extend_from_slice(&hello)),
-                false => frame::append(&mut input, |out| out.extend_from_slice(&hello)),
+            match framing {
+                Framing::Lengths => frame::append(&mut input, |out| out.extend_from_slice(&hello)),
+                Framing::WebSocket => {
+                    websocket::append(&mut input, Some([0; 4]), |out| out.extend_from_slice(&hello));
+                }
             }
             input.extend_from_slice(&rest);
             let stream = reader.unsplit(writer.writer);
@@ -408,7 +389,7 @@ async fn downward<S: Transport>(
         while let Some((message, length)) = frame::first(&input[done..], frame::MAX_TO_CLIENT)
             .map_err(|error| io::Error::other(error.to_string()))?
         {
-            writer.encode(&mut out, message);
+            writer.framing.append(&mut out, |out| out.extend_from_slice(message));
             done += length;
         }
         input.drain(..done);
@@ -428,21 +409,13 @@ async fn downward<S: Transport>(
 
 struct Writer<S> {
     writer: WriteHalf<S>,
-    is_web: bool,
+    framing: Framing,
 }
 
 impl<S: Transport> Writer<S> {
-    fn encode(&self, out: &mut Vec<u8>, message: &[u8]) {
-        match self.is_web {
-            true => websocket::append(out, None, |out| out.extend_from_slice(message)),
-            false => frame::append(out, |out| out.extend_from_slice(message)),
-        }
-    }
-
     async fn goodbye(&mut self, code: u32, why: &str) -> io::Result<()> {
-        let (mut message, mut out) = (Vec::new(), Vec::new());
-        ToClient::Goodbye { code, message: why }.encode(&mut message);
-        self.encode(&mut out, &message);
+        let mut out = Vec::new();
+        self.framing.append(&mut out, |out| ToClient::Goodbye { code, message: why }.encode(out));
         self.writer.write_all(&out).await?;
         self.writer.shutdown().await
     }

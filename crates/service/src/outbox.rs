@@ -14,7 +14,8 @@ pub enum Framing {
 }
 
 impl Framing {
-    fn append(self, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends a message, which `write` writes.
+    pub fn append(self, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Lengths => frame::append(bytes, write),
             Self::WebSocket => websocket::append(bytes, None, write),
@@ -70,12 +71,7 @@ impl Outbox {
     /// Puts a message before those that wait for their round.
     pub(crate) fn overtake(&mut self, message: &[u8]) {
         let held = self.bytes.split_off(self.released);
-        match self.framing {
-            Framing::Lengths => frame::append(&mut self.bytes, |out| out.extend_from_slice(message)),
-            Framing::WebSocket => {
-                websocket::append(&mut self.bytes, None, |out| out.extend_from_slice(message))
-            }
-        }
+        self.framing.append(&mut self.bytes, |out| out.extend_from_slice(message));
         let length = self.bytes.len() - self.released;
         self.released += length;
         self.held.iter_mut().for_each(|(_, end)| *end += length);

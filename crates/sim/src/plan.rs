@@ -107,6 +107,15 @@ impl Delay {
     /// No time at all.
     pub const NONE: Self = Self { zero: 1000, max: 1, long: 0, long_max: 1 };
 
+    /// Of what goes to a shared log, or comes from it: none, a little, or up to that part of a lease and more at times.
+    fn of_log(random: &mut Random, lease: Micros, part: u64) -> Self {
+        match random.below(3) {
+            0 => Self::NONE,
+            1 => Self { zero: 100, max: lease / 50, long: 5, long_max: lease },
+            _ => Self { zero: 100, max: lease / part, long: 50, long_max: lease * 2 },
+        }
+    }
+
     pub(crate) fn choose(self, random: &mut Random) -> Micros {
         if random.chance(self.zero) {
             return 0;
@@ -296,20 +305,12 @@ impl Plan {
             no_fifo: seldom(random, 300),
             snapshot_every: random.pick(&[0, 5, 20, 100]),
             lose_log_message: if intensity > 0 { seldom(random, 100) } else { 0 },
-            log_delay: match random.below(3) {
-                0 => Delay::NONE,
-                1 => Delay { zero: 100, max: lease / 50, long: 5, long_max: lease },
-                _ => Delay { zero: 100, max: lease / 20, long: 50, long_max: lease * 2 },
-            },
+            log_delay: Delay::of_log(random, lease, 20),
             takeover_after: (lease / 4 - 1).min(250_000),
             limits: random.chance(300),
             ring: random.pick(&[4, 5, 8, 16]),
             double_log_message: if intensity > 0 { seldom(random, 100) } else { 0 },
-            watch_delay: match random.below(3) {
-                0 => Delay::NONE,
-                1 => Delay { zero: 100, max: lease / 50, long: 5, long_max: lease },
-                _ => Delay { zero: 100, max: lease / 10, long: 50, long_max: lease * 2 },
-            },
+            watch_delay: Delay::of_log(random, lease, 10),
             end_watch: seldom(random, 200),
             compact: seldom(random, 100),
             careless_relays: random.chance(200),

@@ -151,12 +151,28 @@ impl Daemons {
         running.filter_map(|at| Some((began(&at)?, at))).max().map(|(_, at)| at)
     }
 
+    /// The daemon that leads, once one does.
+    ///
+    /// # Panics
+    ///
+    /// If none does for a minute.
+    pub fn wait_for_leader(&self) -> usize {
+        let begun = Instant::now();
+        loop {
+            if let Some(leader) = self.leader() {
+                return leader;
+            }
+            assert!(begun.elapsed() < START, "no daemon leads: {}", self.log(0));
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// Ends a daemon where it stands.
     pub fn kill(&mut self, at: usize) {
         self.daemons[at].process = None;
     }
 
-    /// Has a daemon leave in good order.
+    /// Has a daemon stop gracefully.
     pub fn stop(&mut self, at: usize) {
         if let Some(mut process) = self.daemons[at].process.take() {
             process.signal(Signal::TERM);

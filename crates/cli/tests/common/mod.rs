@@ -100,12 +100,7 @@ impl User {
     /// Waits until so many hold the lock and so many wait.
     #[track_caller]
     pub(crate) fn wait_for(&self, name: &str, held: usize, pending: usize) {
-        wait_until(|| {
-            let json = String::from_utf8(self.run(&["query", "--json", name]).stdout).expect("it is text");
-            let Some((holders, waiters)) = json.split_once("\"pending\"") else { return false };
-            let count = |list: &str| list.matches("\"clientId\"").count();
-            (count(holders), count(waiters)) == (held, pending)
-        });
+        wait_until(|| shown(&self.run(&["query", "--json", name])) == Some((held, pending)));
     }
 }
 
@@ -120,6 +115,14 @@ impl Drop for User {
         }
         let _ = fs::remove_dir_all(&self.home);
     }
+}
+
+/// How many hold and how many wait, as `query --json` prints it.
+pub(crate) fn shown(query: &Output) -> Option<(usize, usize)> {
+    let json = std::str::from_utf8(&query.stdout).expect("it is text");
+    let (holders, waiters) = json.split_once("\"pending\"")?;
+    let count = |list: &str| list.matches("\"clientId\"").count();
+    Some((count(holders), count(waiters)))
 }
 
 pub(crate) struct Holder {

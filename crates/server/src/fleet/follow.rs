@@ -125,7 +125,7 @@ impl Fleet {
     /// The head, and the revision of the store.
     async fn find_head(&self) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
         let (seen, revision) = self.etcd.get(&self.keys.head()).await?;
-        let seen = keys::head(seen).map_err(|error| Error::Fleet(format!("the head of the log: {error}")))?;
+        let seen = keys::head(seen)?;
         self.see(seen.as_ref().map_or(0, |(head, _)| head.position))?;
         Ok((seen, revision))
     }
@@ -143,11 +143,10 @@ impl Fleet {
         if change.kv.key != self.keys.head() {
             return apply(&change.kv.value, state, replica);
         }
-        let head = keys::head(Some(change.kv));
-        let head = head.map_err(|error| Error::Fleet(format!("the head of the log: {error}")))?;
         let before = replica.head().map(|head| (head.owner, head.vacant));
-        replica.saw(head, clock::now()).map_err(went_back)?;
+        replica.saw(keys::head(Some(change.kv))?, clock::now()).map_err(went_back)?;
         self.see(replica.position())?;
+        node.set_progress(replica.position(), replica.lag());
         if before != replica.head().map(|head| (head.owner, head.vacant)) || node.not_ready_reason().is_some()
         {
             self.tell(node, replica, None);

@@ -1,10 +1,8 @@
 //! The keys in etcd, and what their values are.
 
+use crate::Error;
 use lockkeeper_etcd::{KeyValue, end_of_prefix};
-use lockkeeper_service::{
-    Damaged,
-    replica::{Head, Revision},
-};
+use lockkeeper_service::replica::{Head, Revision};
 use serde::{Deserialize, Serialize};
 
 /// The names of keys. There is one log, number 0. Buckets are independent: more logs, with leaders of their own, would
@@ -71,8 +69,11 @@ impl Keys {
 }
 
 /// The head that a key has.
-pub(crate) fn head(kv: Option<KeyValue>) -> Result<Option<(Head, Revision)>, Damaged> {
-    kv.map(|kv| Ok((Head::decode(&kv.value)?, kv.mod_revision))).transpose()
+pub(crate) fn head(kv: Option<KeyValue>) -> Result<Option<(Head, Revision)>, Error> {
+    let Some(kv) = kv else { return Ok(None) };
+    let head = Head::decode(&kv.value);
+    let head = head.map_err(|error| Error::Fleet(format!("the head of the log: {error}")))?;
+    Ok(Some((head, kv.mod_revision)))
 }
 
 /// What says which snapshot is the newest whole one.

@@ -1,9 +1,13 @@
 //! How a fleet is, as its store shows it.
 
-use super::keys::{self, Keys, Pointer, Registered};
+use super::{
+    FORGET,
+    keys::{self, Keys, Pointer, Registered},
+};
 use crate::{Error, clock};
 use lockkeeper_etcd::{Etcd, Settings};
 use serde::Serialize;
+use std::time::Duration;
 
 /// How a fleet is.
 #[derive(Clone, Debug, Serialize)]
@@ -74,9 +78,6 @@ pub struct MemberReport {
     pub trouble: Vec<String>,
 }
 
-/// Daemons that were not heard for so many milliseconds are not shown.
-pub(super) const FORGOTTEN: u64 = 600_000;
-
 /// Looks how a fleet is.
 ///
 /// # Errors
@@ -118,7 +119,7 @@ pub async fn report(settings: &Settings) -> Result<Report, Error> {
             read = etcd.get(&keys.head()).await;
         }
     }
-    let head = keys::head(read.map_err(failed)?.0).map_err(|error| Error::Fleet(error.to_string()))?;
+    let head = keys::head(read.map_err(failed)?.0)?;
     let pointer = etcd.get(&keys.snapshot()).await.map_err(failed)?.0;
     let pointer: Option<Pointer> = pointer.and_then(|kv| serde_json::from_slice(&kv.value).ok());
     let leader = head.map(|(head, _)| LeaderReport {
@@ -141,7 +142,7 @@ pub async fn report(settings: &Settings) -> Result<Report, Error> {
             lag,
             seen: now.saturating_sub(time),
         })
-        .filter(|daemon| daemon.seen < FORGOTTEN)
+        .filter(|daemon| Duration::from_millis(daemon.seen) < FORGET)
         .collect();
     // One that was killed and started again has two.
     daemons.sort_by(|one, other| (&one.url, one.seen).cmp(&(&other.url, other.seen)));

@@ -74,7 +74,7 @@ impl Drop for Snapshot {
     }
 }
 
-/// Deletes the chunks of snapshots before this one, whoever wrote them. Those of later positions are left alone: this may
+/// Deletes the chunks of snapshots before this one, also of other leaders. Those of later positions are left alone: this may
 /// be executed late, when the newest snapshot is a later one, of another leader perhaps.
 pub(super) async fn delete_earlier(etcd: &Etcd, keys: &Keys, id: &str) -> Result<(), lockkeeper_etcd::Error> {
     let (first, _) = keys.all_chunks();
