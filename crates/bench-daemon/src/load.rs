@@ -4,6 +4,7 @@ use crate::{
     clients::{Client, Pipeline, Resource},
     servers::Server,
 };
+use lockkeeper_wire::spin;
 use std::{
     num::NonZero,
     sync::{
@@ -23,6 +24,8 @@ pub struct Contender<'a> {
     pub name: String,
     pub server: &'a Server,
     pub connect: Box<dyn Fn(usize) -> Box<dyn Client> + 'a>,
+    /// Whether our own clients spin for replies.
+    pub spins: bool,
 }
 
 pub struct Figures {
@@ -77,9 +80,11 @@ pub fn compare(contenders: &[Contender<'_>], clients: usize, names: Names) -> Ve
     let mut rounds: Vec<Vec<Round>> = contenders.iter().map(|_| Vec::new()).collect();
     for _ in 0..=ROUNDS {
         for ((contender, clients), rounds) in contenders.iter().zip(&mut connected).zip(&mut rounds) {
+            spin::enable(contender.spins);
             rounds.push(round(contender.server, clients, names));
         }
     }
+    spin::enable(true);
     let figures = contenders.iter().zip(rounds).map(|(contender, mut rounds)| {
         // Everything is warm after the first.
         rounds.remove(0);

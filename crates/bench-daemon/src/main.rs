@@ -8,7 +8,7 @@ mod load;
 mod report;
 mod servers;
 
-use clients::{Echo, Ours, Pipeline as _, Postgres, Raw, Redis};
+use clients::{Client, Echo, Ours, Pipeline as _, Postgres, Raw, Redis};
 use load::{Busy, Contender, Names};
 use report::{
     Report,
@@ -32,6 +32,11 @@ fn main() -> ExitCode {
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["table"] => table(),
         ["table", "fleet"] => fleet::table(),
+        ["table", "spin"] => {
+            let (stage, mut report) = (Stage::new(), Report::default());
+            spinning_or_not(&stage, &Server::lockkeeper(&stage, "daemon", &[]), &mut report);
+            report.print();
+        }
         ["table", "crowd"] => {
             let mut report = Report::default();
             crowd::table(&Stage::new(), &mut report);
@@ -41,7 +46,7 @@ fn main() -> ExitCode {
         ["echo", socket] => echo(socket),
         ["crowd", socket] => crowd::run(Path::new(socket)),
         _ => {
-            eprintln!("usage: lockkeeper-bench-daemon table [crowd | fleet]");
+            eprintln!("usage: lockkeeper-bench-daemon table [spin | crowd | fleet]");
             return ExitCode::from(64);
         }
     }
@@ -52,7 +57,8 @@ fn table() {
     let stage = Stage::new();
     let (echo, ours) = (Server::echo(&stage), Server::lockkeeper(&stage, "daemon", &[]));
     let (redis, postgres) = (Server::redis(&stage, false), Server::postgres(&stage));
-    let contender = |name: &str, server, connect| Contender { name: name.into(), server, connect };
+    let contender =
+        |name: &str, server, connect| Contender { name: name.into(), server, connect, spins: true };
     let spinning = format!("{}, spinning client", redis.version);
     let mut contenders = vec![
         contender("Lockkeeper", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
@@ -142,6 +148,7 @@ fn table() {
     let grown = written_per_pair(&ours);
     report.say(&format!("\nThe daemon writes {grown:.0} bytes of log for each of these pairs.\n"));
 
+    spinning_or_not(&stage, &ours, &mut report);
     durable(&stage, &postgres, &mut report);
     crowd::table(&stage, &mut report);
     report.print();
@@ -166,10 +173,51 @@ fn written_per_pair(server: &Server) -> f64 {
     }
 }
 
+/// What spinning is worth: each of the two places that spin, switched off.
+fn spinning_or_not(stage: &Stage, ours: &Server, report: &mut Report) {
+    let blocking = Server::lockkeeper_with(stage, "blocking", &[], &[("LOCKKEEPER_SPIN", "off")]);
+    fn contender<'a>(name: &str, server: &'a Server, spins: bool) -> Contender<'a> {
+        let connect = Box::new(|_| -> Box<dyn Client> { Box::new(Ours::connect(&server.socket)) });
+        Contender { name: name.into(), server, connect, spins }
+    }
+    let contenders = [
+        contender("both spin", ours, true),
+        contender("the client blocks at once", ours, false),
+        contender("the daemon blocks at once", &blocking, true),
+        contender("both block at once", &blocking, false),
+    ];
+    report.say(
+        "## What spinning is worth\n\nThe client spins for a reply, the daemon for the next message. A place that spins \
+         stays only if these tables show a gain of 1.2 × where it matters, for one client on a quiet machine, and \
+         elsewhere no loss beyond what the machine's noise explains.\n",
+    );
+    let mut measure = |machine: &str, gain: f64| {
+        for (clients, names) in [(1, Names::Distinct), (16, Names::Distinct), (16, Names::Hot)] {
+            let figures = load::compare(&contenders, clients, names);
+            let [both, client, daemon, _] = &figures[..] else { unreachable!("as many as contenders") };
+            let which = if names == Names::Hot { "one name" } else { "distinct names" };
+            for (place, off) in [("client", client), ("daemon", daemon)] {
+                let what = format!(
+                    "{machine} machine, {clients} at once, {which}: with the {place} spinning ÷ without"
+                );
+                let least = if clients == 1 { gain } else { 1.0 };
+                report.target(&what, both.per_second / off.per_second, AtLeast(least));
+            }
+            report.say(&format!("On a {machine} machine, {which}:\n"));
+            report.figures(clients, &figures, names == Names::Hot);
+        }
+    };
+    measure("quiet", 1.2);
+    let busy = Busy::new();
+    measure("busy", 1.0);
+    drop(busy);
+}
+
 /// Answers that mean that what they say is on disk.
 fn durable(stage: &Stage, postgres: &Server, report: &mut Report) {
     let (ours, redis) = (Server::lockkeeper(stage, "sync", &["--sync"]), Server::redis(stage, true));
-    let contender = |name: &str, server, connect| Contender { name: name.into(), server, connect };
+    let contender =
+        |name: &str, server, connect| Contender { name: name.into(), server, connect, spins: true };
     let contenders = [
         contender("Lockkeeper `--sync`", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
         contender(

@@ -43,11 +43,17 @@ pub struct Server {
 impl Server {
     /// The daemon beside this program, in a directory of this name: what was there before goes on.
     pub fn lockkeeper(stage: &Stage, name: &str, args: &[&str]) -> Self {
+        Self::lockkeeper_with(stage, name, args, &[])
+    }
+
+    /// The same, with these variables in its environment.
+    pub fn lockkeeper_with(stage: &Stage, name: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let dir = stage.0.join(name);
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).expect("a directory for the daemon");
         let (socket, state) = (dir.join("daemon.sock"), dir.join("state"));
         let mut command = Command::new(beside("lockkeeper"));
         command.arg("serve").arg("--socket").arg(&socket).arg("--state-dir").arg(state).args(args);
+        command.envs(variables.iter().copied());
         Self::start(&mut command, socket, "Lockkeeper".into())
     }
 

@@ -15,6 +15,8 @@ pub(crate) struct Reader {
     source: Option<Source>,
     input: Vec<u8>,
     backoff: Backoff,
+    /// Whether the server has said that a request waits for others.
+    queued: bool,
 }
 
 struct Source {
@@ -29,7 +31,7 @@ struct Source {
 
 impl Reader {
     pub(crate) fn new() -> Self {
-        Self { source: None, input: Vec::new(), backoff: Backoff::new(Instant::now()) }
+        Self { source: None, input: Vec::new(), backoff: Backoff::new(Instant::now()), queued: false }
     }
 
     /// Reads another connection from now on.
@@ -79,6 +81,11 @@ impl Reader {
     /// Hands on every whole message that has come. False if there is none.
     pub(crate) fn messages(&mut self, mut on_message: impl FnMut(ToClient<'_>)) -> io::Result<bool> {
         let Some(source) = &mut self.source else { return Ok(false) };
+        let queued = &mut self.queued;
+        let mut on_message = |message: ToClient<'_>| {
+            *queued |= matches!(message, ToClient::Queued { .. });
+            on_message(message);
+        };
         let mut start = 0;
         let end = loop {
             match source.take(&mut self.input[start..], &mut on_message) {
@@ -90,14 +97,16 @@ impl Reader {
         end
     }
 
-    /// Polls `read` for a while, until it is `done`. Gives up sooner if that took long of late.
+    /// Polls `read` for a while, until it is `done` or the request waits for others. Gives up sooner if that took long
+    /// of late.
     pub(crate) fn spin(
         &mut self,
         done: impl Fn() -> bool,
         mut read: impl FnMut(&mut Self) -> io::Result<bool>,
     ) -> io::Result<()> {
         let begun = Instant::now();
-        while !done() {
+        self.queued = false;
+        while !done() && !self.queued {
             let (came, took) = (read(self)?, begun.elapsed());
             if came && took < spin::PREEMPTED {
                 self.backoff.succeeded();

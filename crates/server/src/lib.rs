@@ -54,7 +54,7 @@ use relay::Relays;
 use serde::{Deserialize, Serialize};
 use std::{
     cell::RefCell,
-    fs,
+    env, fs,
     future::{Future, pending},
     io,
     net::{SocketAddr, TcpListener},
@@ -322,8 +322,10 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(metrics) = &metrics {
         tracing::info!(address = %metrics.address, "metrics");
     }
-    // A daemon with a log of its own answers in microseconds: it may spin for the next message.
-    let spinning = node.daemon().map(|daemon| {
+    // A daemon with a log of its own answers in microseconds: it may spin for the next message. The variable is for the
+    // benchmark that shows what that is worth.
+    let spins = env::var_os("LOCKKEEPER_SPIN").is_none_or(|spin| spin != "off");
+    let spinning = node.daemon().filter(|_| spins).map(|daemon| {
         let spin = Rc::clone(&daemon.borrow().spin);
         tokio::task::spawn_local(async move { spin.run().await })
     });

@@ -3,7 +3,10 @@
 //! Waking a sleeping processor can take longer than everything else that is done for a message. Only a thread that would
 //! block polls so: never a task of an executor, nor an event loop. It stops where others need the processor.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
 
 /// Spin budget of a client before it blocks on a reply.
 pub const REPLY: Duration = Duration::from_micros(50);
@@ -20,6 +23,17 @@ pub const PREEMPTED: Duration = Duration::from_micros(500);
 /// Nobody spins for at most so many times as long as the last spin took.
 const MAX: u32 = 64;
 
+/// The same after a spin that was preempted. A scheduler favours those who sleep, so on a busy machine a spin costs more
+/// than the time it took: it is tried once in seconds there.
+const MAX_PREEMPTED: u32 = 1024;
+
+static ENABLED: AtomicBool = AtomicBool::new(true);
+
+/// Switches spinning on or off in this process, so that a benchmark can tell what it is worth.
+pub fn enable(on: bool) {
+    ENABLED.store(on, Relaxed);
+}
+
 /// Leaves spinning out for a while after it was in vain.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
@@ -35,7 +49,7 @@ impl Backoff {
 
     /// Whether spinning is worth a try.
     pub fn allows(&self, now: Instant) -> bool {
-        now >= self.not_before
+        now >= self.not_before && ENABLED.load(Relaxed)
     }
 
     /// A spin was worth it.
@@ -43,7 +57,7 @@ impl Backoff {
         self.factor = 1;
     }
 
-    /// A spin was in vain. The pause is as long as it took, twice as many times each time; at once the most if it was
+    /// A spin was in vain. The pause is as long as it took, twice as many times each time; longest if it was
     /// preempted.
     ///
     /// ```
@@ -54,10 +68,10 @@ impl Backoff {
     /// backoff.failed(now, REPLY);
     /// assert!(!backoff.allows(now + REPLY) && backoff.allows(now + 2 * REPLY));
     /// backoff.failed(now, PREEMPTED);
-    /// assert!(!backoff.allows(now + 63 * PREEMPTED) && backoff.allows(now + 64 * PREEMPTED));
+    /// assert!(!backoff.allows(now + 1023 * PREEMPTED) && backoff.allows(now + 1024 * PREEMPTED));
     /// ```
     pub fn failed(&mut self, begun: Instant, took: Duration) {
-        self.factor = if took < PREEMPTED { (2 * self.factor).min(MAX) } else { MAX };
-        self.not_before = begun + took * self.factor;
+        self.factor = (2 * self.factor).min(MAX);
+        self.not_before = begun + took * if took < PREEMPTED { self.factor } else { MAX_PREEMPTED };
     }
 }
