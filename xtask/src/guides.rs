@@ -4,7 +4,8 @@
 //! the others are what is printed. `…` stands for anything within a line; alone on a line, for any lines. A command must
 //! succeed, unless the next one looks at `$?`. A block with a file's name behind its language is that file.
 
-use crate::{Result, root};
+use crate::{Result, root, setup};
+use lockkeeper_testing::{Postgres, Process};
 use std::{
     env, fs,
     os::unix::fs::{DirBuilderExt, symlink},
@@ -34,9 +35,23 @@ pub(crate) fn run_all(part: &str) -> Result {
         }
         eprintln!("xtask: {name}: {} steps", steps.len());
         let home = Home::new().map_err(|error| format!("a directory for {name}: {error}"))?;
+        let uses_database = text.contains("psql ");
+        let _database = uses_database.then(|| database(&home)).transpose()?;
         follow(&steps, &home).map_err(|error| format!("{name}: {error}"))?;
     }
     Ok(())
+}
+
+/// The database of a reader who has one.
+fn database(home: &Home) -> Result<Process> {
+    setup::postgres()?;
+    let failed = |error: std::io::Error| format!("PostgreSQL: {error}");
+    let postgres = Postgres::new(&home.database()).map_err(failed)?;
+    let serve = postgres.serve();
+    let words = [serve.get_program()].into_iter().chain(serve.get_args()).map(Into::into).collect();
+    let process = Process::start(words, &home.0.join("database.log")).map_err(failed)?;
+    postgres.wait().map_err(failed)?;
+    Ok(process)
 }
 
 fn find(dir: &Path, guides: &mut Vec<PathBuf>) -> std::io::Result<()> {
@@ -107,6 +122,10 @@ impl Home {
         Ok(Self(home))
     }
 
+    fn database(&self) -> PathBuf {
+        self.0.join("database")
+    }
+
     fn script(&self, file: &Path) -> Command {
         let mut bash = Command::new("timeout");
         bash.args([LIMIT, "script", "-qec"])
@@ -119,6 +138,7 @@ impl Home {
         let node = root().join("node_modules/node24/bin");
         bash.env("PATH", format!("{}:{}:{path}", root().join("target/debug").display(), node.display()));
         bash.env("HOME", &self.0).env("LOCKKEEPER_DIR", self.0.join("run")).current_dir(self.0.join("work"));
+        bash.env("PGHOST", self.database()).env("PGUSER", "postgres").env("PAGER", "cat");
         for name in ["LOCKKEEPER_URL", "LOCKKEEPER_BUCKET", "LOCKKEEPER_TOKEN_FILE", "XDG_CONFIG_HOME"] {
             bash.env_remove(name);
         }

@@ -14,6 +14,7 @@ pub(crate) fn all(skips: &[&str]) -> Result {
     component("clippy", &["clippy", "--version"])?;
     cargo_fuzz()?;
     command("etcd", "etcd-server")?;
+    postgres()?;
     browser(skips)?;
     node_modules()
 }
@@ -62,6 +63,10 @@ fn package(present: bool, package: &str) -> Result {
 /// What the daemon is measured beside.
 pub(crate) fn peers_of_the_daemon() -> Result {
     command("redis-server", "redis-server")?;
+    postgres()
+}
+
+pub(crate) fn postgres() -> Result {
     // Its programs are not on the path.
     package(Path::new("/usr/lib/postgresql").exists(), "postgresql")
 }

@@ -396,7 +396,7 @@ impl Postgres {
 
     fn connect(socket: &Path, acquire: &str, release: &str) -> Self {
         let mut postgres = Self(Wire::connect(socket));
-        let parameters = b"user\0bench\0database\0postgres\0\0";
+        let parameters = b"user\0postgres\0database\0postgres\0\0";
         let length = u32::try_from(8 + parameters.len()).expect("short");
         postgres.0.output.extend(length.to_be_bytes());
         postgres.0.output.extend(196_608u32.to_be_bytes());

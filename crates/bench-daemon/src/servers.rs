@@ -1,13 +1,11 @@
 //! The servers: each a process of its own, in a temporary directory, on a Unix socket. They end with what stands for them.
 
+use lockkeeper_testing::Postgres;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
-    os::unix::{
-        fs::{DirBuilderExt, PermissionsExt},
-        net::UnixStream,
-    },
-    path::{Path, PathBuf},
+    os::unix::{fs::DirBuilderExt, net::UnixStream},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -94,47 +92,15 @@ impl Server {
     }
 
     pub fn postgres(stage: &Stage) -> Self {
-        let bin = postgres_bin();
-        // It refuses to be root, and needs a directory of its own user's.
-        let dir = stage.0.join("postgres");
-        fs::create_dir(&dir).expect("a directory for PostgreSQL");
-        let root = rustix::process::geteuid().is_root();
-        if root {
-            fs::set_permissions(&stage.0, fs::Permissions::from_mode(0o711)).expect("others may pass");
-            said(Command::new("chown").arg("postgres").arg(&dir));
-        }
-        let command = |name: &str| match root {
-            true => {
-                let mut command = Command::new("setpriv");
-                command
-                    .args(["--reuid=postgres", "--regid=postgres", "--clear-groups", "--"])
-                    .arg(bin.join(name));
-                command
-            }
-            false => Command::new(bin.join(name)),
-        };
-        let data = dir.join("data");
-        said(command("initdb").args(["--username=bench", "--auth=trust", "--no-sync", "-D"]).arg(&data));
-        let mut server = command("postgres");
-        server.arg("-D").arg(&data).arg("-k").arg(&dir).args([
-            "-c",
-            "listen_addresses=",
-            "-c",
-            "max_connections=100",
-        ]);
-        let version = said(command("postgres").arg("--version"));
+        let postgres = Postgres::new(&stage.0.join("postgres")).expect("PostgreSQL is installed");
+        let version = said(postgres.command("postgres").arg("--version"));
         let version = version.split_whitespace().nth(2).unwrap_or("?");
-        let server = Self::start(&mut server, dir.join(".s.PGSQL.5432"), format!("PostgreSQL {version}"));
+        let server = Self::start(&mut postgres.serve(), postgres.socket(), format!("PostgreSQL {version}"));
         // It listens before it serves.
-        let ready =
-            || command("pg_isready").arg("-q").arg("-h").arg(&dir).status().expect("pg_isready starts");
-        let deadline = Instant::now() + START;
-        while !ready().success() {
-            assert!(Instant::now() < deadline, "PostgreSQL does not serve");
-            thread::sleep(Duration::from_millis(50));
-        }
-        let table = "CREATE TABLE locks (name bigint PRIMARY KEY)";
-        said(command("psql").arg("-q").arg("-h").arg(&dir).args(["-U", "bench", "-c", table, "postgres"]));
+        postgres.wait().expect("PostgreSQL serves");
+        let (dir, table) = (postgres.socket(), "CREATE TABLE locks (name bigint PRIMARY KEY)");
+        let dir = dir.parent().expect("it is in a directory");
+        said(postgres.command("psql").arg("-q").arg("-h").arg(dir).args(["-U", "postgres", "-c", table]));
         server
     }
 
@@ -187,14 +153,6 @@ fn cpu(pid: u32) -> Duration {
 /// A program in the directory of this one.
 pub fn beside(name: &str) -> PathBuf {
     env::current_exe().expect("this program has a path").with_file_name(name)
-}
-
-/// The newest of Debian's.
-fn postgres_bin() -> PathBuf {
-    let versions = fs::read_dir("/usr/lib/postgresql").expect("PostgreSQL is installed");
-    let versions = versions.flatten().filter_map(|version| version.file_name().to_str()?.parse::<u32>().ok());
-    let newest = versions.max().expect("a version of PostgreSQL");
-    Path::new("/usr/lib/postgresql").join(newest.to_string()).join("bin")
 }
 
 fn said(command: &mut Command) -> String {

@@ -68,11 +68,13 @@ fn get(url: &str, path: &str) -> String {
 #[test]
 fn locks_and_places_outlive_leaders() {
     let cluster = Cluster::start(3).expect("etcd starts");
-    let mut daemons = fleet(&cluster, 3, &[]);
+    let mut daemons = fleet(&cluster, 3, &["--share-buckets"]);
     let first = daemons.wait_for_leader();
     let others = [(first + 1) % 3, (first + 2) % 3];
     let all = daemons.urls(others[0]);
     let (mut holder, mut fence) = hold(&all, "hot");
+    // A client of the leader's machine, which goes to the others' when that is gone.
+    let (mut beside_leader, _) = hold(&format!("{},{all}", socket(&daemons, first)), "local");
     let mut waiters: Vec<Holder> = Vec::new();
     for count in 0..2 {
         let urls = daemons.urls(others[1]);
@@ -96,11 +98,13 @@ fn locks_and_places_outlive_leaders() {
             led(beside) || led((before + 2) % 3)
         });
         wait_for(&daemons.url(beside), "hot", 1, 2);
+        wait_for(&daemons.url(beside), "local", 1, 0);
         daemons.signal(before, Signal::CONT);
         daemons.kill(before);
         daemons.run(before).expect("it starts");
         daemons.wait(before).expect("it serves");
     }
+    assert_eq!(beside_leader.let_go(), 0);
     assert_eq!(holder.let_go(), 0);
     for waiter in waiters {
         let (mut waiter, later) = held(waiter);

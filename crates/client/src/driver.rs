@@ -219,7 +219,7 @@ impl<H: Host> Shared<H> {
         let connected = connected.and_then(|(address, connection)| {
             self.address.store(address, Relaxed);
             // Read each time: tokens expire, and files are renewed.
-            Ok((connection, self.endpoint.token()?))
+            Ok((connection, self.endpoint.token(address)?))
         });
         let mut reader = self.read_lock();
         let mut state = self.lock();

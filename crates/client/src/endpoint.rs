@@ -14,8 +14,8 @@ use std::{
 };
 
 /// Where a server listens: on this machine, or, with the feature `network`, on others. `user` is this user's own server,
-/// which is started when it is needed; `machine` is the machine's. Of several URLs, separated by commas, the next one is
-/// tried when one fails.
+/// which is started when it is needed; `machine` is the machine's. Of several URLs of one fleet, separated by commas, the
+/// next one is tried when one fails.
 ///
 /// ```
 /// # use lockkeeper_client::Endpoint;
@@ -26,7 +26,8 @@ use std::{
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    place: Place,
+    /// One at least.
+    places: Vec<Place>,
     token: Option<Token>,
 }
 
@@ -36,9 +37,8 @@ enum Place {
         socket: PathBuf,
         whose: Whose,
     },
-    /// One address at least.
     #[cfg(feature = "network")]
-    Network(Vec<Address>),
+    Network(Address),
 }
 
 /// Whose server it is, on this machine.
@@ -93,8 +93,7 @@ impl fmt::Debug for Token {
 impl Default for Endpoint {
     /// This user's own socket.
     fn default() -> Self {
-        let socket = lockkeeper_paths::socket(&lockkeeper_paths::own());
-        Self { place: Place::Local { socket, whose: Whose::Own }, token: None }
+        Self::local(lockkeeper_paths::socket(&lockkeeper_paths::own()), Whose::Own)
     }
 }
 
@@ -131,26 +130,28 @@ impl Endpoint {
 
     /// The socket of the machine's server, which serves several users.
     pub fn machine() -> Self {
-        let socket = lockkeeper_paths::MACHINE_SOCKET.into();
-        Self { place: Place::Local { socket, whose: Whose::Machine }, token: None }
+        Self::local(lockkeeper_paths::MACHINE_SOCKET.into(), Whose::Machine)
+    }
+
+    fn local(socket: PathBuf, whose: Whose) -> Self {
+        Self { places: vec![Place::Local { socket, whose }], token: None }
     }
 
     /// Whether it is this user's own server, which is started when it is needed.
     pub fn is_own(&self) -> bool {
-        matches!(self.place, Place::Local { whose: Whose::Own, .. })
+        matches!(self.places[..], [Place::Local { whose: Whose::Own, .. }])
     }
 
     /// Whether it is the machine's server.
     pub fn is_machine(&self) -> bool {
-        matches!(self.place, Place::Local { whose: Whose::Machine, .. })
+        matches!(self.places[..], [Place::Local { whose: Whose::Machine, .. }])
     }
 
-    /// The socket, if it is on this machine.
+    /// The socket, if it is on this machine and nowhere else.
     pub fn socket(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Local { socket, .. } => Some(socket),
-            #[cfg(feature = "network")]
-            Place::Network(_) => None,
+        match &self.places[..] {
+            [Place::Local { socket, .. }] => Some(socket),
+            _ => None,
         }
     }
 
@@ -170,12 +171,12 @@ impl Endpoint {
         None
     }
 
-    /// The credentials as they are now. Nobody asks for them on this machine.
-    pub(crate) fn token(&self) -> io::Result<Option<String>> {
-        let token = self.token.as_ref().filter(|_| self.socket().is_none());
+    /// The credentials as they are now, for the address of that number. Nobody asks for them on this machine.
+    pub(crate) fn token(&self, number: usize) -> io::Result<Option<String>> {
+        let token = self.token.as_ref().filter(|_| !matches!(self.places[number], Place::Local { .. }));
         #[cfg(feature = "network")]
-        if let (Some(_), Place::Network(addresses)) = (token, &self.place)
-            && let Some(address) = addresses.iter().find(|address| !address.tls && !address.is_loopback())
+        if token.is_some()
+            && let Some(address) = self.places.iter().find_map(Place::in_clear)
             && env::var_os("LOCKKEEPER_INSECURE").is_none_or(|value| value != "1" && value != "true")
         {
             let why = format!(
@@ -199,11 +200,7 @@ impl Endpoint {
 
     /// How many addresses it has.
     pub(crate) fn addresses(&self) -> usize {
-        match &self.place {
-            Place::Local { .. } => 1,
-            #[cfg(feature = "network")]
-            Place::Network(addresses) => addresses.len(),
-        }
+        self.places.len()
     }
 
     /// Connects, with the address of that number first and the others after it. Returns which one it was. Each step
@@ -211,7 +208,6 @@ impl Endpoint {
     ///
     /// At this user's own endpoint, starts `program` as the server if none is there. Whoever gave an address has somebody
     /// else to start what listens there.
-    #[cfg_attr(not(feature = "network"), expect(unused_variables, reason = "a Unix socket has one address"))]
     pub(crate) fn connect(
         &self,
         first: usize,
@@ -219,24 +215,35 @@ impl Endpoint {
         step: Duration,
         poller: &Arc<Poller>,
     ) -> io::Result<(usize, Connection)> {
-        match &self.place {
-            Place::Local { socket, whose } => {
-                let stream = connect(socket, *whose, program)?;
-                Ok((0, Connection::new(Transport::Local(stream), poller)?))
+        let mut failed = None;
+        for number in (0..self.places.len()).map(|offset| (first + offset) % self.places.len()) {
+            match self.places[number].connect(program, step) {
+                Ok(transport) => return Ok((number, Connection::new(transport, poller)?)),
+                Err(error) => failed = Some(error),
             }
+        }
+        Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    }
+}
+
+impl Place {
+    #[cfg_attr(not(feature = "network"), expect(unused_variables, reason = "a Unix socket answers at once"))]
+    fn connect(&self, program: Option<&Path>, step: Duration) -> io::Result<Transport> {
+        match self {
+            Self::Local { socket, whose } => connect(socket, *whose, program).map(Transport::Local),
             #[cfg(feature = "network")]
-            Place::Network(addresses) => {
-                let mut failed = None;
-                for number in (0..addresses.len()).map(|offset| (first + offset) % addresses.len()) {
-                    match crate::websocket::WebSocket::connect(&addresses[number], step) {
-                        Ok(socket) => {
-                            return Ok((number, Connection::new(Transport::Network(socket), poller)?));
-                        }
-                        Err(error) => failed = Some(error),
-                    }
-                }
-                Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+            Self::Network(address) => {
+                crate::websocket::WebSocket::connect(address, step).map(Transport::Network)
             }
+        }
+    }
+
+    /// The address, if what is sent there can be read on its way.
+    #[cfg(feature = "network")]
+    fn in_clear(&self) -> Option<&Address> {
+        match self {
+            Self::Network(address) if !address.tls && !address.is_loopback() => Some(address),
+            _ => None,
         }
     }
 }
@@ -292,37 +299,43 @@ impl std::str::FromStr for Endpoint {
 
     fn from_str(url: &str) -> Result<Self, String> {
         let known = "a URL is user, machine, unix:/path/to/daemon.sock, ws://host:port or wss://host:port";
-        #[cfg(feature = "network")]
-        let address = |url: &str| Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"));
-        let place = match url.split_once(':') {
-            None if url == "user" => return Ok(Self::default()),
-            None if url == "machine" => return Ok(Self::machine()),
+        let place = |url: &str| match url.split_once(':') {
             Some(("unix", path)) if path.starts_with('/') => {
-                Place::Local { socket: path.into(), whose: Whose::Given }
+                Ok(Place::Local { socket: path.into(), whose: Whose::Given })
             }
-            Some(("unix", _)) => return Err(format!("{url:?} has no absolute path: {known}")),
+            Some(("unix", _)) => Err(format!("{url:?} has no absolute path: {known}")),
             #[cfg(feature = "network")]
-            Some(("ws" | "wss", _)) => Place::Network(url.split(',').map(address).collect::<Result<_, _>>()?),
-            _ => return Err(format!("{url:?} is not known: {known}")),
+            Some(("ws" | "wss", _)) => {
+                let address = Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"));
+                address.map(Place::Network)
+            }
+            None if url == "user" || url == "machine" => {
+                Err(format!("{url:?} is one daemon: it does not go with other URLs"))
+            }
+            _ => Err(format!("{url:?} is not known: {known}")),
         };
-        Ok(Self { place, token: None })
+        match url {
+            "user" => Ok(Self::default()),
+            "machine" => Ok(Self::machine()),
+            _ => Ok(Self { places: url.split(',').map(place).collect::<Result<_, _>>()?, token: None }),
+        }
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Local { socket, .. } => write!(f, "unix:{}", socket.display()),
-            #[cfg(feature = "network")]
-            Place::Network(addresses) => {
-                for (number, address) in addresses.iter().enumerate() {
-                    let comma = if number > 0 { "," } else { "" };
+        for (number, place) in self.places.iter().enumerate() {
+            f.write_str(if number > 0 { "," } else { "" })?;
+            match place {
+                Place::Local { socket, .. } => write!(f, "unix:{}", socket.display())?,
+                #[cfg(feature = "network")]
+                Place::Network(address) => {
                     let scheme = if address.tls { "wss" } else { "ws" };
-                    write!(f, "{comma}{scheme}://{}{}", address.authority(), address.path)?;
+                    write!(f, "{scheme}://{}{}", address.authority(), address.path)?;
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
 }
 
@@ -377,6 +390,7 @@ mod tests {
             ("ws://127.0.0.1/a/b?c", "ws://127.0.0.1:80/a/b?c"),
             ("wss://[::1]:7420/", "wss://[::1]:7420/"),
             ("ws://a:1,wss://b", "ws://a:1/,wss://b:443/"),
+            ("unix:/a,ws://b:1", "unix:/a,ws://b:1/"),
         ] {
             let endpoint: Endpoint = url.parse().unwrap_or_else(|why| panic!("{why}"));
             assert_eq!((endpoint.to_string(), endpoint.socket()), (shown.to_string(), None));
@@ -391,7 +405,8 @@ mod tests {
             "ws://a:99999",
             "ws:a",
             "ws://a,",
-            "ws://a,unix:/b",
+            "ws://a,unix:b",
+            "ws://a,user",
         ] {
             assert!(wrong.parse::<Endpoint>().is_err(), "{wrong}");
         }
@@ -408,7 +423,7 @@ mod tests {
             ("wss://example.com,ws://10.0.0.1:7420", false),
         ] {
             let endpoint = url.parse::<Endpoint>().unwrap().with_token("secret");
-            assert_eq!(endpoint.token().is_ok(), sent, "{url}");
+            assert_eq!(endpoint.token(0).is_ok(), sent, "{url}");
         }
     }
 }

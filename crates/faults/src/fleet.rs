@@ -14,11 +14,12 @@ use crate::{
 };
 use fastrand::Rng;
 use lockkeeper_client::{Callbacks, Endpoint, Options, Session};
-use lockkeeper_testing::{Cluster, Daemons, Setup};
+use lockkeeper_testing::{Cluster, Daemons, Network, Place, Setup};
 use rustix::process::Signal;
 use std::{
     fmt, io,
     path::PathBuf,
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -38,6 +39,8 @@ pub struct Config {
     pub workers: usize,
     /// The lease of a client.
     pub ttl: Duration,
+    /// Whether each daemon and each member of etcd is a host of its own, which can be cut off.
+    pub hosts: bool,
     /// The daemon's program.
     pub daemon: PathBuf,
     /// The program that is a worker: this crate's own.
@@ -55,17 +58,21 @@ enum Deed {
     KillFollower,
     KillMember,
     StopMember,
+    CutLeader,
+    CutMember,
     KillWorker,
     StopWorker,
 }
 
-const DEEDS: [(Deed, &str); 8] = [
+const DEEDS: [(Deed, &str); 10] = [
     (Deed::KillLeader, "kill-leader"),
     (Deed::EndLeader, "end-leader"),
     (Deed::StopLeader, "stop-leader"),
     (Deed::KillFollower, "kill-follower"),
     (Deed::KillMember, "kill-etcd"),
     (Deed::StopMember, "stop-etcd"),
+    (Deed::CutLeader, "cut-leader"),
+    (Deed::CutMember, "cut-etcd"),
     (Deed::KillWorker, "kill-worker"),
     (Deed::StopWorker, "stop-worker"),
 ];
@@ -76,11 +83,16 @@ enum Undo {
     ContinueDaemon(usize),
     StartMember(usize),
     ContinueMember(usize),
+    JoinDaemon(usize),
+    JoinMember(usize),
     ContinueWorker { process: usize, since: Nanos },
 }
 
 /// How soon a daemon takes over.
 const TAKEOVER: Duration = Duration::from_millis(500);
+
+/// How often something that takes a while is looked at.
+const POLL: Duration = Duration::from_millis(20);
 
 /// How long anything may take.
 const PROMPT: Duration = Duration::from_secs(60);
@@ -91,6 +103,8 @@ struct Driver<'a> {
     stage: Stage,
     deeds: Lines,
     facts: Facts,
+    /// The members first, then the daemons, if they are hosts.
+    network: Option<Network>,
     cluster: Cluster,
     daemons: Daemons,
     workers: Vec<Worker>,
@@ -150,11 +164,16 @@ impl<'a> Driver<'a> {
     fn start(config: &'a Config) -> io::Result<Self> {
         let stage = Stage::new(&config.dir)?;
         let deeds = Lines::open(&stage.deeds())?;
-        let cluster = Cluster::start(config.members)?;
+        let hosts = config.members + config.daemons;
+        let network = config.hosts.then(|| Network::new(hosts, &config.dir)).transpose()?;
+        let place = |at| network.as_ref().map_or_else(Place::loopback, |network| network.place(at));
+        let cluster = Cluster::start_in((0..config.members).map(place).collect())?;
         let millis = |span: Duration| format!("{}ms", span.as_millis());
-        let more = ["--takeover".into(), millis(TAKEOVER), "--ttl".into(), millis(config.ttl)];
+        // The hosts are the run's own, and nobody else is on their network.
+        let more =
+            ["--takeover".into(), millis(TAKEOVER), "--ttl".into(), millis(config.ttl), "--insecure".into()];
         let setup = Setup { program: config.daemon.clone(), store: cluster.url("faults"), more: more.into() };
-        let daemons = Daemons::start(config.daemons, setup)?;
+        let daemons = Daemons::start_in((config.members..hosts).map(place).collect(), setup)?;
         let facts = Facts { ttl: config.ttl, least_ttl: config.ttl, ..Facts::default() };
         let mut driver = Self {
             config,
@@ -162,6 +181,7 @@ impl<'a> Driver<'a> {
             stage,
             deeds,
             facts,
+            network,
             cluster,
             daemons,
             workers: Vec::new(),
@@ -187,7 +207,11 @@ impl<'a> Driver<'a> {
     }
 
     fn inject(&mut self) -> io::Result<()> {
-        let kind = self.random.usize(..DEEDS.len());
+        let possible = |kind: &usize| {
+            self.network.is_some() || !matches!(DEEDS[*kind].0, Deed::CutLeader | Deed::CutMember)
+        };
+        let possible: Vec<_> = (0..DEEDS.len()).filter(possible).collect();
+        let kind = possible[self.random.usize(..possible.len())];
         let (deed, name) = DEEDS[kind];
         self.faults[kind] += 1;
         // Longer than a takeover, and sometimes than a lease.
@@ -195,8 +219,8 @@ impl<'a> Driver<'a> {
         let lasts = Duration::from_millis(self.random.u64(10..longest));
         let until = Instant::now() + lasts;
         let down = |undo: &Undo| match undo {
-            Undo::StartDaemon(at) | Undo::ContinueDaemon(at) => Some((true, *at)),
-            Undo::StartMember(at) | Undo::ContinueMember(at) => Some((false, *at)),
+            Undo::StartDaemon(at) | Undo::ContinueDaemon(at) | Undo::JoinDaemon(at) => Some((true, *at)),
+            Undo::StartMember(at) | Undo::ContinueMember(at) | Undo::JoinMember(at) => Some((false, *at)),
             Undo::ContinueWorker { .. } => None,
         };
         let down: Vec<_> = self.undo.iter().filter_map(|(_, undo)| down(undo)).collect();
@@ -233,6 +257,14 @@ impl<'a> Driver<'a> {
                 self.cluster.signal(at, Signal::STOP);
                 self.undo.push((until, Undo::ContinueMember(at)));
             }
+            (Deed::CutLeader, Some(at), _) => {
+                self.cut(self.config.members + at, true)?;
+                self.undo.push((until, Undo::JoinDaemon(at)));
+            }
+            (Deed::CutMember, _, Some(at)) => {
+                self.cut(at, true)?;
+                self.undo.push((until, Undo::JoinMember(at)));
+            }
             (Deed::KillWorker, ..) => {
                 let place = self.random.usize(..self.workers.len());
                 // One that is stopped is killed as well: it goes on before.
@@ -259,6 +291,11 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
+    /// Cuts a host off, or joins it again.
+    fn cut(&self, host: usize, off: bool) -> io::Result<()> {
+        self.network.as_ref().map_or(Ok(()), |network| network.cut(host, off))
+    }
+
     /// Undoes what has lasted long enough.
     fn undo(&mut self, over: impl Fn(Instant) -> bool) -> io::Result<()> {
         let (ended, lasting) =
@@ -275,6 +312,8 @@ impl<'a> Driver<'a> {
                     self.cluster.wait(at)?;
                 }
                 Undo::ContinueMember(at) => self.cluster.signal(at, Signal::CONT),
+                Undo::JoinDaemon(at) => self.cut(self.config.members + at, false)?,
+                Undo::JoinMember(at) => self.cut(at, false)?,
                 Undo::ContinueWorker { process, since } => {
                     if let Some(worker) = self.workers.iter().find(|worker| worker.process == process) {
                         worker.signal(Signal::CONT)?;
@@ -291,21 +330,28 @@ impl<'a> Driver<'a> {
     fn wait_until_served(&mut self, from: Nanos) -> io::Result<()> {
         let begun = Instant::now();
         let endpoint: Endpoint = self.daemons.urls(0).parse().map_err(io::Error::other)?;
-        loop {
-            let session = Session::open(&endpoint, Options::new("faults"), Callbacks);
-            if session.is_ok_and(|session| session.query(None).is_ok()) {
-                break;
+        // On a thread of its own: a question waits for a server, and what is undone meanwhile may bring it back.
+        let (served, serves) = mpsc::channel();
+        thread::spawn(move || {
+            let ask = || Session::open(&endpoint, Options::new("faults"), Callbacks)?.query(None);
+            while ask().is_err() {
+                thread::sleep(POLL);
             }
+            let _ = served.send(());
+        });
+        while serves.recv_timeout(POLL).is_err() {
             self.undo(|until| until <= Instant::now())?;
             if begun.elapsed() > PROMPT {
-                return Err(io::Error::other("the fleet does not serve"));
+                let log = |at| format!("\n{}:\n{}", self.daemons.url(at), self.daemons.log(at));
+                let logs: String = (0..self.daemons.len()).map(log).collect();
+                return Err(io::Error::other(format!("the fleet does not serve; its daemons' logs:{logs}")));
             }
-            thread::sleep(Duration::from_millis(20));
         }
         self.facts.disturbances.extend([from, now()]);
-        // Clients of a daemon that is stopped notice that later than those of one that is gone.
-        let stopped = self.undo.iter().any(|(_, undo)| matches!(undo, Undo::ContinueDaemon(_)));
-        let late = if stopped { self.config.ttl } else { Duration::ZERO };
+        // Clients of a daemon that is stopped or cut off notice that later than those of one that is gone.
+        let silent = |undo: &Undo| matches!(undo, Undo::ContinueDaemon(_) | Undo::JoinDaemon(_));
+        let silent = self.undo.iter().any(|(_, undo)| silent(undo));
+        let late = if silent { self.config.ttl } else { Duration::ZERO };
         let late = Nanos::try_from(late.as_nanos()).unwrap_or(Nanos::MAX);
         self.facts.outages.push((from, now() + late));
         Ok(())

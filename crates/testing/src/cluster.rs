@@ -1,6 +1,6 @@
 //! A cluster of etcd.
 
-use crate::{Folder, Process, free_ports};
+use crate::{Folder, Place, Process, free_ports};
 use rustix::process::Signal;
 use std::{
     fs, io,
@@ -13,7 +13,7 @@ use std::{
 /// How long etcd may take to listen.
 const START: Duration = Duration::from_secs(60);
 
-/// Members of etcd on the loopback.
+/// Members of etcd.
 pub struct Cluster {
     members: Vec<Member>,
     words: Vec<Vec<String>>,
@@ -22,6 +22,7 @@ pub struct Cluster {
 }
 
 struct Member {
+    place: Place,
     port: u16,
     process: Option<Process>,
 }
@@ -42,7 +43,7 @@ impl Cluster {
     ///
     /// If etcd is not installed, or does not start.
     pub fn start_with(count: usize, more: &[&str]) -> io::Result<Self> {
-        Self::start_speaking("http", count, more)
+        Self::start_speaking("http", vec![Place::loopback(); count], more)
     }
 
     /// The same, with TLS for its clients: the arguments name the certificates.
@@ -51,18 +52,27 @@ impl Cluster {
     ///
     /// If etcd is not installed, or does not start.
     pub fn start_with_tls(count: usize, more: &[&str]) -> io::Result<Self> {
-        Self::start_speaking("https", count, more)
+        Self::start_speaking("https", vec![Place::loopback(); count], more)
     }
 
-    fn start_speaking(scheme: &'static str, count: usize, more: &[&str]) -> io::Result<Self> {
+    /// The same, each member in its place.
+    ///
+    /// # Errors
+    ///
+    /// If etcd is not installed, or does not start.
+    pub fn start_in(places: Vec<Place>) -> io::Result<Self> {
+        Self::start_speaking("http", places, &[])
+    }
+
+    fn start_speaking(scheme: &'static str, places: Vec<Place>, more: &[&str]) -> io::Result<Self> {
+        let count = places.len();
         let folder = Folder::new("etcd")?;
         let ports = free_ports(2 * count)?;
         let (clients, peers) = ports.split_at(count);
-        let named: Vec<_> =
-            peers.iter().enumerate().map(|(at, port)| format!("e{at}=http://127.0.0.1:{port}")).collect();
+        let peer = |at: usize| format!("http://{}:{}", places[at].address, peers[at]);
+        let named: Vec<_> = (0..count).map(|at| format!("e{at}={}", peer(at))).collect();
         let words = (0..count).map(|at| {
-            let (client, peer) =
-                (format!("{scheme}://127.0.0.1:{}", clients[at]), format!("http://127.0.0.1:{}", peers[at]));
+            let (client, peer) = (format!("{scheme}://{}:{}", places[at].address, clients[at]), peer(at));
             let dir = folder.path().join(format!("e{at}")).display().to_string();
             let flags = [
                 ("name", format!("e{at}")),
@@ -77,8 +87,10 @@ impl Cluster {
             let flags = flags.into_iter().flat_map(|(name, value)| [format!("--{name}"), value]);
             flags.chain(more.iter().map(ToString::to_string)).collect()
         });
-        let members = clients.iter().map(|&port| Member { port, process: None }).collect();
-        let mut cluster = Self { members, words: words.collect(), folder, tls: scheme == "https" };
+        let words = words.collect();
+        let members = places.into_iter().zip(clients);
+        let members = members.map(|(place, &port)| Member { place, port, process: None }).collect();
+        let mut cluster = Self { members, words, folder, tls: scheme == "https" };
         for at in 0..count {
             cluster.run(at)?;
         }
@@ -90,8 +102,8 @@ impl Cluster {
 
     /// How a daemon is told of it, with a prefix for the keys.
     pub fn url(&self, prefix: &str) -> String {
-        let members: Vec<_> =
-            self.members.iter().map(|member| format!("127.0.0.1:{}", member.port)).collect();
+        let address = |member: &Member| format!("{}:{}", member.place.address, member.port);
+        let members: Vec<_> = self.members.iter().map(address).collect();
         let scheme = if self.tls { "etcds" } else { "etcd" };
         format!("{scheme}://{}/{prefix}", members.join(","))
     }
@@ -112,8 +124,8 @@ impl Cluster {
     ///
     /// If etcd cannot be started.
     pub fn run(&mut self, at: usize) -> io::Result<()> {
-        let words = self.words[at].iter().map(Into::into);
-        let words = std::iter::once("etcd".into()).chain(words).collect();
+        let enter = self.members[at].place.enter.iter().cloned();
+        let words = enter.chain(["etcd".into()]).chain(self.words[at].iter().map(Into::into)).collect();
         self.members[at].process = Some(Process::start(words, &self.log(at))?);
         Ok(())
     }
@@ -130,7 +142,8 @@ impl Cluster {
     pub fn wait(&mut self, at: usize) -> io::Result<()> {
         let begun = Instant::now();
         loop {
-            if TcpStream::connect(("127.0.0.1", self.members[at].port)).is_ok() {
+            let Member { place, port, .. } = &self.members[at];
+            if TcpStream::connect((place.address.as_str(), *port)).is_ok() {
                 return Ok(());
             }
             let alive = self.members[at].process.as_mut().is_some_and(Process::is_alive);

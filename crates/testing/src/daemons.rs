@@ -1,6 +1,6 @@
 //! Daemons that share a cluster of etcd.
 
-use crate::{Folder, Process, free_ports};
+use crate::{Folder, Place, Process, free_ports};
 use rustix::process::Signal;
 use std::{
     ffi::OsString,
@@ -31,6 +31,7 @@ pub struct Daemons {
 }
 
 struct Daemon {
+    place: Place,
     port: u16,
     process: Option<Process>,
 }
@@ -42,8 +43,19 @@ impl Daemons {
     ///
     /// If one does not start.
     pub fn start(count: usize, setup: Setup) -> io::Result<Self> {
+        Self::start_in(vec![Place::loopback(); count], setup)
+    }
+
+    /// Starts one in each place, and waits until each serves.
+    ///
+    /// # Errors
+    ///
+    /// If one does not start.
+    pub fn start_in(places: Vec<Place>, setup: Setup) -> io::Result<Self> {
+        let count = places.len();
         let folder = Folder::new("fleet")?;
-        let daemons = free_ports(count)?.into_iter().map(|port| Daemon { port, process: None }).collect();
+        let daemons = places.into_iter().zip(free_ports(count)?);
+        let daemons = daemons.map(|(place, port)| Daemon { place, port, process: None }).collect();
         let mut fleet = Self { setup, daemons, folder };
         for at in 0..count {
             fleet.run(at)?;
@@ -66,7 +78,11 @@ impl Daemons {
 
     /// The WebSocket of a daemon.
     pub fn url(&self, at: usize) -> String {
-        format!("ws://127.0.0.1:{}", self.daemons[at].port)
+        format!("ws://{}", self.address(at))
+    }
+
+    fn address(&self, at: usize) -> String {
+        format!("{}:{}", self.daemons[at].place.address, self.daemons[at].port)
     }
 
     /// The WebSockets of all, that one first.
@@ -101,11 +117,11 @@ impl Daemons {
     ///
     /// If it cannot be started.
     pub fn run(&mut self, at: usize) -> io::Result<()> {
-        let (dir, port) = (self.dir(at), self.daemons[at].port);
+        let (dir, address) = (self.dir(at), self.address(at));
         let path = |name: &str| dir.join(name).into_os_string();
-        let mut words: Vec<OsString> = vec![self.setup.program.clone().into(), "serve".into()];
+        let mut words: Vec<OsString> = self.daemons[at].place.enter.clone();
+        words.extend([self.setup.program.clone().into(), "serve".into()]);
         words.extend(["--socket".into(), path("daemon.sock"), "--state-dir".into(), path("state")]);
-        let address = format!("127.0.0.1:{port}");
         for (name, value) in [
             ("listen", address.clone()),
             ("advertise", format!("ws://{address}")),

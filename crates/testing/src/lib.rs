@@ -1,13 +1,17 @@
-//! Starts etcd and fleets of daemons on the loopback, for tests, benchmarks and trying things out. What is started here ends
+//! Starts etcd, PostgreSQL and fleets of daemons, on the loopback or on a network of their own, for tests, benchmarks and trying things out. What is started here ends
 //! with the value that stands for it, and with the process.
 #![forbid(unsafe_code)]
 
 mod cluster;
 mod daemons;
+mod network;
+mod postgres;
 mod process;
 
 pub use cluster::Cluster;
 pub use daemons::{Daemons, Setup};
+pub use network::{Network, Place};
+pub use postgres::Postgres;
 pub use process::Process;
 
 use std::{
@@ -15,7 +19,7 @@ use std::{
     net::TcpListener,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
-    process as this,
+    process::{self as this, Command},
     sync::atomic::{AtomicU32, Ordering},
 };
 
@@ -54,4 +58,13 @@ pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     let listeners: Vec<_> =
         (0..count).map(|_| TcpListener::bind("127.0.0.1:0")).collect::<io::Result<_>>()?;
     listeners.iter().map(|listener| listener.local_addr().map(|address| address.port())).collect()
+}
+
+/// Runs a command that prints nothing of interest unless it fails.
+pub(crate) fn run(command: &mut Command) -> io::Result<()> {
+    let output = command.output()?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(io::Error::other(format!("{command:?}: {}", String::from_utf8_lossy(&output.stderr)))),
+    }
 }

@@ -5,6 +5,7 @@ import { notSupported } from './errors.js';
 import { builtin } from './host.js';
 import type { LockManager } from './manager.js';
 import { Remote } from './remote.js';
+import { urlsOf } from './socket-list.js';
 import { checkMembers } from './webidl.js';
 import { MEMBERS, overWebSocket, whenOpened, type ConnectOptions } from './websocket.js';
 
@@ -12,16 +13,19 @@ import { MEMBERS, overWebSocket, whenOpened, type ConnectOptions } from './webso
  * The lock manager of the daemon at `url`: `unix:/path/to/daemon.sock`, `ws://host:port/` or `wss://…`. Without one, that
  * which `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs; then `LOCKKEEPER_BUCKET`
  * and `LOCKKEEPER_TOKEN_FILE` count as they do for the command. A token is never sent to a server that its file was not set for.
+ * Of several URLs, of the daemons of a fleet, the next one is used when one fails; they start with `ws:` or `wss:`.
  */
-export async function connect(url?: string, options?: ConnectOptions): Promise<LockManager> {
+export async function connect(url?: string | readonly string[], options?: ConnectOptions): Promise<LockManager> {
   return whenOpened(() => reach(url, options), options);
 }
 
-export function reach(url?: string, options: ConnectOptions = {}): Remote {
+export function reach(url?: string | readonly string[], options: ConnectOptions = {}): Remote {
   checkMembers('connect(url, options)', options, MEMBERS);
-  const named = url === undefined ? variable('LOCKKEEPER_URL') : `${url}`;
+  const given = url === undefined ? variable('LOCKKEEPER_URL') : url;
+  const urls = given === undefined ? [] : urlsOf(given);
+  const named = urls[0];
   const all = url === undefined ? { ...fromEnvironment(), ...defined(options) } : options;
-  if (named !== undefined && /^wss?:/i.test(named)) return overWebSocket(named, all);
+  if (urls.length > 1 || (named !== undefined && /^wss?:/i.test(named))) return overWebSocket(urls, all);
   if (options.token !== undefined) {
     throw new TypeError('a token is for ws: and wss: URLs. On a Unix socket, the permissions of its file say who may connect');
   }

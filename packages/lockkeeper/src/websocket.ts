@@ -4,6 +4,7 @@ import { later, now, process, watchPage } from './host.js';
 import { newManager, type LockManager } from './manager.js';
 import { observer } from './observer.js';
 import { Remote, type Listener, type Session } from './remote.js';
+import { toOneOf, urlsOf, type SocketClass } from './socket-list.js';
 import { addAbortAlgorithm, checkMembers, isAborted, reasonOf, toAbortSignal } from './webidl.js';
 import { WebSocketSession, type Credentials, type Runtime, type Socket } from './websocket-session.js';
 
@@ -22,9 +23,12 @@ export interface ConnectOptions {
 
 export const MEMBERS = ['bucket', 'token', 'WebSocket', 'signal', 'retry'];
 
-/** The lock manager of the daemon at `url` (`ws://host:port/` or `wss://…`). */
-export async function connect(url: string, options?: ConnectOptions): Promise<LockManager> {
-  return whenOpened(() => overWebSocket(`${url}`, options), options);
+/**
+ * The lock manager of the daemon at `url` (`ws://host:port/` or `wss://…`). Of several daemons of a fleet, the next one is used
+ * when one fails.
+ */
+export async function connect(url: string | readonly string[], options?: ConnectOptions): Promise<LockManager> {
+  return whenOpened(() => overWebSocket(urlsOf(url), options), options);
 }
 
 /** The manager of a session, once it is open. */
@@ -50,9 +54,15 @@ export async function whenOpened(reach: () => Remote, options?: ConnectOptions):
   return newManager(remote);
 }
 
-export function overWebSocket(url: string, options: ConnectOptions = {}): Remote {
+export function overWebSocket(urls: string[], options: ConnectOptions = {}): Remote {
   checkMembers('connect(url, options)', options, MEMBERS);
-  return new Remote(sessionAt(url, options));
+  if (urls.length === 1) return new Remote(sessionAt(urls[0]!, options));
+  for (const url of urls) {
+    if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" does not go with other URLs: those of a list start with ws: or wss:`);
+  }
+  const { WebSocket = (globalThis as ConnectOptions).WebSocket } = options;
+  const all = WebSocket && { ...options, WebSocket: toOneOf(urls, WebSocket as SocketClass) };
+  return new Remote(sessionAt(urls.map((url) => new URL(url).href).join(), all ?? options));
 }
 
 /** How to open a session. `partition` tells a bucket that is not known yet. */

@@ -71,6 +71,39 @@ test('networks that drop again and again: everybody has his turns, one at a time
   assert.ok(tokens.every((token, i) => i === 0 || token > tokens[i - 1]), String(tokens));
 });
 
+test('several URLs: the next one is used when one fails, and locks and places are kept', async () => {
+  const { url } = await serve();
+  const [gone, one, other] = [await network(url), await network(url), await network(url)];
+  gone.cut();
+  const far = await connected(url);
+  for (const urls of [[gone.url, one.url, other.url], [gone.url, one.url, other.url].join()]) {
+    const near = await connected(urls);
+    const held = await hold(near, 'a');
+    const waiting = near.request('a', () => 'turn');
+    // Whichever it uses, then the next one.
+    for (const between of [one, other, one]) {
+      between.cut();
+      await until(() => near.query().then(() => true, () => false));
+      assert.equal((await far.query()).pending.length, 1);
+      between.mend();
+    }
+    assert.equal(held.lock.signal.aborted, false);
+    held.release();
+    assert.equal(await waiting, 'turn');
+  }
+});
+
+test('several URLs: none answers, or one is not like the others', async () => {
+  const { url } = await serve();
+  const [one, other] = [await network(url), await network(url)];
+  one.cut();
+  other.cut();
+  await assert.rejects(connect([one.url, other.url]), { name: 'NetworkError' });
+  await assert.rejects(connect([]), TypeError);
+  await assert.rejects(connect([url, 'unix:/tmp/daemon.sock']), /"unix:\/tmp\/daemon.sock" does not go with other URLs/);
+  await assert.rejects(connect('unix:/tmp/daemon.sock,ws://127.0.0.1:1'), /does not go with other URLs/);
+});
+
 test('a release that falls into the gap is done, and told', async () => {
   const { url } = await serve();
   const between = await network(url);

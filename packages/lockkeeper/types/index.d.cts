@@ -10,9 +10,10 @@ export function createLocks(): LockManager;
 
 /**
  * The lock manager of the daemon at `url`: `unix:/path/to/daemon.sock`, `ws://host:port/` or `wss://…`. Without one, that
- * which `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs.
+ * which `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs. Of several URLs, of the
+ * daemons of a fleet, the next one is used when one fails; they start with `ws:` or `wss:`.
  */
-export function connect(url?: string, options?: ConnectOptions): Promise<LockManager>;
+export function connect(url?: string | readonly string[], options?: ConnectOptions): Promise<LockManager>;
 
 /**
  * From now on, requests that are made in the callback of a lock are known to be nested in it: `inspect()` shows
