@@ -14,6 +14,8 @@ pub(crate) fn all(skips: &[&str]) -> Result {
     component("clippy", &["clippy", "--version"])?;
     cargo_fuzz()?;
     command("etcd", "etcd-server")?;
+    command("zsh", "zsh")?;
+    command("fish", "fish")?;
     browser(skips)?;
     node_modules()
 }

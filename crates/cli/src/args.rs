@@ -158,7 +158,7 @@ pub(crate) struct Wanted {
     /// Take the lock from whoever holds it, who is told
     #[arg(long, conflicts_with = "shared")]
     pub(crate) steal: bool,
-    /// A label that others see [default: user@host: COMMAND and its first arguments, without options]
+    /// A label that others see [default: user@host: COMMAND ARGUMENTS, up to an option]
     #[arg(long, value_name = "TEXT")]
     pub(crate) info: Option<String>,
     /// The lease to ask for, on a network
