@@ -23,7 +23,7 @@ use std::{
 const HEAD: usize = 16 << 10;
 
 /// After how long without an answer to TLS it is asked whether the server speaks plain HTTP, which may wait for more.
-const SILENCE: Duration = Duration::from_secs(1);
+const SILENCE: Duration = Duration::from_millis(500);
 
 const NO_TLS: &str = "it does not speak TLS: use ws:// instead of wss://";
 
@@ -207,7 +207,12 @@ fn speaks_http(address: &Address) -> bool {
 fn explain(error: io::Error) -> io::Error {
     use rustls::{CertificateError, Error};
     let why = match error.get_ref().and_then(|error| error.downcast_ref()) {
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+        // The last two: an authority of the same name is known, with another key.
+        Some(Error::InvalidCertificate(
+            CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        )) => {
             "its certificate is from an unknown issuer: set LOCKKEEPER_CA to a file with the issuer's (PEM)"
                 .into()
         }
