@@ -15,6 +15,8 @@ pub(crate) fn all(skips: &[&str]) -> Result {
     cargo_fuzz()?;
     command("etcd", "etcd-server")?;
     postgres()?;
+    command("zsh", "zsh")?;
+    command("fish", "fish")?;
     browser(skips)?;
     node_modules()
 }

@@ -54,6 +54,12 @@ pub(crate) enum Command {
     /// Renew the lease of a command's lock: for `run` to start
     #[command(hide = true)]
     Guard,
+    /// Renew the lease of a shell's lock: for `lock` to start
+    #[command(hide = true)]
+    GuardShell {
+        /// The client id of the session, for `unlock` to see
+        client: String,
+    },
     Query(Query),
     Inspect(Inspect),
     Top(Top),
@@ -152,7 +158,7 @@ pub(crate) struct Wanted {
     /// Take the lock from whoever holds it, who is told
     #[arg(long, conflicts_with = "shared")]
     pub(crate) steal: bool,
-    /// A label that others see [default: user@host: COMMAND]
+    /// A label that others see [default: user@host: COMMAND ARGUMENTS, up to an option]
     #[arg(long, value_name = "TEXT")]
     pub(crate) info: Option<String>,
     /// The lease to ask for, on a network
@@ -169,7 +175,9 @@ pub(crate) struct Wanted {
 /// Hold a lock for the rest of a script.
 ///
 /// What it prints is for the shell: eval \"$(lockkeeper lock NAME)\". The lock lives as long as the shell, and
-/// what the shell starts; lockkeeper unlock NAME releases it sooner. Nobody is told if it is stolen.
+/// what the shell starts; lockkeeper unlock NAME releases it sooner. On a network, and at the machine's
+/// daemon, a guardian holds it for the shell: if it is stolen or lost, the guardian says so on standard error
+/// and sends SIGTERM to the shell and what that has started. At this user's own daemon, nobody is told.
 #[derive(Parser)]
 #[command(
     verbatim_doc_comment,
@@ -179,7 +187,7 @@ Examples:
   eval \"$(lockkeeper lock -n deploy || echo exit 75)\"  or leave, if it is held
   lockkeeper unlock deploy                             release it before the script ends
 
-Exit status: as that of lockkeeper run. For locks of this machine."
+Exit status: as that of lockkeeper run."
 )]
 pub(crate) struct Lock {
     #[command(flatten)]
@@ -192,7 +200,7 @@ pub(crate) struct Lock {
 Examples:
   lockkeeper unlock deploy                             as it was named to lockkeeper lock
 
-Exit status: 0; 1 if this shell does not hold it.")]
+Exit status: 0; 1 if this shell does not hold it; 76 if its guardian has lost it.")]
 pub(crate) struct Unlock {
     /// The locks, as they were taken
     #[arg(required = true, value_name = "NAME", value_parser = lock_name())]

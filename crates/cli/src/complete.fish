@@ -1,3 +1,12 @@
 
-# Names of locks that are held or waited for.
-complete -c lockkeeper -n "__fish_seen_subcommand_from run lock unlock query inspect release" -f -a "(lockkeeper names 2>/dev/null)"
+# After --, the command's own completion; before it, names of locks that are held or waited for.
+function __fish_lockkeeper_wants_command
+    contains -- -- (commandline -opc)
+end
+function __fish_lockkeeper_complete_command
+    set -l words (commandline -opc)
+    set -e words[1..(contains -i -- -- $words)]
+    complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))
+end
+complete -c lockkeeper -n "__fish_seen_subcommand_from run lock unlock query inspect release; and not __fish_lockkeeper_wants_command" -f -a "(lockkeeper names 2>/dev/null)"
+complete -c lockkeeper -n __fish_lockkeeper_wants_command -f -a "(__fish_lockkeeper_complete_command)"

@@ -13,15 +13,29 @@ use std::{
 pub(crate) fn completions(shell: Shell) -> Done {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "lockkeeper", &mut script);
-    // What the generator does not know. Zsh completes the command after `--` by itself.
-    script.extend(match shell {
-        Shell::Bash => include_bytes!("complete.bash").as_slice(),
-        Shell::Fish => include_bytes!("complete.fish"),
-        _ => b"",
-    });
+    // What the generator does not know.
+    match shell {
+        Shell::Bash => script.extend(include_bytes!("complete.bash")),
+        Shell::Fish => script.extend(include_bytes!("complete.fish")),
+        Shell::Zsh => script = with_names(&String::from_utf8_lossy(&script)).into_bytes(),
+        _ => {}
+    }
     let failed = |error: std::io::Error| (exit::SOFTWARE, error.to_string());
     stdout().write_all(&script).map_err(failed)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// The script for zsh, with names where it would take files, and the command's own completion after `--`.
+fn with_names(script: &str) -> String {
+    let is_name = |line: &str| line.starts_with("'*::names -- ") || line.starts_with("'::name -- ");
+    let lines = script.split_inclusive('\n').map(|line| match line {
+        "_lockkeeper() {\n" => {
+            format!("{}{line}    _lockkeeper_command && return\n", include_str!("complete.zsh"))
+        }
+        line if is_name(line) => line.replace(":_default' ", ":_lockkeeper_names' "),
+        line => line.into(),
+    });
+    lines.collect()
 }
 
 /// Prints the names that can be typed as they are, one in a line. Starts no daemon.

@@ -2,16 +2,17 @@
 //!
 //! A local session lives as long as somebody has its FIFO open for writing. What `lock` prints has the shell open it, and say
 //! so with a byte; until then a helper, `lockkeeper keep`, has it open, for 10 s at most. The shell opens both through the
-//! helper's entries in `/proc`.
+//! helper's entries in `/proc`. A session with a lease, and one whose FIFO the shell cannot open, has a [`guardian`].
+
+pub(crate) mod guardian;
 
 use crate::{
-    Done, acquire,
+    Done, Failure, acquire,
     args::{Lock, Unlock},
     exit,
     run::{child::inherit, label},
     session, show,
 };
-use lockkeeper_client::Endpoint;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{Access, AtFlags, CWD, accessat},
@@ -29,7 +30,8 @@ use std::{
     sync::mpsc,
 };
 
-/// What the shell holds: for each `lock`, the client id of its session and its names, as words of `LOCKKEEPER_NAMES`.
+/// What the shell holds: for each `lock`, the client id of its session, the process id of its guardian if it has one, and its
+/// names, as words of `LOCKKEEPER_NAMES`: `5f0c7d1e2a9b4c38/4711=deploy`.
 const LOCKS: &str = "LOCKKEEPER_LOCKS";
 
 /// How long the shell may take to run what it is told.
@@ -52,42 +54,46 @@ fn print_lock(args: &Lock) -> Done {
     // Before anything else is opened.
     let descriptor = free_descriptor()?;
     let system = |error: io::Error| (exit::SOFTWARE, error.to_string());
-    let local = || {
-        let why = "lock is for locks of this machine, at this user's own daemon: elsewhere, lockkeeper run";
-        (exit::USAGE, why.to_string())
-    };
-    // Before the lock is waited for, where that is known.
-    if session::endpoint()?.socket().is_none() {
-        return Err(local());
-    }
     let (sender, news) = mpsc::channel();
     let held = acquire::acquire(&args.lock, label(&[shell()]), &sender, &news)?;
-    let fifo = held.session.fifo().map_err(system)?.ok_or_else(local)?;
-    let path = format!("/proc/self/fd/{}", fifo.as_raw_fd());
+    let fifo = held.session.fifo().map_err(system)?;
     // The FIFO of another user's daemon cannot be opened again.
-    accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).map_err(|_| local())?;
-    let (told, tell) = io::pipe().map_err(system)?;
-    let kept = inherit(fifo).map_err(system)?;
-    let tell = inherit(OwnedFd::from(tell)).map_err(system)?;
-    let program = session::program()?;
-    let mut helper = Command::new(program);
-    helper.arg("keep").stdin(Stdio::from(OwnedFd::from(told))).stdout(Stdio::null()).stderr(Stdio::null());
-    let helper = helper.spawn().map_err(system)?;
-    let files = format!("/proc/{}/fd", helper.id());
+    let fifo = fifo.filter(|fifo| {
+        let path = format!("/proc/self/fd/{}", fifo.as_raw_fd());
+        accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
+    });
+    let (take, guardian) = match fifo {
+        Some(fifo) => (take_fifo(fifo, descriptor)?, None),
+        None => {
+            let lost = || (exit::UNAVAILABLE, "the session was lost: try again".to_string());
+            let guardian = guardian::hire(&held.session.give_away().ok_or_else(lost)?)?;
+            let take = format!("exec {descriptor}>{} && echo >&{descriptor}", guardian::pipe(guardian));
+            (take, Some(guardian))
+        }
+    };
+    let client = (held.environment.client_id.as_str(), guardian);
     let words = [
-        format!(
-            "{{ exec {descriptor}>{files}/{} && echo >{files}/{}; }} || exit 69",
-            kept.as_raw_fd(),
-            tell.as_raw_fd()
-        )
-        .into_bytes(),
+        format!("{{ {take}; }} || exit 69").into_bytes(),
         export(&held.environment.variables()),
-        export(&[(LOCKS, with(&held.environment.client_id, &args.lock.names))]),
+        export(&[(LOCKS, with(client, &args.lock.names))]),
     ];
     // Not closed, which would end it: it goes on without this process.
     std::mem::forget(held);
     io::stdout().write_all(&[&words.join(&b"; "[..])[..], b"\n"].concat()).map_err(system)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Starts the helper. Returns what has the shell open the FIFO.
+fn take_fifo(fifo: OwnedFd, descriptor: u8) -> Result<String, Failure> {
+    let system = |error: io::Error| (exit::SOFTWARE, error.to_string());
+    let (told, tell) = io::pipe().map_err(system)?;
+    let kept = inherit(fifo).map_err(system)?;
+    let tell = inherit(OwnedFd::from(tell)).map_err(system)?;
+    let mut helper = Command::new(session::program()?);
+    helper.arg("keep").stdin(Stdio::from(OwnedFd::from(told))).stdout(Stdio::null()).stderr(Stdio::null());
+    let files = format!("/proc/{}/fd", helper.spawn().map_err(system)?.id());
+    let (kept, tell) = (kept.as_raw_fd(), tell.as_raw_fd());
+    Ok(format!("exec {descriptor}>{files}/{kept} && echo >{files}/{tell}"))
 }
 
 /// `lockkeeper keep`, which only `lock` starts: has the FIFO open until the shell says that it has.
@@ -101,21 +107,24 @@ pub(crate) fn keep() -> Done {
 pub(crate) fn unlock(args: Unlock) -> Done {
     let words = names(&args.names);
     let locks = env::var_os(LOCKS).unwrap_or_default();
-    let clients: Vec<&[u8]> = locks
-        .as_bytes()
-        .split(|&byte| byte == b' ')
-        .filter_map(|lock| {
-            let at = lock.iter().position(|&byte| byte == b'=')?;
-            (lock[at + 1..] == words).then_some(&lock[..at])
-        })
-        .collect();
-    let endpoint: Endpoint = session::endpoint()?;
-    let mut ended = 0;
-    if !clients.is_empty() {
-        let session = session::open_running(&endpoint).map_err(session::failed)?;
-        for client in clients {
-            let client = String::from_utf8_lossy(client);
-            ended += session::ask(&session, |session, then| session.end_session_then(&client, then))?;
+    let (mut local, mut ended) = (Vec::new(), 0);
+    for (client, guardian) in locks.as_bytes().split(|&byte| byte == b' ').filter_map(|lock| {
+        let at = lock.iter().position(|&byte| byte == b'=')?;
+        let client = std::str::from_utf8(&lock[..at]).ok().filter(|_| lock[at + 1..] == words)?;
+        Some(client.split_once('/').map_or((client, None), |(client, pid)| (client, Some(pid))))
+    }) {
+        let Some(guardian) = guardian else {
+            local.push(client);
+            continue;
+        };
+        // It may have released the lock before, or somebody has killed it.
+        let dismissed = guardian.parse().ok().and_then(|guardian| guardian::dismiss(guardian, client));
+        ended += dismissed.transpose()?.map_or(0, |()| 1);
+    }
+    if !local.is_empty() {
+        let session = session::open_running(&session::endpoint()?).map_err(session::failed)?;
+        for client in local {
+            ended += session::ask(&session, |session, then| session.end_session_then(client, then))?;
         }
     }
     match ended {
@@ -141,12 +150,15 @@ fn shell() -> OsString {
 }
 
 /// The locks of this shell, and one more.
-fn with(client_id: &str, held: &[OsString]) -> OsString {
+fn with((client_id, guardian): (&str, Option<u32>), held: &[OsString]) -> OsString {
     let mut locks = env::var_os(LOCKS).unwrap_or_default().into_vec();
     if !locks.is_empty() {
         locks.push(b' ');
     }
     locks.extend(client_id.bytes());
+    if let Some(guardian) = guardian {
+        locks.extend(format!("/{guardian}").bytes());
+    }
     locks.push(b'=');
     locks.extend(names(held));
     OsString::from_vec(locks)

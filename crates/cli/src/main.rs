@@ -5,6 +5,7 @@ mod args;
 mod complete;
 mod daemon;
 mod fleet;
+mod holder;
 mod lock;
 mod log_file;
 mod man;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Some(Command::Unlock(args)) => lock::unlock(args),
         Some(Command::Keep) => lock::keep(),
         Some(Command::Guard) => run::guard::guard(),
+        Some(Command::GuardShell { .. }) => lock::guardian::guard_shell(),
         Some(Command::Query(args)) => query::query(args),
         Some(Command::Inspect(args)) => query::inspect(args.query),
         Some(Command::Release(args)) => release::release(args),

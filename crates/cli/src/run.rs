@@ -2,6 +2,9 @@
 
 pub(crate) mod child;
 pub(crate) mod guard;
+mod label;
+
+pub(crate) use label::label;
 
 use crate::{
     Done, Failure,
@@ -11,7 +14,6 @@ use crate::{
 };
 use child::Ended;
 use lockkeeper_client::{Error, Snapshot, Update};
-use rustix::{process::geteuid, system::uname};
 use signal_hook::{
     consts::{SIGCHLD, SIGINT},
     low_level::{emulate_default_handler, siginfo::Origin},
@@ -19,7 +21,6 @@ use signal_hook::{
 use std::{
     env,
     ffi::{OsStr, OsString},
-    path::Path,
     sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
@@ -33,9 +34,6 @@ pub(crate) enum News {
     /// What the guardian of the command says.
     Guardian(guard::Report),
 }
-
-/// The longest label that is made up here.
-const LABEL: usize = 200;
 
 /// How long a daemon is waited for that is to say that it has released the lock. It will, however that may be.
 pub(crate) const RELEASE: Duration = Duration::from_secs(1);
@@ -98,24 +96,6 @@ fn command_line(args: &Run) -> Vec<OsString> {
         }
         None => args.command.clone(),
     }
-}
-
-/// Who runs what and where. Of the arguments only the first that is a file, the script of an interpreter for example:
-/// others may be secrets, and others see the label.
-pub(crate) fn label(command: &[OsString]) -> String {
-    let user = user();
-    let (program, arguments) =
-        command.split_first().map_or((OsStr::new(""), command), |(one, rest)| (one, rest));
-    let script = arguments.iter().map(Path::new).find(|path| path.is_file());
-    let mut label = format!("{user}@{}: ", uname().nodename().to_string_lossy());
-    let words: Vec<_> = [Path::new(program)].into_iter().chain(script).map(Path::to_string_lossy).collect();
-    label.push_str(&words.join(" "));
-    label.chars().take(LABEL).collect()
-}
-
-/// The user's name.
-fn user() -> String {
-    lockkeeper_paths::users::user_name(geteuid().as_raw()).unwrap_or_else(|| geteuid().as_raw().to_string())
 }
 
 /// What a command that could not be started comes to.

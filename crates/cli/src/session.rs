@@ -29,9 +29,14 @@ pub(crate) fn use_machine() {
     MACHINE.store(true, Relaxed);
 }
 
+/// Whether every session is one with the machine's daemon.
+pub(crate) fn uses_machine() -> bool {
+    MACHINE.load(Relaxed)
+}
+
 /// Where the daemon is: what `--machine` or `LOCKKEEPER_URL` say, or this user's own.
 pub(crate) fn endpoint() -> Result<Endpoint, Failure> {
-    match MACHINE.load(Relaxed) {
+    match uses_machine() {
         true => Ok(Endpoint::machine()),
         false => Endpoint::from_env().map_err(|why| (exit::USAGE, why)),
     }

@@ -69,10 +69,7 @@ fn escape(text: &str, shown: &mut String) {
     }
 }
 
-/// The process whose request it is, on the machine of the daemon. The daemon puts it before what the client says.
-pub(crate) fn pid(entry: &Entry) -> Option<u32> {
-    entry.owner.as_ref()?.strip_prefix("pid ")?.split(' ').next()?.parse().ok()
-}
+pub(crate) use crate::holder::pid;
 
 /// Who it is, as far as is known.
 pub(crate) fn who(entry: &Entry) -> String {

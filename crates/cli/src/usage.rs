@@ -39,23 +39,37 @@ fn hint(error: &clap::Error, words: &[OsString]) -> Option<String> {
                 _ if words.first().is_some_and(|word| !word.starts_with('-')) => Some(format!(
                     "{unknown} is no option of run. If it is one of the command, put -- before the command:\n  \
                      lockkeeper run {}",
-                    separated(words)
+                    separated(words, 1)
                 )),
                 _ => Some(format!("{unknown} is no option of run")),
             }
         }
         ErrorKind::MissingRequiredArgument if !words.iter().any(|word| word == "--") && words.len() > 1 => {
-            let words = separated(words);
+            // All options that were given are those of `run`, before and after the name.
+            let name = options(words) + 1;
+            let words = separated(words, name + options(words.get(name..).unwrap_or_default()));
             Some(format!("there is no command. Put -- before it:\n  lockkeeper run {words}"))
         }
         _ => None,
     }
 }
 
-/// A call with `--` between the first name and the rest.
-fn separated<S: AsRef<str>>(words: &[S]) -> String {
-    let options = words.iter().take_while(|word| word.as_ref().starts_with('-')).count();
-    let at = (options + 1).min(words.len());
+/// Options that have a value, in the next word.
+const WITH_VALUE: [&str; 10] =
+    ["-w", "--timeout", "--wait", "-E", "--status", "--info", "--ttl", "--for", "--min-hold", "--grace"];
+
+/// How many words at the beginning are options and their values.
+fn options<S: AsRef<str>>(words: &[S]) -> usize {
+    let mut count = 0;
+    while let Some(word) = words.get(count).map(AsRef::as_ref).filter(|word| word.starts_with('-')) {
+        count += 1 + usize::from(WITH_VALUE.contains(&word));
+    }
+    count.min(words.len())
+}
+
+/// A call with `--` after so many words.
+fn separated<S: AsRef<str>>(words: &[S], at: usize) -> String {
+    let at = at.min(words.len());
     let words: Vec<&str> = words.iter().map(AsRef::as_ref).collect();
     [&words[..at], &["--"], &words[at..]].concat().join(" ")
 }
@@ -78,6 +92,8 @@ mod tests {
         assert!(said("run backup ls -l").ends_with("\n  lockkeeper run backup -- ls -l"));
         assert!(said("run backup ./backup.sh").ends_with("\n  lockkeeper run backup -- ./backup.sh"));
         assert!(said("run -n backup ./backup.sh").ends_with("\n  lockkeeper run -n backup -- ./backup.sh"));
+        assert!(said("run -w 5 backup ls").ends_with("\n  lockkeeper run -w 5 backup -- ls"));
+        assert!(said("run backup -s -w 5 ls").ends_with("\n  lockkeeper run backup -s -w 5 -- ls"));
         assert!(said("run -u backup").contains("lockkeeper unlock"));
         assert_eq!(said("run --bogus a -- b"), "--bogus is no option of run");
         assert_eq!(said("query --bogus"), "");

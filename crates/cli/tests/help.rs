@@ -90,8 +90,68 @@ fn shells_complete_it() {
         let shown = String::from_utf8_lossy(&done.stdout).into_owned();
         assert!(shown.starts_with(expected), "{words}: {shown} {}", String::from_utf8_lossy(&done.stderr));
     }
-    assert!(said(&user, &["completions", "zsh"]).starts_with("#compdef lockkeeper"));
-    assert!(said(&user, &["completions", "fish"]).contains("complete -c lockkeeper"));
+}
+
+/// A shell with `lockkeeper` on its path, if that shell is installed.
+fn shell(user: &User, shell: &str, args: &[&str]) -> Option<Command> {
+    if Command::new(shell).arg("--version").output().is_err() {
+        eprintln!("SKIPPED: {shell} is not installed: cargo xtask setup");
+        return None;
+    }
+    let bin = std::path::Path::new(env!("CARGO_BIN_EXE_lockkeeper")).parent().expect("it is in a directory");
+    let mut command = Command::new(shell);
+    command.args(args).env_clear();
+    command.envs(user.command(&[]).get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let home = user.file("marker", "").replace("/marker", "");
+    command.env("PATH", format!("{}:/usr/bin:/bin", bin.display())).env("HOME", home);
+    Some(command)
+}
+
+#[test]
+fn fish_completes_names_and_commands() {
+    let user = User::new();
+    let script = user.file("completion.fish", &said(&user, &["completions", "fish"]));
+    let _holder = user.hold(&["nightly", "two words"]);
+    for (words, expected) in [
+        ("lockkeeper run --if", "--if-available\t"),
+        ("lockkeeper run nig", "nightly\n"),
+        ("lockkeeper unlock n", "nightly\n"),
+        ("lockkeeper run nightly -- hostn", "hostname"),
+        ("lockkeeper run nightly -- cat /etc/passw", "/etc/passwd"),
+    ] {
+        let complete = format!("source {script}; complete -C '{words}'");
+        let Some(mut fish) = shell(&user, "fish", &["--no-config", "-c", &complete]) else { return };
+        let done = fish.output().expect("fish starts");
+        let shown = String::from_utf8_lossy(&done.stdout).into_owned();
+        assert!(shown.starts_with(expected), "{words}: {shown} {}", String::from_utf8_lossy(&done.stderr));
+    }
+}
+
+#[test]
+fn zsh_completes_names_and_commands() {
+    let user = User::new();
+    let Some(mut zsh) = shell(&user, "zsh", &["-f", "-i"]) else { return };
+    let script = user.file("_lockkeeper", &said(&user, &["completions", "zsh"]));
+    let _holder = user.hold(&["nightly", "two words"]);
+    let terminal = common::terminal::Terminal::start(zsh.env("PS1", "ready> "));
+    terminal.shows("ready> ");
+    let folder = script.replace("/_lockkeeper", "");
+    terminal
+        .press(&format!("fpath=({folder} $fpath); autoload -Uz compinit; compinit -u -D; echo lo''aded\n"));
+    terminal.shows("loaded");
+    for (typed, completed) in [
+        ("lockkeeper run --if", "lockkeeper run --if-available"),
+        ("lockkeeper run nig", "lockkeeper run nightly"),
+        ("lockkeeper unlock n", "lockkeeper unlock nightly"),
+        ("lockkeeper run x -- printen", "lockkeeper run x -- printenv"),
+        ("lockkeeper run x -- cat /etc/host.con", "lockkeeper run x -- cat /etc/host.conf"),
+    ] {
+        terminal.press(&format!("{typed}\t"));
+        terminal.shows(completed);
+        // The line is removed.
+        terminal.press("\x15");
+    }
+    terminal.press("exit\n");
 }
 
 #[test]

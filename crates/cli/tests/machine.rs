@@ -58,10 +58,17 @@ impl Machine {
     }
 
     fn command(&self, uid: u32, bucket: &str, args: &[&str]) -> Command {
+        let mut command = self.program(uid, bucket, &self.folder.join("lockkeeper"));
+        command.args(args);
+        command
+    }
+
+    /// Any program, as that user.
+    fn program(&self, uid: u32, bucket: &str, program: &Path) -> Command {
         let mut command = Command::new("setpriv");
         let id = uid.to_string();
-        command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(self.folder.join("lockkeeper"));
-        command.args(args).env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).arg(program);
+        command.env_clear().env("PATH", "/usr/bin:/bin").stdin(Stdio::null());
         command.env("LOCKKEEPER_URL", format!("unix:{}", self.socket().display()));
         command.env("LOCKKEEPER_BUCKET", bucket);
         command
@@ -111,6 +118,33 @@ fn users_meet_as_far_as_they_are_allowed_to() {
     assert_eq!(machine.run(BOB, "default", &["run", "--steal", "a", "--", "true"]).status.code(), Some(77));
     assert_eq!(machine.run(BOB, "jobs", &["run", "--steal", "a", "--", "echo", "mine"]).stdout, b"mine\n");
     assert_eq!(holder.wait().expect("it ends").code(), Some(76));
+}
+
+/// The shell cannot open the FIFO of another user's daemon: it has a guardian. It was refused.
+#[test]
+fn a_lock_for_the_rest_of_a_script_is_to_be_had_of_another_users_daemon() {
+    let Some(machine) = Machine::start() else { return };
+    let script =
+        "eval \"$($0 lock a)\"; echo held; $0 query a; read -r line; $0 unlock a; echo $?; read -r line";
+    let mut shell = machine.program(ANN, "jobs", Path::new("sh"));
+    shell.args(["-c", script]).arg(machine.folder.join("lockkeeper"));
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut output = std::io::BufReader::new(shell.stdout.take().expect("it is a pipe"));
+    let mut input = shell.stdin.take().expect("it is a pipe");
+    let mut line = || {
+        let mut line = String::new();
+        std::io::BufRead::read_line(&mut output, &mut line).expect("it is text");
+        line
+    };
+    assert_eq!(line(), "held\n");
+    assert!(line().contains("\"token\""));
+    let taken = |machine: &Machine| machine.run(BOB, "jobs", &["run", "-n", "a", "--", "true"]).status.code();
+    assert_eq!(taken(&machine), Some(75));
+    std::io::Write::write_all(&mut input, b"\n").expect("it reads");
+    assert_eq!(line(), "0\n");
+    assert_eq!(taken(&machine), Some(0));
+    drop(input);
+    shell.wait().expect("it ends");
 }
 
 /// Killing `run` leaves the lock to its command, whoever's daemon it is; and locks outlive the daemon.

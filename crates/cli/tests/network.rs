@@ -128,19 +128,27 @@ fn without_keys_the_network_has_buckets_of_its_own() {
     assert_eq!(local.let_go(), 0);
 }
 
-/// They were told so once they had waited for the lock.
+/// It was told so once it had waited for the lock.
 #[test]
 fn what_is_for_this_machine_only_is_refused_before_the_lock_is_waited_for() {
     let server = Server::start(&[]);
     let _holder = server.hold(&["a"]);
-    for args in
-        [&["run", "--exec", "--timeout", "60s", "a", "--", "true"][..], &["lock", "--timeout", "60s", "a"]]
-    {
-        let refused = server.run(args);
-        assert_eq!(refused.status.code(), Some(64), "{args:?}");
-        let why = String::from_utf8_lossy(&refused.stderr);
-        assert!(why.contains("for locks of this machine"), "{why}");
-    }
+    let refused = server.run(&["run", "--exec", "--timeout", "60s", "a", "--", "true"]);
+    assert_eq!(refused.status.code(), Some(64));
+    let why = String::from_utf8_lossy(&refused.stderr);
+    assert!(why.contains("for locks of this machine"), "{why}");
+}
+
+/// A port without TLS waits for the rest of a request. It was called one that does not answer, after 10 s.
+#[test]
+fn a_port_without_tls_is_named_as_such() {
+    let server = Server::start(&[]);
+    let mut command = server.user.command(&["run", "a", "--", "true"]);
+    let done =
+        command.env("LOCKKEEPER_URL", format!("wss://{}", server.address)).output().expect("it starts");
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(said.contains("it does not speak TLS: use ws://"), "{said}");
+    assert_eq!(done.status.code(), Some(64));
 }
 
 #[test]

@@ -22,6 +22,11 @@ use std::{
 /// The longest answer to the handshake.
 const HEAD: usize = 16 << 10;
 
+/// After how long without an answer to TLS it is asked whether the server speaks plain HTTP, which may wait for more.
+const SILENCE: Duration = Duration::from_millis(500);
+
+const NO_TLS: &str = "it does not speak TLS: use ws:// instead of wss://";
+
 pub(crate) struct WebSocket {
     stream: TcpStream,
     tls: Option<Box<Mutex<ClientConnection>>>,
@@ -35,7 +40,7 @@ impl WebSocket {
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(step))?;
         stream.set_write_timeout(Some(step))?;
-        let tls = address.tls.then(|| handshake(address, &stream)).transpose()?;
+        let tls = address.tls.then(|| handshake(address, &stream, step)).transpose()?;
         let socket = Self { stream, tls: tls.map(|tls| Box::new(Mutex::new(tls))) };
         socket.upgrade(address)?;
         Ok(socket)
@@ -156,7 +161,7 @@ fn dial(address: &Address, step: Duration) -> io::Result<TcpStream> {
     Err(last)
 }
 
-fn handshake(address: &Address, mut stream: &TcpStream) -> io::Result<ClientConnection> {
+fn handshake(address: &Address, mut stream: &TcpStream, step: Duration) -> io::Result<ClientConnection> {
     let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
@@ -166,17 +171,48 @@ fn handshake(address: &Address, mut stream: &TcpStream) -> io::Result<ClientConn
     let mut tls = ClientConnection::new(Arc::new(config), name).map_err(io::Error::other)?;
     // What is written at once is as long as it is.
     tls.set_buffer_limit(None);
+    let mut rest = step.checked_sub(SILENCE);
+    stream.set_read_timeout(Some(step.min(SILENCE)))?;
     while tls.is_handshaking() {
-        tls.complete_io(&mut stream).map_err(explain)?;
+        match tls.complete_io(&mut stream) {
+            Ok(_) => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                let Some(rest) = rest.take().filter(|rest| !rest.is_zero()) else { return Err(error) };
+                if speaks_http(address) {
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, NO_TLS));
+                }
+                stream.set_read_timeout(Some(rest))?;
+            }
+            Err(error) => return Err(explain(error)),
+        }
     }
+    stream.set_read_timeout(Some(step))?;
     Ok(tls)
+}
+
+/// Whether the server answers a request without TLS. Some that want TLS answer it with status 400, to say so.
+fn speaks_http(address: &Address) -> bool {
+    let ask = || {
+        let mut stream = dial(address, SILENCE)?;
+        stream.set_read_timeout(Some(SILENCE))?;
+        write!(stream, "GET / HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", address.authority())?;
+        let mut answer = [0; 12];
+        stream.read_exact(&mut answer)?;
+        io::Result::Ok(answer.starts_with(b"HTTP/1.") && !answer.ends_with(b" 400"))
+    };
+    ask().unwrap_or(false)
 }
 
 /// Why TLS fails, and what to set.
 fn explain(error: io::Error) -> io::Error {
     use rustls::{CertificateError, Error};
     let why = match error.get_ref().and_then(|error| error.downcast_ref()) {
-        Some(Error::InvalidCertificate(CertificateError::UnknownIssuer)) => {
+        // The last two: an authority of the same name is known, with another key.
+        Some(Error::InvalidCertificate(
+            CertificateError::UnknownIssuer
+            | CertificateError::BadSignature
+            | CertificateError::UnsupportedSignatureAlgorithmForPublicKeyContext { .. },
+        )) => {
             "its certificate is from an unknown issuer: set LOCKKEEPER_CA to a file with the issuer's (PEM)"
                 .into()
         }
@@ -186,7 +222,7 @@ fn explain(error: io::Error) -> io::Error {
         Some(Error::InvalidCertificate(
             error @ (CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. }),
         )) => format!("its certificate is for another name: {error}"),
-        Some(Error::InvalidMessage(_)) => "it does not speak TLS: use ws:// instead of wss://".into(),
+        Some(Error::InvalidMessage(_)) => NO_TLS.into(),
         _ => return error,
     };
     io::Error::new(io::ErrorKind::InvalidInput, why)

@@ -26,6 +26,8 @@ export const observer: {
   newLiveness?: () => Liveness;
   /** A connection is being made: it is not to keep the process alive. */
   connecting?: (socket: object, protocol: string) => void;
+  /** Throws if a token would be sent in clear to another machine. */
+  checkSecrecy?: (url: string, options: { token?: unknown; insecure?: boolean }) => void;
   /** Calls `exits` when the process does. Returns how to prevent it. */
   watchExit?: (exits: () => void) => () => void;
   /** Tells people of a deadlock. */

@@ -5,9 +5,11 @@ import { publishRequests } from './diagnostics.js';
 import { builtin, process } from './host.js';
 import { Liveness } from './liveness.js';
 import { observer } from './observer.js';
+import { keepTokensSecret } from './secrecy.js';
 
 publishRequests();
 giveAdvice();
+keepTokensSecret();
 observer.newLiveness = () => new Liveness();
 observer.connecting = unref;
 observer.watchExit = watchExit;

@@ -13,6 +13,8 @@ export interface ConnectOptions {
   bucket?: string;
   /** Credentials, for a server on a network: a token, or a function that is called for each connection and gives one. */
   token?: string | (() => string | Promise<string>);
+  /** Whether the token may be sent without TLS to another machine: whoever is on the way can read it, and use it. */
+  insecure?: boolean;
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
   WebSocket?: new (url: string, protocol: string) => { close(): void; send(data: Uint8Array): void };
   /** Gives up connecting. Once there is a session, it does nothing. */
@@ -21,7 +23,7 @@ export interface ConnectOptions {
   retry?: boolean;
 }
 
-export const MEMBERS = ['bucket', 'token', 'WebSocket', 'signal', 'retry'];
+export const MEMBERS = ['bucket', 'token', 'insecure', 'WebSocket', 'signal', 'retry'];
 
 /**
  * The lock manager of the daemon at `url` (`ws://host:port/` or `wss://…`). Of several daemons of a fleet, the next one is used
@@ -56,6 +58,7 @@ export async function whenOpened(reach: () => Remote, options?: ConnectOptions):
 
 export function overWebSocket(urls: string[], options: ConnectOptions = {}): Remote {
   checkMembers('connect(url, options)', options, MEMBERS);
+  for (const url of urls) observer.checkSecrecy?.(url, options);
   if (urls.length === 1) return new Remote(sessionAt(urls[0]!, options));
   for (const url of urls) {
     if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" does not go with other URLs: those of a list start with ws: or wss:`);

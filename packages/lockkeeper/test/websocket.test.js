@@ -151,6 +151,33 @@ test('code that blocks its thread past the lease sees at once that its lock is l
   assert.deepEqual([blocked.stdout.trim(), blocked.code], ['true false false true lost', 0], blocked.stderr);
 });
 
+test('a token is sent in clear to this machine only, unless that is meant', async () => {
+  class Tried {
+    constructor(url) {
+      throw new Error(`tried ${url}`);
+    }
+  }
+  const tries = (url, options) => connect(url, { token: () => assert.fail('it is not asked for'), WebSocket: Tried, ...options });
+  const refused = { name: 'SecurityError', message: /use wss:, or \{ insecure: true \}/ };
+  for (const host of ['locks.example', '192.0.2.1:7420', '[2001:db8::1]', 'localhost.example', '127.0.0.1.example']) {
+    for (const url of [`ws://${host}/`, `WS://${host}/`]) await assert.rejects(tries(url), refused, url);
+    await assert.rejects(tries(`ws://${host}/`, { token: 'x' }), refused);
+    for (const [url, options] of [
+      [`wss://${host}/`, {}],
+      [`ws://${host}/`, { insecure: true }],
+      [`ws://${host}/`, { token: undefined }],
+    ]) {
+      await assert.rejects(tries(url, options), { name: 'NetworkError', message: /tried/ }, url);
+    }
+  }
+  for (const host of ['localhost', '127.0.0.1', '127.1.2.3:7420', '[::1]:7420']) {
+    await assert.rejects(tries(`ws://${host}/`), { name: 'NetworkError', message: /tried/ }, host);
+  }
+  process.env.LOCKKEEPER_INSECURE = '1';
+  await assert.rejects(tries('ws://locks.example/'), { name: 'NetworkError', message: /tried/ });
+  delete process.env.LOCKKEEPER_INSECURE;
+});
+
 test('tokens: without one, or with one for something else, there is no session; what it allows is done', async () => {
   const there = machine({ network: true });
   const key = Buffer.alloc(32, 7);

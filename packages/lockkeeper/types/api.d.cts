@@ -201,6 +201,8 @@ export interface ConnectOptions {
   bucket?: string | undefined;
   /** Credentials, for a server on a network: a token, or a function that is called for each connection and gives one. */
   token?: string | (() => string | Promise<string>) | undefined;
+  /** Whether the token may be sent without TLS to another machine: whoever is on the way can read it, and use it. */
+  insecure?: boolean | undefined;
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
   WebSocket?: WebSocketClass | undefined;
   /** Gives up connecting. Once there is a session, it does nothing. */

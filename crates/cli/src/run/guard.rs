@@ -62,7 +62,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    fn of(session: &Session) -> Option<Self> {
+    pub(crate) fn of(session: &Session) -> Option<Self> {
         Some(Self { deadline: session.lease_deadline()?, ttl: session.ttl()? })
     }
 
@@ -73,7 +73,7 @@ impl Lease {
     }
 
     /// How long it is before SIGTERM is to be sent.
-    fn before_term(self) -> Duration {
+    pub(crate) fn before_term(self) -> Duration {
         self.deadline.saturating_sub(self.ttl / 4).saturating_sub(lockkeeper_client::now())
     }
 

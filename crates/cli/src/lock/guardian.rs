@@ -1,0 +1,231 @@
+//! The guardian of a shell whose lock has a lease: a process that has the session, renews the lease, and lives with the shell.
+//!
+//! Its standard input is a pipe, which the shell holds open for writing: at its end the shell is gone, with all that it has
+//! started, and the lock is released. `lock` writes the session there first, then the shell an empty line, then `unlock` its
+//! request. Its standard output is a pipe as well: `unlock` reads the answer there. Both are opened through the guardian's
+//! entries in `/proc`, so that no file is left behind.
+//!
+//! When the lock is lost, every process that has the pipe open is sent SIGTERM, as `run` does with its command. No SIGKILL
+//! follows: an interactive shell ignores SIGTERM, and is not to be killed for a lock.
+
+use crate::{
+    Done, Failure, exit,
+    holder::is_for_writing,
+    run::{RELEASE, guard::Lease},
+    session, show,
+};
+use lockkeeper_client::{Callbacks, Options, Outcome, Session, Transfer, Update};
+use lockkeeper_core::Cause;
+use rustix::process::{Pid, Signal, getpid, kill_process};
+use std::{
+    fs::{self, File, OpenOptions},
+    io::{self, BufRead, BufReader, Write},
+    os::fd::OwnedFd,
+    path::Path,
+    process::{Command, ExitCode, Stdio},
+    sync::mpsc::{self, Receiver, RecvTimeoutError},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// How it is called by `lock`; the client id follows.
+pub(super) const COMMAND: &str = "guard-shell";
+
+/// How long the shell may take to run what it is told.
+const TAKE: Duration = Duration::from_secs(10);
+
+/// The request of the lock, in a session that was given away.
+const LOCK: u64 = 0;
+
+/// What the guardian answers.
+const READY: &str = "ready";
+const RELEASED: &str = "released";
+
+/// Gives the session to a guardian, and waits until that has it. Returns its process id.
+pub(super) fn hire(transfer: &Transfer) -> Result<u32, Failure> {
+    let system = |error: io::Error| (exit::SOFTWARE, error.to_string());
+    let (input, mut tell) = io::pipe().map_err(system)?;
+    let (answers, output) = io::pipe().map_err(system)?;
+    let guardian = Command::new(session::program()?)
+        .args([COMMAND, transfer.client_id()])
+        .args(session::uses_machine().then_some("--machine"))
+        .stdin(Stdio::from(OwnedFd::from(input)))
+        .stdout(Stdio::from(OwnedFd::from(output)))
+        .spawn()
+        .map_err(system)?;
+    writeln!(tell, "{}", transfer.to_line()).map_err(system)?;
+    let mut answer = String::new();
+    // It is ready, or it ends and says why on standard error.
+    BufReader::new(answers).read_line(&mut answer).map_err(system)?;
+    match answer.trim_end() {
+        READY => Ok(guardian.id()),
+        _ => Err((exit::UNAVAILABLE, "the session was lost before the shell had the lock: try again".into())),
+    }
+}
+
+/// Where the shell opens the pipe that it shares with its guardian.
+pub(super) fn pipe(guardian: u32) -> String {
+    format!("/proc/{guardian}/fd/0")
+}
+
+/// The client id of the session that a process guards, if it is a guardian.
+pub(crate) fn client_of(pid: u32) -> Option<String> {
+    let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+    let mut words = command.split(|&byte| byte == 0).skip(1);
+    let client = words.next().filter(|&word| word == COMMAND.as_bytes()).and(words.next())?;
+    String::from_utf8(client.into()).ok()
+}
+
+/// Has a guardian release its lock. None if there is no such guardian.
+pub(super) fn dismiss(guardian: u32, client_id: &str) -> Option<Result<(), Failure>> {
+    // Another process may have its number by now.
+    client_of(guardian).filter(|client| client == client_id)?;
+    let answers = File::open(format!("/proc/{guardian}/fd/1")).ok()?;
+    let mut tell = OpenOptions::new().write(true).open(pipe(guardian)).ok()?;
+    tell.write_all(b"unlock\n").ok()?;
+    drop(tell);
+    let mut answer = String::new();
+    BufReader::new(answers).read_line(&mut answer).ok()?;
+    match answer.trim_end() {
+        "" => None,
+        RELEASED => Some(Ok(())),
+        why => Some(Err((exit::LOST, why.into()))),
+    }
+}
+
+/// What the guardian waits for.
+enum Input {
+    Line(String),
+    /// Nobody has the pipe open for writing any more.
+    ShellGone,
+    Lock(Update),
+}
+
+/// `lockkeeper guard-shell`, which only `lock` starts.
+pub(crate) fn guard_shell() -> Done {
+    let wrong = || (exit::USAGE, format!("{COMMAND} is for `lockkeeper lock` to start"));
+    // What ends the shell's job must not end this.
+    let _ = rustix::process::setsid();
+    // Until the shell has it open.
+    let keep_open = OpenOptions::new().write(true).open("/proc/self/fd/0").map_err(|_| wrong())?;
+    let mut lines = BufReader::new(io::stdin()).lines();
+    let transfer = lines.next().and_then(Result::ok).ok_or_else(wrong)?;
+    let transfer = Transfer::from_line(&transfer).map_err(|_| wrong())?;
+    let (sender, inputs) = mpsc::channel();
+    let updates = sender.clone();
+    let listener = Box::new(move |update| _ = updates.send(Input::Lock(update)));
+    let options = Options::new(session::bucket());
+    let session = Session::adopt(&session::endpoint()?, options, Callbacks, &transfer, listener);
+    let session = session.map_err(session::failed)?;
+    thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            let _ = sender.send(Input::Line(line));
+        }
+        let _ = sender.send(Input::ShellGone);
+    });
+    answer(READY);
+    let take_until = Instant::now() + TAKE;
+    Guardian { session, keep_open: Some(keep_open), take_until, lost: None }.run(&inputs)
+}
+
+struct Guardian {
+    session: Session,
+    /// The shell's end of the pipe, while the shell has not opened it.
+    keep_open: Option<File>,
+    take_until: Instant,
+    /// Why the lock is lost.
+    lost: Option<String>,
+}
+
+impl Guardian {
+    fn run(&mut self, inputs: &Receiver<Input>) -> Done {
+        loop {
+            match inputs.recv_timeout(self.pause()) {
+                Ok(Input::Line(line)) if line == "unlock" => {
+                    self.release(inputs);
+                    answer(self.lost.as_deref().unwrap_or(RELEASED));
+                    return Ok(ExitCode::SUCCESS);
+                }
+                // The shell has it.
+                Ok(Input::Line(_)) => self.keep_open = None,
+                Ok(Input::Lock(Update::Over(Outcome::Broken { cause: Cause::Stolen, by }))) => {
+                    let by = by.map(|by| format!(" by {}", show::by(&by))).unwrap_or_default();
+                    self.lose(format!("the lock was stolen{by}"));
+                }
+                Ok(Input::Lock(Update::Over(_))) => self.out_of_reach(),
+                Ok(Input::Lock(_)) => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.keep_open.is_some() && Instant::now() >= self.take_until {
+                        break;
+                    }
+                    if Lease::of(&self.session).is_some_and(|lease| lease.before_term().is_zero()) {
+                        self.out_of_reach();
+                    }
+                }
+                Ok(Input::ShellGone) | Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.release(inputs);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    /// How long it can wait for the next look at the clock, which goes on while the machine is suspended.
+    fn pause(&self) -> Duration {
+        const LOOK: Duration = Duration::from_secs(1);
+        let lease = Lease::of(&self.session).filter(|_| self.lost.is_none());
+        let lease = lease.map_or(LOOK, |lease| lease.before_term().max(Duration::from_millis(1)));
+        let take = self.keep_open.as_ref().map(|_| self.take_until.saturating_duration_since(Instant::now()));
+        LOOK.min(lease).min(take.unwrap_or(LOOK))
+    }
+
+    fn out_of_reach(&mut self) {
+        self.lose("the lock was lost: the daemon was out of reach for too long".into());
+    }
+
+    /// Says so, and ends whatever holds the lock by the shell's pipe. `unlock` is told, too.
+    fn lose(&mut self, why: String) {
+        if self.lost.is_some() {
+            return;
+        }
+        show::say(&why);
+        self.lost = Some(why);
+        for process in writers() {
+            let _ = kill_process(process, Signal::TERM);
+        }
+    }
+
+    fn release(&mut self, inputs: &Receiver<Input>) {
+        if self.session.release(LOCK) {
+            let deadline = Instant::now() + RELEASE;
+            while let Ok(input) = inputs.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+                if let Input::Lock(Update::Over(_)) = input {
+                    break;
+                }
+            }
+        }
+        self.session.close();
+    }
+}
+
+fn answer(line: &str) {
+    // Nobody may be there to read it.
+    let _ = writeln!(io::stdout(), "{line}");
+}
+
+/// The other processes of this user that have this one's standard input open for writing.
+fn writers() -> Vec<Pid> {
+    let Ok(pipe) = fs::read_link("/proc/self/fd/0") else { return Vec::new() };
+    let me = getpid();
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    all.filter(|&pid| pid != me && writes_to(pid, &pipe)).collect()
+}
+
+fn writes_to(pid: Pid, pipe: &Path) -> bool {
+    let pid = pid.as_raw_nonzero().get().unsigned_abs();
+    let mut files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    files.any(|file| {
+        fs::read_link(file.path()).is_ok_and(|target| target == pipe)
+            && file.file_name().to_str().is_some_and(|number| is_for_writing(pid, number))
+    })
+}

@@ -1,0 +1,153 @@
+//! A lock for the rest of a script, where a guardian holds it for the shell.
+
+mod common;
+
+use common::{User, wait_until};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    io::{BufRead, BufReader, Read},
+    os::unix::process::ExitStatusExt,
+    process::{Child, ChildStdout, Command, Output, Stdio},
+};
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("it is text")
+}
+
+/// A daemon with a port.
+struct Server {
+    user: User,
+    child: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(ttl: &str) -> Self {
+        let user = User::new();
+        let (child, address) = common::listen(&user, &["--ttl", ttl], "127.0.0.1:0");
+        Self { user, child, url: format!("ws://{address}") }
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.user.command(args);
+        command.env("LOCKKEEPER_URL", &self.url).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        self.command(args).output().expect("it starts")
+    }
+
+    fn is_free(&self, name: &str) -> bool {
+        match self.run(&["run", "-q", "-n", name, "--", "true"]).status.code() {
+            Some(0) => true,
+            Some(75) => false,
+            code => panic!("neither free nor held: {code:?}"),
+        }
+    }
+
+    /// A script with `lockkeeper` on its path.
+    fn script(&self, shell: &str, script: &str) -> Command {
+        let template = self.command(&[]);
+        let program = std::path::Path::new(template.get_program());
+        let dir = program.parent().expect("it is in a directory").display().to_string();
+        let mut command = Command::new(shell);
+        command.args(["-c", script]).env_clear().stdin(Stdio::null());
+        command.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("PATH", format!("{dir}:/usr/bin:/bin"));
+        command
+    }
+
+    /// Starts a script that says `held` when it has the lock, and goes on until something ends its `sleep`.
+    fn hold(&self, before: &str, after: &str) -> (Child, BufReader<ChildStdout>) {
+        let script = format!("{before} eval \"$(lockkeeper lock a)\"; echo held; sleep 1000; {after}");
+        let mut command = self.script("sh", &script);
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+        let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
+        let mut line = String::new();
+        output.read_line(&mut line).expect("it is text");
+        assert_eq!(line, "held\n");
+        (child, output)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn on_a_network_too_the_lock_lives_with_the_shell() {
+    let server = Server::start("60s");
+    for shell in ["sh", "bash"] {
+        let other = "env -u LOCKKEEPER_OUTER -u LOCKKEEPER_NAMES lockkeeper run -q -n a -- true; echo $?";
+        let script = format!(
+            "eval \"$(lockkeeper lock a)\"; echo $LOCKKEEPER_NAMES; [ $LOCKKEEPER_FENCE -gt 0 ] && {other}; \
+             eval \"$(lockkeeper lock 'b c' d)\"; lockkeeper unlock a; {other}; lockkeeper unlock 'b c' d && echo free; \
+             lockkeeper unlock a; echo $?"
+        );
+        let done = server.script(shell, &script).output().expect("it starts");
+        assert_eq!(text(&done.stdout), "a\n75\n0\nfree\n1\n", "{shell}: {}", text(&done.stderr));
+        // The shell's end is the lock's, however it comes; what the shell has started keeps it.
+        for end in ["exit 3", "kill -KILL $$"] {
+            let script = format!("eval \"$(lockkeeper lock a)\"; {end}");
+            let done = server.script(shell, &script).output().expect("it starts");
+            assert!(!done.status.success(), "{}", text(&done.stderr));
+            wait_until(|| server.is_free("a"));
+        }
+    }
+    let script = "eval \"$(lockkeeper lock a)\"; sleep 1000 >/dev/null 2>&1 & echo $!; kill -KILL $$";
+    let done = server.script("sh", script).stderr(Stdio::null()).output().expect("it starts");
+    assert!(!server.is_free("a"));
+    let sleep = Pid::from_raw(text(&done.stdout).trim().parse().expect("a number")).expect("a process");
+    kill_process(sleep, Signal::KILL).expect("it runs");
+    wait_until(|| server.is_free("a"));
+}
+
+#[test]
+fn statuses_are_those_of_run() {
+    let server = Server::start("60s");
+    let (mut holder, _output) = server.hold("", "");
+    for (call, code) in [("lock -n a", 75), ("lock -w 10ms -E 7 a", 7), ("lock ''", 64)] {
+        let script = format!("eval \"$(lockkeeper {call})\"; echo never");
+        let done = server.script("sh", &script).output().expect("it starts");
+        assert_eq!((done.status.code(), text(&done.stdout)), (Some(code), ""), "{call}");
+    }
+    let mut unreachable = server.script("sh", "eval \"$(lockkeeper lock b)\"; echo never");
+    let done = unreachable.env("LOCKKEEPER_URL", "ws://127.0.0.1:1").output().expect("it starts");
+    assert_eq!((done.status.code(), text(&done.stdout)), (Some(69), ""));
+    holder.kill().expect("it runs");
+    holder.wait().expect("it is dead");
+}
+
+#[test]
+fn a_script_whose_lock_is_stolen_is_ended_and_told() {
+    let server = Server::start("60s");
+    let (child, _output) = server.hold("", "echo never");
+    assert!(server.run(&["run", "--steal", "a", "--", "true"]).status.success());
+    let done = child.wait_with_output().expect("it ends");
+    assert_eq!(done.status.signal(), Some(15));
+    assert!(text(&done.stderr).contains("the lock was stolen by "), "{}", text(&done.stderr));
+    // One that has its own way with SIGTERM learns it from `unlock`.
+    let (mut child, mut output) = server.hold("trap : TERM;", "lockkeeper unlock a; echo $?");
+    assert!(server.run(&["run", "--steal", "a", "--", "true"]).status.success());
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("it is text");
+    assert_eq!(rest, "76\n");
+    assert!(child.wait().expect("it ends").success());
+}
+
+#[test]
+fn a_script_whose_lease_is_lost_is_ended() {
+    let server = Server::start("4s");
+    let (child, _output) = server.hold("", "echo never");
+    let daemon = Pid::from_child(&server.child);
+    kill_process(daemon, Signal::STOP).expect("it runs");
+    let done = child.wait_with_output().expect("it ends");
+    assert_eq!(done.status.signal(), Some(15));
+    assert!(text(&done.stderr).contains("out of reach for too long"), "{}", text(&done.stderr));
+    kill_process(daemon, Signal::CONT).expect("it is stopped");
+    wait_until(|| server.is_free("a"));
+}

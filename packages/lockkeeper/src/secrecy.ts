@@ -1,0 +1,31 @@
+/**
+ * Which tokens may be sent without TLS. For runtimes alone: a browser opens no connection without TLS from a page that came with it, and
+ * a page that came without had its token in clear already.
+ */
+
+import { process } from './host.js';
+import { observer } from './observer.js';
+
+const LOOPBACK = /^(localhost|127(\.\d+){3}|\[::1\])$/;
+
+/** Has a token sent in clear to this machine only, unless that is meant. */
+export function keepTokensSecret(): void {
+  observer.checkSecrecy = (url, { token, insecure }) => {
+    if (token === undefined || insecure || !/^ws:/i.test(url)) return;
+    const { hostname } = new URL(url);
+    if (LOOPBACK.test(hostname) || isInsecureMeant()) return;
+    throw new DOMException(
+      `the token could be read on its way to ${hostname}: use wss:, or { insecure: true } if that is meant`,
+      'SecurityError',
+    );
+  };
+}
+
+/** As the command has it. Where the environment may not be read, nobody has said so. */
+function isInsecureMeant(): boolean {
+  try {
+    return /^(1|true)$/.test(process?.env['LOCKKEEPER_INSECURE'] ?? '');
+  } catch {
+    return false;
+  }
+}
