@@ -4,10 +4,16 @@ mod common;
 
 use common::{Holder, PATIENCE, User, http, shown, wait_until};
 use lockkeeper_testing::{Cluster, Daemons, Setup};
+use lockkeeper_wire::{
+    frame,
+    v2::{ToClient, ToServer},
+};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
 use std::{
+    io::{Read, Write},
     net::TcpStream,
+    os::unix::net::UnixStream,
     process::{Command, Output, Stdio},
     thread,
     time::{Duration, Instant},
@@ -143,6 +149,44 @@ fn every_daemon_shows_the_whole() {
     let shown = String::from_utf8(fleet.stdout).expect("it is text");
     assert!(fleet.status.success(), "{shown}");
     assert!(shown.contains("leads") && shown.contains("follows"), "{shown}");
+}
+
+/// What a follower has read for its clients is limited as a leader's is.
+#[test]
+fn messages_that_are_not_whole_are_limited_at_a_follower() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &["--max-bytes", "64MiB"]);
+    let follower = daemons.socket(1 - daemons.wait_for_leader());
+    let mut clients: Vec<_> = (0..12)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&follower).expect("a daemon listens");
+            stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+            let mut said = Vec::new();
+            frame::append(&mut said, |out| ToServer::hello("default", Some(600_000)).encode(out));
+            stream.write_all(&said).expect("it reads");
+            hear_until(&mut stream, |message| matches!(message, ToClient::Synced));
+            let length = u32::try_from(frame::MAX).expect("it fits");
+            // The last byte never comes. Who had to go does not read any more.
+            let _ = stream.write_all(&[&length.to_be_bytes()[..], &vec![0; frame::MAX - 1]].concat());
+            stream
+        })
+        .collect();
+    hear_until(&mut clients[0], |message| match message {
+        ToClient::Goodbye { message, .. } => message.contains("not whole"),
+        _ => false,
+    });
+}
+
+fn hear_until(stream: &mut UnixStream, wanted: impl Fn(&ToClient<'_>) -> bool) {
+    loop {
+        let mut length = [0; 4];
+        stream.read_exact(&mut length).expect("it answers");
+        let mut bytes = vec![0; u32::from_be_bytes(length) as usize];
+        stream.read_exact(&mut bytes).expect("it answers");
+        if wanted(&ToClient::decode(&bytes).expect("a message")) {
+            return;
+        }
+    }
 }
 
 /// The daemon that has the connection decides who may do what.

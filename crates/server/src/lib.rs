@@ -297,7 +297,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         }
         Some(store) => {
             let (fleet, key) = Fleet::start(&config, store).await?;
-            let relays = Relays::new(&key);
+            let relays = Relays::new(&key, config.bytes.all);
             (Node::new(Role::Following(Following::default()), gate, Some(relays)), Some(fleet))
         }
     };

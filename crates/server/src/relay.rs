@@ -10,10 +10,11 @@ use crate::{
     daemon::Sender,
     network::PendingHandshake,
     node::{Leader, Node},
+    unfinished::Unfinished,
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockkeeper_client::Address;
-use lockkeeper_service::{Access, Framing, Origin, Rights};
+use lockkeeper_service::{Access, ConnectionId, Framing, Origin, Rights};
 use lockkeeper_wire::{
     frame,
     v2::{ToClient, ToServer, code},
@@ -22,6 +23,7 @@ use lockkeeper_wire::{
 use ring::hmac;
 use std::{
     cell::{Cell, OnceCell, RefCell},
+    collections::HashMap,
     io,
     rc::Rc,
     sync::Arc,
@@ -59,13 +61,25 @@ pub(crate) struct Relays {
     /// The number of this daemon's leadership.
     owner: Cell<u64>,
     counted: Rc<()>,
+    /// What relays have read of messages that are not whole.
+    unfinished: RefCell<Unfinished>,
+    /// Told to a relay that has too much of it.
+    too_much: RefCell<HashMap<ConnectionId, Rc<Notify>>>,
+    last: Cell<ConnectionId>,
 }
 
 impl Relays {
-    /// With the key of the fleet.
-    pub(crate) fn new(key: &[u8]) -> Self {
-        let (tls, owner) = (OnceCell::new(), Cell::new(0));
-        Self { key: hmac::Key::new(hmac::HMAC_SHA256, key), tls, owner, counted: Rc::default() }
+    /// With the key of the fleet, for clients that may take so many bytes in all.
+    pub(crate) fn new(key: &[u8], bytes: usize) -> Self {
+        Self {
+            key: hmac::Key::new(hmac::HMAC_SHA256, key),
+            tls: OnceCell::new(),
+            owner: Cell::new(0),
+            counted: Rc::default(),
+            unfinished: RefCell::new(Unfinished::new(bytes)),
+            too_much: RefCell::default(),
+            last: Cell::new(0),
+        }
     }
 
     /// Checks leaders' certificates as clients do. Read when a leader first speaks TLS.
@@ -160,6 +174,37 @@ impl Relays {
     }
 }
 
+/// Counts what a relay has read of a message that is not whole.
+struct Counted<'a> {
+    relays: &'a Relays,
+    id: ConnectionId,
+    too_much: Rc<Notify>,
+}
+
+impl<'a> Counted<'a> {
+    fn new(relays: &'a Relays) -> Self {
+        let (id, too_much) = (relays.last.get() + 1, Rc::<Notify>::default());
+        relays.last.set(id);
+        relays.too_much.borrow_mut().insert(id, Rc::clone(&too_much));
+        Self { relays, id, too_much }
+    }
+
+    fn set(&self, bytes: usize) {
+        let longest = self.relays.unfinished.borrow_mut().set(self.id, bytes.saturating_sub(READ));
+        if let Some(relay) = longest.and_then(|longest| self.relays.too_much.borrow().get(&longest).cloned())
+        {
+            relay.notify_one();
+        }
+    }
+}
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.relays.unfinished.borrow_mut().set(self.id, 0);
+        self.relays.too_much.borrow_mut().remove(&self.id);
+    }
+}
+
 /// A stream in both directions.
 trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
@@ -188,8 +233,10 @@ pub(crate) async fn run<S: Transport>(
         Origin::Network => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
     };
     let (reader, writer) = tokio::io::split(stream);
+    let counted = Counted::new(relays);
+    let too_much = Rc::clone(&counted.too_much);
     let mut from_client =
-        FromClient { reader, input, frames, max: HELLO, going_away_ends: false, over: false };
+        FromClient { reader, input, counted, frames, max: HELLO, going_away_ends: false, over: false };
     let to_client = ToClientQueue::default();
     let mut writer = Writer { writer, framing };
     let Some(hello) = from_client.message(&to_client).await? else { return Ok(None) };
@@ -243,6 +290,10 @@ pub(crate) async fn run<S: Transport>(
             writer.goodbye(code::ENDED, why).await?;
         },
         done = downward(from_leader, answer, &mut writer, &to_client) => done?,
+        () = too_much.notified() => {
+            let why = relays.unfinished.borrow().why();
+            writer.goodbye(code::LIMIT, &why).await?;
+        }
         () = node.leader_changed(leader) => {}
     }
     Ok(None)
@@ -255,9 +306,10 @@ struct ToClientQueue {
     filled: Notify,
 }
 
-struct FromClient<S> {
+struct FromClient<'a, S> {
     reader: ReadHalf<S>,
     input: Vec<u8>,
+    counted: Counted<'a>,
     frames: Option<Frames>,
     max: usize,
     /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
@@ -265,7 +317,7 @@ struct FromClient<S> {
     over: bool,
 }
 
-impl<S: Transport> FromClient<S> {
+impl<S: Transport> FromClient<'_, S> {
     /// After Hello, messages may be long.
     fn grant_length(&mut self) {
         self.max = frame::MAX;
@@ -286,7 +338,11 @@ impl<S: Transport> FromClient<S> {
                     match frames.first(&mut self.input).map_err(|error| malformed(error.to_string()))? {
                         Some((Said::Message(message), length)) => (Some(message.to_vec()), length, false),
                         Some((Said::Ping(ping), length)) => {
-                            websocket::append_pong(&mut to_client.bytes.borrow_mut(), None, ping);
+                            let mut bytes = to_client.bytes.borrow_mut();
+                            if bytes.len() > READ {
+                                return Err(malformed("it does not read the answers to its pings".into()));
+                            }
+                            websocket::append_pong(&mut bytes, None, ping);
                             to_client.filled.notify_one();
                             (None, length, false)
                         }
@@ -309,6 +365,7 @@ impl<S: Transport> FromClient<S> {
                 }
             };
             self.input.drain(..length);
+            self.counted.set(self.input.len());
             match message {
                 Some(message) => return Ok(Some(message)),
                 None if ends => return Ok(None),
@@ -347,7 +404,7 @@ impl Watched<'_> {
 
 /// Passes messages on to the leader, whole ones only. Says why if the client is not let in any more.
 async fn upward<S: Transport>(
-    mut from_client: FromClient<S>,
+    mut from_client: FromClient<'_, S>,
     mut to_leader: WriteHalf<Box<dyn Duplex>>,
     to_client: &ToClientQueue,
     watched: Watched<'_>,
