@@ -13,6 +13,7 @@ mod auth;
 mod clock;
 mod connection;
 mod daemon;
+mod dashboard;
 mod examples;
 mod fifo;
 mod fleet;

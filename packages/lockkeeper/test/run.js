@@ -40,7 +40,7 @@ const EVERYWHERE = [
 ];
 
 /** The browser, the files that drive it, and the runtime that runs those files. */
-const BROWSER = { name: 'chromium', files: ['browser.test.js', 'navigator.test.js'], runtime: 'node24' };
+const BROWSER = { name: 'chromium', files: ['browser.test.js', 'dashboard.test.js', 'navigator.test.js'], runtime: 'node24' };
 
 /** The runtime in which a fleet is tested: clients do the same as over WebSocket. */
 const FLEET = 'node24';

@@ -1,0 +1,228 @@
+/** The dashboard: puts the parts together. What is drawn follows the model; the model follows the daemon. */
+
+import { Actions, rightsOf } from './actions.js';
+import { Deadlocks } from './deadlocks.js';
+import { Detail } from './detail.js';
+import { byId, setText } from './dom.js';
+import { Graph } from './graph.js';
+import { Locks, type Order } from './locks.js';
+import { Model, type Lock } from './model.js';
+import { Plots } from './plots.js';
+import { Session, type Status } from './session.js';
+import { age, count, nameText, visible } from './text.js';
+import { fromName } from '../../lockkeeper/src/wire.js';
+
+/** Where the token is while the tab is open: a reload at night should not ask for it again, another tab should. */
+const TOKEN = 'lockkeeper-token';
+
+let model = new Model();
+let session: Session | undefined;
+let status: Status = { kind: 'connecting' };
+/** When the state was last known to be true. */
+let liveAt = 0;
+let view: 'locks' | 'graph' = 'locks';
+let frame = 0;
+let searchAt = 0;
+
+const actions = new Actions(say);
+const main = byId('main');
+const [statusText, toast, search] = [byId('status'), byId('toast'), byId<HTMLInputElement>('search')];
+let parts = build();
+
+function build() {
+  const detail = new Detail(model, actions, () => select(undefined));
+  const locks = new Locks(model, (lock, entered) => select(lock, entered));
+  const graph = new Graph(model, (lock) => {
+    show('locks');
+    select(lock, true);
+    locks.window.select(lock.key);
+  });
+  const deadlocks = new Deadlocks(model, (bytes) => {
+    const lock = [...model.locks.values()].find(({ bytes: other }) => String(other) === String(bytes));
+    if (lock === undefined) return;
+    show('locks');
+    select(lock, true);
+    locks.window.select(lock.key);
+  });
+  const plots = new Plots(model);
+  byId('plots').replaceChildren(plots.element);
+  byId('deadlocks').replaceChildren(deadlocks.element);
+  byId('list').replaceChildren(locks.window.element);
+  byId('detail').replaceChildren(detail.element);
+  byId('graph').replaceChildren(graph.element);
+  return { detail, locks, graph, deadlocks, plots };
+}
+
+/** The bucket that the address names: it can be bookmarked. A token never stands there. */
+const bucketOf = (): string => decodeURIComponent(/^#bucket=(.+)$/.exec(location.hash)?.[1] ?? 'default');
+
+function connect(): void {
+  session?.close();
+  model = new Model();
+  parts = build();
+  parts.locks.search = search.value;
+  select(undefined);
+  const token = sessionStorage.getItem(TOKEN);
+  actions.rights = rightsOf(token);
+  byId('logout').hidden = token === null;
+  const bucket = bucketOf();
+  byId<HTMLInputElement>('bucket').value = bucket;
+  const url = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/`;
+  const onLost = (name: Uint8Array, by: string | null) =>
+    say(`${nameText(fromName(name), 100)} is not held here any more${by === null ? '' : `: taken by ${visible(by, 100)}`}`);
+  session = new Session({ url, bucket, token, model, onStatus, onChange: later, onLost });
+  actions.session = session;
+}
+
+function onStatus(next: Status): void {
+  const was = status.kind;
+  status = next;
+  document.body.dataset['status'] = next.kind;
+  byId('login').hidden = next.kind !== 'login';
+  main.hidden = next.kind === 'login';
+  if (next.kind === 'login') {
+    setText(byId('login-why'), sessionStorage.getItem(TOKEN) === null ? '' : `Refused: ${visible(next.why, 300)}`);
+    sessionStorage.removeItem(TOKEN);
+    byId('logout').hidden = true;
+    byId<HTMLInputElement>('token').focus();
+  }
+  if (next.kind === 'live') {
+    parts.plots.begin(Date.now());
+    if (was !== 'live') parts.locks.update(performance.now(), true);
+  }
+  tick();
+}
+
+/** Something has changed: it is drawn with the next frame. */
+function later(): void {
+  if (frame === 0) frame = requestAnimationFrame(draw);
+}
+
+function draw(): void {
+  frame = 0;
+  const now = performance.now();
+  // The daemon searches: not more than twice a second.
+  if (now - searchAt > 500) {
+    searchAt = now;
+    session?.searchDeadlocks();
+  }
+  parts.deadlocks.update();
+  if (view === 'graph') parts.graph.update();
+  else {
+    const shown = parts.locks.update(now);
+    if (shown >= 0) setText(byId('shown'), summary(shown));
+    parts.detail.update();
+  }
+}
+
+function summary(shown: number): string {
+  const all = model.locks.size;
+  if (search.value.trim() !== '') return `${count(shown)} of ${count(all)} locks match`;
+  if (all === 0) return 'Nobody holds a lock, and nobody waits';
+  return `${count(all)} locks: ${count(model.held)} requests hold, ${count(model.waiting)} wait`;
+}
+
+/** Once a second: times pass, also if nothing changes. */
+function tick(): void {
+  const now = Date.now();
+  if (status.kind === 'live') liveAt = now;
+  const of = liveAt === 0 ? '' : ` What you see is ${age(now - liveAt)} old.`;
+  const words = {
+    connecting: () => (liveAt === 0 ? 'Connecting…' : `Connecting again.${of}`),
+    live: () => 'Live',
+    lost: (why: string) => `Not connected: ${why}.${of}`,
+    login: () => 'Not logged in',
+    refused: (why: string) => `Refused: ${why}`,
+  };
+  setText(statusText, visible(words[status.kind]('why' in status ? status.why : ''), 300));
+  if (status.kind === 'live') parts.plots.sample(now);
+  later();
+}
+
+function select(lock: Lock | undefined, entered = false): void {
+  parts.detail.show(lock);
+  if (lock === undefined) parts.locks.window.select(undefined, false);
+  // Where the list fills the screen, what was entered takes its place; what arrow keys pass over does not.
+  document.body.classList.toggle('selected', lock !== undefined && entered);
+  if (entered && lock !== undefined && matchMedia('(max-width: 60rem)').matches) parts.detail.focus();
+}
+
+function show(next: typeof view): void {
+  view = next;
+  for (const name of ['locks', 'graph'] as const) {
+    byId(`tab-${name}`).setAttribute('aria-selected', String(name === next));
+    byId(`tab-${name}`).tabIndex = name === next ? 0 : -1;
+    byId(`view-${name}`).hidden = name !== next;
+  }
+  later();
+}
+
+function say(words: string): void {
+  toast.textContent = words;
+  toast.hidden = false;
+}
+
+function arrange(order: Order): void {
+  parts.locks.order = order;
+  for (const button of document.querySelectorAll<HTMLElement>('[data-order]')) {
+    button.setAttribute('aria-pressed', String(button.dataset['order'] === order));
+  }
+  setText(byId('shown'), summary(parts.locks.update(performance.now(), true)));
+}
+
+byId('login').addEventListener('submit', (event) => {
+  event.preventDefault();
+  const field = byId<HTMLInputElement>('token');
+  sessionStorage.setItem(TOKEN, field.value.trim());
+  field.value = '';
+  connect();
+});
+byId('logout').addEventListener('click', () => {
+  sessionStorage.removeItem(TOKEN);
+  connect();
+});
+byId('buckets').addEventListener('submit', (event) => {
+  event.preventDefault();
+  location.hash = `bucket=${encodeURIComponent(byId<HTMLInputElement>('bucket').value || 'default')}`;
+});
+addEventListener('hashchange', connect);
+search.addEventListener('input', () => {
+  parts.locks.search = search.value;
+  parts.locks.window.element.scrollTop = 0;
+  setText(byId('shown'), summary(parts.locks.update(performance.now(), true)));
+});
+for (const name of ['locks', 'graph'] as const) byId(`tab-${name}`).addEventListener('click', () => show(name));
+byId('tabs').addEventListener('keydown', (event) => {
+  if (event.key !== 'ArrowLeft' && event.key !== 'ArrowRight') return;
+  show(view === 'locks' ? 'graph' : 'locks');
+  byId(`tab-${view}`).focus();
+});
+for (const button of document.querySelectorAll<HTMLElement>('[data-order]')) {
+  button.addEventListener('click', () => arrange(button.dataset['order'] as Order));
+}
+toast.addEventListener('click', () => (toast.hidden = true));
+addEventListener('keydown', (event) => {
+  // The dialog has its own keys, and Escape has closed it by now.
+  if (event.target instanceof Element && event.target.closest('dialog') !== null) return;
+  const typing = event.target instanceof HTMLInputElement;
+  if (event.key === '/' && !typing && !event.ctrlKey && !event.metaKey) {
+    event.preventDefault();
+    show('locks');
+    search.focus();
+  } else if (event.key === 'Escape') {
+    if (event.target === search && search.value !== '') {
+      search.value = '';
+      search.dispatchEvent(new Event('input'));
+    } else {
+      select(undefined);
+      parts.locks.window.element.focus();
+    }
+  } else if (event.target === search && (event.key === 'ArrowDown' || event.key === 'Enter')) {
+    event.preventDefault();
+    parts.locks.window.element.focus();
+  }
+});
+
+show('locks');
+connect();
+setInterval(tick, 1000);
