@@ -59,16 +59,26 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     node: &Node,
 ) -> io::Result<Option<(Upgraded, Vec<u8>)>> {
     let mut input = Vec::new();
-    let (Response { bytes, upgraded }, rest) = loop {
+    let mut asks_fleet = false;
+    let (Response { mut bytes, upgraded }, rest) = loop {
         let seen = input.len().saturating_sub(3);
         if stream.read_buf(&mut input).await? == 0 {
             return Ok(None);
         }
         if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let (response, length) = respond(&input, |request| answer(request, pages, node));
+            let (response, length) = respond(&input, |request| match fleet_question(request, pages, node) {
+                None => answer(request, pages, node),
+                Some(allowed) => {
+                    asks_fleet = allowed.is_ok();
+                    plain(FORBIDDEN, &allowed.err().unwrap_or_default())
+                }
+            });
             break (response, input.split_off(length));
         }
     };
+    if asks_fleet {
+        bytes = fleet_report(node).await.bytes;
+    }
     stream.write_all(&bytes).await?;
     stream.flush().await?;
     if let Some(upgraded) = upgraded {
@@ -143,6 +153,30 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
             let may_log = || node.gate.may_log_refusal();
             upgrade(request, origins, pages.per_origin, node.gate.has_keys(), may_log)
         }
+    }
+}
+
+/// Whether a request asks how the fleet is, and if so, whether it may. A token stands in a header, never in the address.
+/// Without keys, the names count that this machine has for itself, as for the WebSocket of a page.
+fn fleet_question(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Option<Result<(), String>> {
+    let asked = request.method == Some("GET") && request.path == Some("/fleet") && pages.origins.is_some();
+    asked.then(|| {
+        let token = header(request, "authorization").and_then(|value| value.strip_prefix("Bearer "));
+        match node.gate.has_keys() || is_loopback(request) {
+            true => node.gate.may_inspect(token).map_err(|why| format!("{why}\n")),
+            false => Err("without keys, only this machine may ask\n".into()),
+        }
+    })
+}
+
+/// How the fleet is; null if there is none.
+async fn fleet_report(node: &Node) -> Response {
+    match &node.fleet {
+        None => page("application/json", "null", dashboard::POLICY),
+        Some(fleet) => match fleet.report().await {
+            Ok(json) => page("application/json", &json, dashboard::POLICY),
+            Err(why) => plain(UNAVAILABLE, &format!("{why}\n")),
+        },
     }
 }
 

@@ -299,7 +299,8 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         Some(store) => {
             let (fleet, key) = Fleet::start(&config, store).await?;
             let relays = Relays::new(&key);
-            (Node::new(Role::Following(Following::default()), gate, Some(relays)), Some(fleet))
+            let node = Node::new(Role::Following(Following::default()), gate, Some(relays));
+            (node.of_fleet(store), Some(fleet))
         }
     };
     let (network, keys) = match &config.listen {

@@ -1,6 +1,6 @@
 /** Release, steal and the end of a session: each behind a question that names what it will break. */
 
-import { byId, h } from './dom.js';
+import { h } from './dom.js';
 import type { Lock, Request } from './model.js';
 import type { Session } from './session.js';
 import { age, nameText, several, visible, who } from './text.js';
@@ -72,19 +72,39 @@ export class Actions {
   }
 
   async release(lock: Lock): Promise<void> {
-    const next = lock.waiters.length > 0 ? `Then the first in the queue gets it; ${several(lock.waiters.length, 'request')} waiting.` : 'Nobody waits for it.';
-    const question = { title: `Release ${nameText(lock.name, 200)}?`, breaks: lock.holders.map(holderLine), then: next, verb: 'Release' };
-    if (!(await ask(question))) return;
+    const confirmed = await this.#confirm(lock, ({ holders, waiters }) => ({
+      title: `Release ${nameText(lock.name, 200)}?`,
+      breaks: holders.map(holderLine),
+      then: waiters.length > 0 ? `Then the first in the queue gets it; ${several(waiters.length, 'request')} waiting.` : 'Nobody waits for it.',
+      verb: 'Release',
+    }));
+    if (!confirmed) return;
     const answer = await this.session?.forceRelease(lock.bytes);
     this.#tell(answer, (count) => `Released ${nameText(lock.name, 100)}: ${several(count, 'lock')} broken`);
   }
 
   async steal(lock: Lock): Promise<void> {
-    const then = `This page holds it until you give it back or close the page; ${several(lock.waiters.length, 'request')} waiting for it will go on waiting.`;
-    const question = { title: `Steal ${nameText(lock.name, 200)}?`, breaks: lock.holders.map(holderLine), then, verb: 'Steal' };
-    if (!(await ask(question))) return;
+    const confirmed = await this.#confirm(lock, ({ holders, waiters }) => ({
+      title: `Steal ${nameText(lock.name, 200)}?`,
+      breaks: holders.map(holderLine),
+      then: `This page holds it until you give it back or close the page; ${several(waiters.length, 'request')} waiting for it will go on waiting.`,
+      verb: 'Steal',
+    }));
+    if (!confirmed) return;
     const answer = await this.session?.steal(lock.bytes);
     this.#tell(answer, () => `Stole ${nameText(lock.name, 100)}. This page holds it`);
+  }
+
+  /** Asks about a lock as it is now. If others hold it by the time of the answer, it was not about them: asks again. */
+  async #confirm(lock: Lock, question: (now: Pick<Lock, 'holders' | 'waiters'>) => Question): Promise<boolean> {
+    const current = () => this.session?.lockOf(lock.key) ?? { holders: [], waiters: [] };
+    const named = () => current().holders.map(({ arrival }) => String(arrival)).join();
+    for (let changed = false; ; changed = true) {
+      const before = named();
+      const asked = question(current());
+      if (!(await ask(changed ? { ...asked, title: `Its holders have changed. ${asked.title}` } : asked))) return false;
+      if (named() === before) return true;
+    }
   }
 
   async giveBack(lock: Lock): Promise<void> {
@@ -125,24 +145,28 @@ function holderLine(request: Request): string {
   return `${who(request.owner, request.clientId)}${owner}${label}, held for ${age(Date.now() - request.since)}`;
 }
 
-/** Asks before something is broken. Nothing is chosen beforehand but to leave it. */
+/** Asks before something is broken. Nothing is chosen beforehand but to leave it. Each question has a dialog of its own. */
 function ask({ title, breaks, then, verb }: Question): Promise<boolean> {
-  const dialog = byId<HTMLDialogElement>('confirm');
   const shown = breaks.slice(0, 20).map((line) => h('li', {}, line));
-  if (breaks.length > 20) shown.push(h('li', {}, `${several(breaks.length - 20, 'other')}`));
-  const cancel = h('button', { type: 'button', value: 'cancel', onclick: () => dialog.close() }, 'Cancel');
+  if (breaks.length > 20) shown.push(h('li', {}, several(breaks.length - 20, 'other')));
+  const cancel = h('button', { type: 'button', onclick: () => dialog.close() }, 'Cancel');
   const go = h('button', { type: 'button', class: 'danger', onclick: () => dialog.close('go') }, verb);
-  dialog.replaceChildren(
+  const dialog = h(
+    'dialog',
+    { 'aria-labelledby': 'confirm-title' },
     h('h2', { id: 'confirm-title' }, title),
     h('p', {}, breaks.length === 0 ? 'Nobody holds it now.' : 'This breaks:'),
     h('ul', {}, ...shown),
     h('p', {}, then),
     h('div', { class: 'buttons' }, cancel, go),
   );
-  dialog.returnValue = '';
+  document.body.append(dialog);
   dialog.showModal();
   cancel.focus();
   return new Promise((resolve) => {
-    dialog.addEventListener('close', () => resolve(dialog.returnValue === 'go'), { once: true });
+    dialog.addEventListener('close', () => {
+      dialog.remove();
+      resolve(dialog.returnValue === 'go');
+    });
   });
 }

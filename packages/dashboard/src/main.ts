@@ -4,6 +4,7 @@ import { Actions, rightsOf } from './actions.js';
 import { Deadlocks } from './deadlocks.js';
 import { Detail } from './detail.js';
 import { byId, setText } from './dom.js';
+import { Fleet } from './fleet.js';
 import { Graph } from './graph.js';
 import { Locks, type Order } from './locks.js';
 import { Model, type Lock } from './model.js';
@@ -20,13 +21,16 @@ let session: Session | undefined;
 let status: Status = { kind: 'connecting' };
 /** When the state was last known to be true. */
 let liveAt = 0;
-let view: 'locks' | 'graph' = 'locks';
+const VIEWS = ['locks', 'graph', 'fleet'] as const;
+let view: (typeof VIEWS)[number] = 'locks';
 let frame = 0;
 let searchAt = 0;
 
 const actions = new Actions(say);
 const main = byId('main');
 const [statusText, toast, search] = [byId('status'), byId('toast'), byId<HTMLInputElement>('search')];
+const fleet = new Fleet();
+byId('fleet').append(fleet.element);
 let parts = build();
 
 function build() {
@@ -52,6 +56,8 @@ function build() {
   byId('graph').replaceChildren(graph.element);
   return { detail, locks, graph, deadlocks, plots };
 }
+
+const now = (): number => Date.now();
 
 /** The bucket that the address names: it can be bookmarked. A token never stands there. */
 const bucketOf = (): string => decodeURIComponent(/^#bucket=(.+)$/.exec(location.hash)?.[1] ?? 'default');
@@ -87,8 +93,11 @@ function onStatus(next: Status): void {
     byId<HTMLInputElement>('token').focus();
   }
   if (next.kind === 'live') {
-    parts.plots.begin(Date.now());
-    if (was !== 'live') parts.locks.update(performance.now(), true);
+    parts.plots.begin(now());
+    if (was !== 'live') {
+      parts.locks.update(performance.now(), true);
+      void fleet.update(sessionStorage.getItem(TOKEN), now(), true);
+    }
   }
   tick();
 }
@@ -100,16 +109,16 @@ function later(): void {
 
 function draw(): void {
   frame = 0;
-  const now = performance.now();
+  const time = performance.now();
   // The daemon searches: not more than twice a second.
-  if (now - searchAt > 500) {
-    searchAt = now;
+  if (time - searchAt > 500) {
+    searchAt = time;
     session?.searchDeadlocks();
   }
   parts.deadlocks.update();
   if (view === 'graph') parts.graph.update();
-  else {
-    const shown = parts.locks.update(now);
+  else if (view === 'locks') {
+    const shown = parts.locks.update(time);
     if (shown >= 0) setText(byId('shown'), summary(shown));
     parts.detail.update();
   }
@@ -124,9 +133,9 @@ function summary(shown: number): string {
 
 /** Once a second: times pass, also if nothing changes. */
 function tick(): void {
-  const now = Date.now();
-  if (status.kind === 'live') liveAt = now;
-  const of = liveAt === 0 ? '' : ` What you see is ${age(now - liveAt)} old.`;
+  const time = now();
+  if (status.kind === 'live') liveAt = time;
+  const of = liveAt === 0 ? '' : ` What you see is ${age(time - liveAt)} old.`;
   const words = {
     connecting: () => (liveAt === 0 ? 'Connecting…' : `Connecting again.${of}`),
     live: () => 'Live',
@@ -135,7 +144,10 @@ function tick(): void {
     refused: (why: string) => `Refused: ${why}`,
   };
   setText(statusText, visible(words[status.kind]('why' in status ? status.why : ''), 300));
-  if (status.kind === 'live') parts.plots.sample(now);
+  if (status.kind === 'live') {
+    parts.plots.sample(time);
+    if (view === 'fleet') void fleet.update(sessionStorage.getItem(TOKEN), time);
+  }
   later();
 }
 
@@ -149,11 +161,12 @@ function select(lock: Lock | undefined, entered = false): void {
 
 function show(next: typeof view): void {
   view = next;
-  for (const name of ['locks', 'graph'] as const) {
+  for (const name of VIEWS) {
     byId(`tab-${name}`).setAttribute('aria-selected', String(name === next));
     byId(`tab-${name}`).tabIndex = name === next ? 0 : -1;
     byId(`view-${name}`).hidden = name !== next;
   }
+  if (next === 'fleet') void fleet.update(sessionStorage.getItem(TOKEN), now(), true);
   later();
 }
 
@@ -191,10 +204,12 @@ search.addEventListener('input', () => {
   parts.locks.window.element.scrollTop = 0;
   setText(byId('shown'), summary(parts.locks.update(performance.now(), true)));
 });
-for (const name of ['locks', 'graph'] as const) byId(`tab-${name}`).addEventListener('click', () => show(name));
+for (const name of VIEWS) byId(`tab-${name}`).addEventListener('click', () => show(name));
 byId('tabs').addEventListener('keydown', (event) => {
   if (event.key !== 'ArrowLeft' && event.key !== 'ArrowRight') return;
-  show(view === 'locks' ? 'graph' : 'locks');
+  const tabs = VIEWS.filter((name) => !byId(`tab-${name}`).hidden);
+  const step = event.key === 'ArrowRight' ? 1 : tabs.length - 1;
+  show(tabs[(tabs.indexOf(view) + step) % tabs.length]!);
   byId(`tab-${view}`).focus();
 });
 for (const button of document.querySelectorAll<HTMLElement>('[data-order]')) {

@@ -8,7 +8,7 @@ import * as to from '../../lockkeeper/src/to-client.js';
 import * as from from '../../lockkeeper/src/to-server.js';
 import { SUBPROTOCOL, VERSION } from '../../lockkeeper/src/wire.js';
 import { CHANGES, decode, SUBSCRIBE, type ToServer } from './messages.js';
-import type { Deadlock, Model, Request } from './model.js';
+import type { Deadlock, Lock, Model, Request } from './model.js';
 
 /** Flags of a request. */
 const STEAL = 2;
@@ -109,6 +109,11 @@ export class Session {
       this.#asked.set(rid, { message: (ack) => [from.RELEASE, ack, rid, 0], done });
       this.#send([from.RELEASE, this.#ack, rid, 0]);
     });
+  }
+
+  /** A lock as it is now. */
+  lockOf(key: string): Lock | undefined {
+    return this.#options.model.locks.get(key);
   }
 
   /** What a session has. */

@@ -8,8 +8,8 @@ import { assert, test, until } from './harness.js';
 import { machine } from './machine.js';
 import { speaker } from './speaker.js';
 
-/** A daemon, a browser, and the dashboard in it, once that is `state`. */
-async function setting({ flags = [], state = 'live' } = {}) {
+/** A daemon, a browser, and the dashboard in it, once that is `state`. `fleet` stands in for what a store would tell. */
+async function setting({ flags = [], state = 'live', fleet } = {}) {
   const there = machine({ network: true });
   const daemon = await there.start(...flags);
   const address = there.url.replace('ws:', 'http:');
@@ -24,6 +24,14 @@ async function setting({ flags = [], state = 'live' } = {}) {
   });
   await page.command('Emulation.setDeviceMetricsOverride', { width: 1280, height: 800, deviceScaleFactor: 1, mobile: false });
   for (const domain of ['Network', 'Log', 'Runtime']) await page.command(`${domain}.enable`);
+  if (fleet !== undefined) {
+    chromium.on((method, { requestId }, sessionId) => {
+      if (method !== 'Fetch.requestPaused') return;
+      const body = Buffer.from(JSON.stringify(fleet)).toString('base64');
+      void chromium.send('Fetch.fulfillRequest', { requestId, responseCode: 200, body }, sessionId);
+    });
+    await page.command('Fetch.enable', { patterns: [{ urlPattern: '*/fleet' }] });
+  }
   await page.go(address);
   const is = (state) => until(() => page.evaluate((state) => document.body?.dataset.status === state, state).catch(() => false));
   await is(state);
@@ -141,13 +149,30 @@ test('a release is confirmed, and says before what it breaks', async () => {
   assert.deepEqual([asked[0], asked[2]], [true, 'Cancel']);
   for (const part of ['ann@build7, pid 4711', 'the nightly build', 'held for', '1 request waiting']) assert.ok(asked[1].includes(part), asked[1]);
   await press(page, 'Escape');
-  await shows(page, () => !document.querySelector('dialog').open);
+  await shows(page, () => document.querySelector('dialog') === null);
   assert.match((await queue(page))[0][1], /^ann@build7/, 'nothing was broken');
   await click(page, '#release');
   await click(page, 'dialog .danger');
   assert.match(await held.broken, /dashboard/);
   await until(async () => (await queue(page))[0]?.[1].startsWith('bob@db-2'));
   await shows(page, () => document.querySelector('#toast').textContent.includes('1 lock broken'));
+});
+
+test('if others hold the lock by the time of the answer, it is asked again', async () => {
+  const { page, client } = await setting();
+  const [ann, bob] = [await client('ann@build7'), await client('bob@db-2')];
+  const first = await ann.request('a');
+  const second = await bob.request('a');
+  await choose(page, 'a');
+  await until(async () => (await queue(page)).length === 2);
+  await click(page, '#release');
+  await ann.release(first.rid);
+  await until(async () => (await queue(page)).length === 1);
+  await click(page, 'dialog .danger');
+  await shows(page, () => document.querySelector('dialog h2')?.textContent === 'Its holders have changed. Release a?');
+  assert.match(await page.evaluate(() => document.querySelector('dialog').innerText), /bob@db-2/);
+  await click(page, 'dialog .danger');
+  await second.broken;
 });
 
 test('a stolen lock is held by the page, until it is given back', async () => {
@@ -170,6 +195,7 @@ test('ending a session names all that ends with it', async () => {
   const { page, client } = await setting();
   const ann = await client('ann@build7 make[4711]');
   for (const name of ['a', 'b']) await ann.request(name);
+  await hasRow(page, 'b');
   await choose(page, 'a');
   await shows(page, () => document.querySelector('#queue button') !== null);
   await click(page, '#queue button');
@@ -345,4 +371,26 @@ test('a narrow screen shows one thing at a time, and nothing is wider than it', 
     await click(page, tab);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 360), tab);
   }
+});
+
+test('the daemons of a fleet: who leads, who is behind, who is silent; without a fleet, no such view', async () => {
+  const alone = await setting();
+  assert.equal(await alone.page.evaluate(() => document.querySelector('#tab-fleet').hidden), true);
+  const daemon = (url, lag, seen) => ({ url, version: '0.1.0', leads: false, position: 7, lag, seen });
+  const fleet = {
+    leader: { url: 'wss://a.example', vacant: false, position: 1234, snapshot: null, takeover: 1500 },
+    daemons: [daemon('wss://a.example', 0, 900), daemon('wss://b.example/<img src=x onerror=pwned=1>', 3, 1200), daemon('wss://c.example', 40, 60_000)],
+    etcd: [{ member: 'e:2379', version: '3.5.21', leads: true, bytes: 2 ** 21, trouble: ['its alarm is on'] }],
+  };
+  const { page } = await setting({ fleet });
+  await shows(page, () => !document.querySelector('#tab-fleet').hidden);
+  await click(page, '#tab-fleet');
+  await shows(page, () => document.querySelectorAll('.fleet tbody tr').length === 4);
+  const cells = await page.evaluate(() => [...document.querySelectorAll('.fleet tbody tr')].map((row) => [...row.children].map(({ textContent }) => textContent)));
+  assert.deepEqual(cells.map(([, role, behind]) => [role, behind]).slice(0, 3), [['leads', '0'], ['follows', '3'], ['silent', '40']]);
+  assert.deepEqual(cells[3], ['e:2379', 'leads', '3.5.21', '2.0 MiB', 'its alarm is on']);
+  assert.equal(await page.evaluate(() => document.querySelectorAll('.fleet tr.red').length), 2);
+  const summary = await page.evaluate(() => document.querySelector('#fleet-summary').textContent);
+  assert.match(summary, /^wss:\/\/a\.example leads 3 daemons\. The log has 1,234 entries\. 1 daemon silent\./);
+  assert.equal(await page.evaluate(() => typeof pwned + document.images.length), 'undefined0');
 });
