@@ -11,16 +11,25 @@ export interface Rights {
   readonly force: boolean;
 }
 
-/** The rights that a token claims. The daemon checks it; this only decides what is offered. */
-export function rightsOf(token: string | null): Rights {
-  if (token === null) return { steal: true, force: true };
+/** What a token claims. The daemon checks it; here it only decides what is offered. */
+export function claimsOf(token: string | null): { rights: Rights; buckets: string[] } {
+  if (token === null) return { rights: { steal: true, force: true }, buckets: [] };
   try {
     const [, payload = ''] = token.split('.');
-    const claims = JSON.parse(atob(payload.replace(/-/g, '+').replace(/_/g, '/'))) as Record<string, unknown>;
-    return { steal: claims['steal'] === true, force: claims['force_release'] === true };
+    const bytes = Uint8Array.from(atob(payload.replace(/-/g, '+').replace(/_/g, '/')), (char) => char.charCodeAt(0));
+    const claims = JSON.parse(new TextDecoder().decode(bytes)) as Record<string, unknown>;
+    const buckets = Array.isArray(claims['buckets']) ? claims['buckets'].filter((name) => typeof name === 'string') : [];
+    return { rights: { steal: claims['steal'] === true, force: claims['force_release'] === true }, buckets };
   } catch {
-    return { steal: false, force: false };
+    return { rights: { steal: false, force: false }, buckets: [] };
   }
+}
+
+/** The bucket to look at with a token: the one that is wanted, or one that the token names if it is not for that. */
+export function bucketFor(token: string, wanted: string): string {
+  const { buckets } = claimsOf(token);
+  const covers = (name: string) => (name.endsWith('*') ? wanted.startsWith(name.slice(0, -1)) : name === wanted);
+  return buckets.some(covers) ? wanted : (buckets.find((name) => !name.endsWith('*')) ?? wanted);
 }
 
 interface Question {

@@ -1,9 +1,9 @@
 /** The dashboard: puts the parts together. What is drawn follows the model; the model follows the daemon. */
 
-import { Actions, rightsOf } from './actions.js';
+import { Actions, bucketFor, claimsOf } from './actions.js';
 import { Deadlocks } from './deadlocks.js';
 import { Detail } from './detail.js';
-import { byId, setText } from './dom.js';
+import { byId, h, setText } from './dom.js';
 import { Fleet } from './fleet.js';
 import { Graph } from './graph.js';
 import { Locks, type Order } from './locks.js';
@@ -25,6 +25,7 @@ const VIEWS = ['locks', 'graph', 'fleet'] as const;
 let view: (typeof VIEWS)[number] = 'locks';
 let frame = 0;
 let searchAt = 0;
+let toastTimer: ReturnType<typeof setTimeout> | undefined;
 
 const actions = new Actions(say);
 const main = byId('main');
@@ -69,7 +70,9 @@ function connect(): void {
   parts.locks.search = search.value;
   select(undefined);
   const token = sessionStorage.getItem(TOKEN);
-  actions.rights = rightsOf(token);
+  const { rights, buckets } = claimsOf(token);
+  actions.rights = rights;
+  byId('known-buckets').replaceChildren(...buckets.filter((name) => !name.endsWith('*')).map((value) => h('option', { value })));
   byId('logout').hidden = token === null;
   const bucket = bucketOf();
   byId<HTMLInputElement>('bucket').value = bucket;
@@ -126,20 +129,31 @@ function draw(): void {
 
 function summary(shown: number): string {
   const all = model.locks.size;
+  const nothing = byId('nothing');
+  nothing.hidden = all > 0;
+  if (all === 0) setText(nothing, emptiness());
   if (search.value.trim() !== '') return `${count(shown)} of ${count(all)} locks match`;
   if (all === 0) return 'Nobody holds a lock, and nobody waits';
   return `${count(all)} locks: ${count(model.held)} requests hold, ${count(model.waiting)} wait`;
+}
+
+/** Where else to look. Without keys, clients of the port have buckets of their own. */
+function emptiness(): string {
+  const there = `Nobody holds a lock in the bucket “${visible(bucketOf(), 100)}”, and nobody waits.`;
+  if (sessionStorage.getItem(TOKEN) !== null) return there;
+  return `${there} Clients of the daemon's Unix socket have other buckets, unless it runs with --share-buckets, --keys or --store.`;
 }
 
 /** Once a second: times pass, also if nothing changes. */
 function tick(): void {
   const time = now();
   if (status.kind === 'live') liveAt = time;
-  const of = liveAt === 0 ? '' : ` What you see is ${age(time - liveAt)} old.`;
+  // Beside what a screen reader reads whenever it changes.
+  setText(byId('age'), status.kind === 'live' || liveAt === 0 ? '' : `What you see is ${age(time - liveAt)} old.`);
   const words = {
-    connecting: () => (liveAt === 0 ? 'Connecting…' : `Connecting again.${of}`),
+    connecting: () => (liveAt === 0 ? 'Connecting…' : 'Connecting again.'),
     live: () => 'Live',
-    lost: (why: string) => `Not connected: ${why}.${of}`,
+    lost: (why: string) => `Not connected: ${why}.`,
     login: () => 'Not logged in',
     refused: (why: string) => `Refused: ${why}`,
   };
@@ -173,6 +187,8 @@ function show(next: typeof view): void {
 function say(words: string): void {
   toast.textContent = words;
   toast.hidden = false;
+  clearTimeout(toastTimer);
+  toastTimer = setTimeout(() => (toast.hidden = true), 15_000);
 }
 
 function arrange(order: Order): void {
@@ -186,9 +202,12 @@ function arrange(order: Order): void {
 byId('login').addEventListener('submit', (event) => {
   event.preventDefault();
   const field = byId<HTMLInputElement>('token');
-  sessionStorage.setItem(TOKEN, field.value.trim());
+  const token = field.value.trim();
   field.value = '';
-  connect();
+  sessionStorage.setItem(TOKEN, token);
+  const bucket = bucketFor(token, bucketOf());
+  if (bucket === bucketOf()) connect();
+  else location.hash = `bucket=${encodeURIComponent(bucket)}`;
 });
 byId('logout').addEventListener('click', () => {
   sessionStorage.removeItem(TOKEN);

@@ -10,6 +10,9 @@ import { age, count } from './text.js';
 /** Seconds that are shown. */
 const SPAN = 600;
 
+/** Samples over which the rate of grants is taken. */
+const SMOOTH = 10;
+
 const [WIDTH, HEIGHT] = [300, 56];
 
 interface Sample {
@@ -31,7 +34,8 @@ export class Plots {
   #samples: Sample[] = [];
   /** How many of them are from before the page was opened. */
   #guessed = 0;
-  #lastToken: bigint | undefined;
+  /** The greatest token at the last few samples. */
+  #tokens: [at: number, token: bigint][] = [];
   #at = 0;
 
   constructor(model: Model) {
@@ -47,7 +51,7 @@ export class Plots {
 
   /** A state has come: what it tells of the time before is taken on, once. */
   begin(now: number): void {
-    this.#lastToken = undefined;
+    this.#tokens = [];
     if (this.#samples.length > 0) return;
     const samples = Array.from({ length: SPAN }, () => ({ held: 0, waiting: 0, wait: 0, rate: 0 }));
     const began = now - SPAN * 1000;
@@ -72,15 +76,16 @@ export class Plots {
     const model = this.#model;
     let oldest = now;
     for (const { waiters } of model.locks.values()) if (waiters.length > 0) oldest = Math.min(oldest, waiters[0]!.since);
-    const token = BigInt(model.lastToken);
+    // Each grant has the next token. Over some seconds: single grants would be nothing but spikes.
+    this.#tokens.push([now, BigInt(model.lastToken)]);
+    this.#tokens.splice(0, Math.max(0, this.#tokens.length - SMOOTH));
+    const [[from, first], [, last]] = [this.#tokens[0]!, this.#tokens.at(-1)!];
+    const rate = now === from ? 0 : Number(last - first) / ((now - from) / 1000);
     const before = this.#at;
-    const seconds = (now - before) / 1000;
-    const grants = this.#lastToken === undefined ? 0 : Number(token - this.#lastToken);
-    const rate = grants / Math.max(seconds, 0.001);
-    [this.#lastToken, this.#at] = [token, now];
+    this.#at = now;
     const sample = { held: model.held, waiting: model.waiting, wait: now - oldest, rate: rate >= 0 && rate < TOO_FAST ? rate : 0 };
     // A tab in the background is woken seldom: what was not looked at is drawn as it is now.
-    const passed = before === 0 ? 1 : Math.min(SPAN, Math.max(1, Math.round(seconds)));
+    const passed = before === 0 ? 1 : Math.min(SPAN, Math.max(1, Math.round((now - before) / 1000)));
     for (let i = 0; i < passed; i++) this.#samples.push(sample);
     const old = Math.max(0, this.#samples.length - SPAN);
     this.#samples.splice(0, old);
@@ -129,7 +134,7 @@ class Plot {
     this.#since.setAttribute('d', line(guessed, points.length));
     const now = this.#write(values.at(-1) ?? 0);
     setText(this.#now, now);
-    setText(this.#most, `at most ${this.#write(most)}`);
+    setText(this.#most, most === 0 ? '' : `at most ${this.#write(most)}`);
     this.#drawing.setAttribute('aria-label', `now ${now}, at most ${this.#write(most)} in ten minutes`);
   }
 }

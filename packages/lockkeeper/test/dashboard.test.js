@@ -246,6 +246,12 @@ test('with keys, a token is asked for; it stands in no address, and decides what
   await click(page, '#release');
   await click(page, 'dialog .danger');
   await held.broken;
+  // One for another bucket looks at that.
+  await click(page, '#logout');
+  await is('login');
+  await login(token({ inspect: true, buckets: ['jobs'] }));
+  await is('live');
+  assert.equal(await page.evaluate(() => document.querySelector('#bucket').value), 'jobs');
   // A reload keeps it, and nothing else has it.
   await page.command('Page.reload');
   await is('live');
@@ -320,7 +326,7 @@ test('a daemon that is gone is told, and its successor shown', async () => {
   await (await client('ann@build7')).request('before');
   await hasRow(page, 'before');
   await daemon.kill('SIGKILL');
-  await shows(page, () => document.querySelector('#status').textContent.includes('What you see is'));
+  await shows(page, () => document.querySelector('#age').textContent.includes('What you see is'));
   await there.start();
   await is('live');
   await hasRow(page, 'before');

@@ -46,7 +46,7 @@ const BROWSER = { name: 'chromium', files: ['browser.test.js', 'dashboard.test.j
 const FLEET = 'node24';
 
 /** The files that use tools which do not depend on the runtime, and the runtime that runs them. */
-const TOOLS = { files: ['tools.test.js', 'types.test.js'], runtime: 'node24' };
+const TOOLS = { files: ['dashboard-parts.test.js', 'tools.test.js', 'types.test.js'], runtime: 'node24' };
 
 /** The file that replays simulated clients, and which: the first seed, and how many. Each has some clients. */
 const TRANSCRIPTS = { file: 'transcripts.test.js', seeds: [process.env.SEED ?? '1', '80'] };
