@@ -20,7 +20,7 @@ pub(crate) struct Settings {
     /// Where to keep what must outlive the daemon [default: in the user's own folder]
     #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true)]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Listen for WebSockets too, with /healthz and /metrics (localhost:7420; :7420 for all that reach the machine)
+    /// Listen for WebSockets too, with a dashboard, /healthz and /metrics (localhost:7420; :7420 for all that reach the machine)
     #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_LISTEN", hide_env = true)]
     pub(crate) listen: Option<Address>,
     /// A port of its own for /healthz and /metrics, which names buckets there (127.0.0.1:7421)

@@ -1,13 +1,15 @@
 //! `lockkeeper top`: who holds and who waits, live.
 //!
-//! The `model` is what there is to see and what keys do to it; `draw` puts it on the screen. Here are the terminal and the
-//! daemon: keys, answers and signals arrive in one queue, and nothing is asked more often than once a second.
+//! `live` is what the daemon's subscription has told; the `model` is what there is to see of it and what keys do to it; `draw`
+//! puts it on the screen. Here are the terminal and the daemon: keys, changes and signals arrive in one queue.
 
 mod draw;
+mod live;
 mod model;
 
 use crate::{Done, Failure, exit, session, show};
-use lockkeeper_client::{Error, Session, Snapshot};
+use live::Live;
+use lockkeeper_client::{Change, Error, Session, Snapshot};
 use lockkeeper_core::Name;
 use model::{Act, Model};
 use ratatui::crossterm::event::{self, Event};
@@ -24,12 +26,19 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How often the daemon is asked; less often if it takes its time.
+/// How soon a change is shown after the one before; later if showing takes its time.
+const CHANGED: Duration = Duration::from_millis(100);
+
+/// How often times are brought up to date if nothing changes.
 const REFRESH: Duration = Duration::from_secs(1);
+
+/// A reserved name: a question about it is answered with deadlocks alone.
+const NOBODY: &str = "-";
 
 enum News {
     Terminal(Event),
-    Snapshot(Result<Snapshot, Error>),
+    Change(Result<Change, Error>),
+    Deadlocks(Result<Snapshot, Error>),
     Released(Name, Result<u64, Error>),
     Quit,
 }
@@ -46,7 +55,9 @@ pub(crate) fn top() -> Done {
     let quit = sender.clone();
     thread::spawn(move || signals.forever().try_for_each(|_| quit.send(News::Quit)));
     let screen = ratatui::try_init().map_err(failed)?;
-    let done = Top { session, screen, sender, asked: None, took: Duration::ZERO }.run(&news);
+    let (live, shown, changed) = (Live::default(), None, false);
+    let top = Top { session, screen, sender, live, shown, changed, asking: false, outdated: false };
+    let done = top.run(&news);
     ratatui::restore();
     done
 }
@@ -55,13 +66,18 @@ struct Top {
     session: Session,
     screen: ratatui::DefaultTerminal,
     sender: Sender<News>,
-    /// When the answer that is waited for was asked for.
-    asked: Option<Instant>,
-    took: Duration,
+    live: Live,
+    /// When what is shown was taken on, and how long that took.
+    shown: Option<(Instant, Duration)>,
+    /// Something has changed since.
+    changed: bool,
+    /// The daemon searches for deadlocks; what it finds may be outdated then.
+    asking: bool,
+    outdated: bool,
 }
 
 impl Top {
-    fn run(&mut self, news: &Receiver<News>) -> Done {
+    fn run(mut self, news: &Receiver<News>) -> Done {
         let keys = self.sender.clone();
         thread::spawn(move || {
             while let Ok(event) = event::read()
@@ -70,65 +86,80 @@ impl Top {
             // A terminal that cannot be read is none.
             let _ = keys.send(News::Quit);
         });
+        let changes = self.sender.clone();
+        self.session.subscribe(move |change| _ = changes.send(News::Change(change)));
         let mut model = Model::default();
-        let mut refresh_at = Instant::now();
         loop {
-            if self.asked.is_none() && Instant::now() >= refresh_at {
-                self.ask();
+            if self.refresh_in() == Some(Duration::ZERO) {
+                self.show(&mut model);
             }
             self.screen.draw(|frame| draw::draw(frame, &mut model)).map_err(lost)?;
-            let wait = match self.asked {
-                None => refresh_at.saturating_duration_since(Instant::now()),
-                Some(_) => Duration::MAX,
-            };
-            let act = match news.recv_timeout(wait) {
-                Ok(News::Terminal(Event::Key(key))) => model.press(key),
-                Ok(News::Terminal(_)) | Err(_) => Act::Nothing,
-                Ok(News::Quit) => Act::Quit,
-                Ok(News::Snapshot(answer)) => {
-                    self.took = self.asked.take().map_or(Duration::ZERO, |asked| asked.elapsed());
-                    refresh_at = Instant::now() + REFRESH.max(self.took * 5);
-                    self.show(answer, &mut model);
-                    Act::Nothing
+            let mut next = news.recv_timeout(self.refresh_in().unwrap_or(Duration::MAX)).ok();
+            // All that is there is taken on before anything is drawn.
+            while let Some(event) = next {
+                match self.on_news(event, &mut model) {
+                    Act::Nothing => {}
+                    Act::Quit => return Ok(ExitCode::SUCCESS),
+                    Act::Stop => self.stop()?,
+                    Act::Release(name) => {
+                        let (sender, released) = (self.sender.clone(), name.clone());
+                        let then = move |answer| _ = sender.send(News::Released(released, answer));
+                        self.session.force_release_then(&name, then);
+                    }
                 }
-                Ok(News::Released(name, answer)) => {
-                    model.note = Some(match answer {
-                        Ok(_) => format!("Broke the locks of {}", show::name(&name)),
-                        Err(error) => error.to_string(),
-                    });
-                    refresh_at = Instant::now();
-                    Act::Nothing
-                }
-            };
-            match act {
-                Act::Nothing => {}
-                Act::Quit => return Ok(ExitCode::SUCCESS),
-                Act::Stop => self.stop()?,
-                Act::Release(name) => {
-                    let (sender, released) = (self.sender.clone(), name.clone());
-                    let then = move |answer| _ = sender.send(News::Released(released, answer));
-                    self.session.force_release_then(&name, then);
-                }
+                next = news.try_recv().ok();
             }
         }
     }
 
-    fn ask(&mut self) {
-        self.asked = Some(Instant::now());
-        let sender = self.sender.clone();
-        self.session.inspect_then(None, move |answer| _ = sender.send(News::Snapshot(answer)));
+    fn on_news(&mut self, news: News, model: &mut Model) -> Act {
+        match news {
+            News::Terminal(Event::Key(key)) => return model.press(key),
+            News::Terminal(_) => {}
+            News::Quit => return Act::Quit,
+            News::Change(Ok(change)) => {
+                self.live.take(change, Instant::now());
+                (self.changed, self.outdated) = (true, true);
+            }
+            News::Change(Err(error)) | News::Deadlocks(Err(error)) => {
+                self.asking = false;
+                model.note = Some(error.to_string());
+            }
+            News::Deadlocks(Ok(found)) => {
+                self.asking = false;
+                self.changed |= self.live.deadlocks != found.deadlocks;
+                self.live.deadlocks = found.deadlocks;
+            }
+            News::Released(name, answer) => {
+                model.note = Some(match answer {
+                    Ok(_) => format!("Broke the locks of {}", show::name(&name)),
+                    Err(error) => error.to_string(),
+                });
+            }
+        }
+        Act::Nothing
     }
 
-    fn show(&mut self, answer: Result<Snapshot, Error>, model: &mut Model) {
-        match answer {
-            Ok(snapshot) => {
-                if show::hides(&snapshot.entries) {
-                    model.note = Some(show::HIDDEN.into());
-                }
-                model.take(snapshot, Instant::now());
-            }
-            Err(error) => model.note = Some(error.to_string()),
+    /// How long what is shown will do. Until the daemon has told something, there is nothing else.
+    fn refresh_in(&self) -> Option<Duration> {
+        let Some((shown, took)) = self.shown else { return self.changed.then_some(Duration::ZERO) };
+        let pause = if self.changed { CHANGED } else { REFRESH };
+        Some((shown + pause.max(took * 5)).saturating_duration_since(Instant::now()))
+    }
+
+    fn show(&mut self, model: &mut Model) {
+        let began = Instant::now();
+        if !self.live.may_deadlock() {
+            self.live.deadlocks.clear();
+        } else if !self.asking && std::mem::take(&mut self.outdated) {
+            self.asking = true;
+            let sender = self.sender.clone();
+            let then = move |answer| _ = sender.send(News::Deadlocks(answer));
+            self.session.inspect_then(Some(&Name::from(NOBODY)), then);
         }
+        model.take(self.live.snapshot(began), began);
+        self.shown = Some((began, began.elapsed()));
+        self.changed = false;
     }
 
     /// Gives the terminal back to the shell until `fg`.

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{Holder, PATIENCE, User, http, shown, wait_until};
+use lockkeeper_client::{Callbacks, Change, Endpoint, Options, Session};
 use lockkeeper_testing::{Cluster, Daemons, Setup};
 use lockkeeper_wire::{
     frame,
@@ -11,10 +12,12 @@ use lockkeeper_wire::{
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
 use std::{
+    collections::BTreeMap,
     io::{Read, Write},
     net::TcpStream,
     os::unix::net::UnixStream,
     process::{Command, Output, Stdio},
+    sync::mpsc,
     thread,
     time::{Duration, Instant},
 };
@@ -186,6 +189,86 @@ fn hear_until(stream: &mut UnixStream, wanted: impl Fn(&ToClient<'_>) -> bool) {
         if wanted(&ToClient::decode(&bytes).expect("a message")) {
             return;
         }
+    }
+}
+
+/// The follower has nothing to do with it but to pass messages on; and when another daemon leads, the client subscribes there.
+#[test]
+fn a_subscription_goes_through_a_follower_and_outlives_a_leader() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 3, &[]);
+    let first = daemons.wait_for_leader();
+    let other = (first + 1) % 3;
+    let endpoint: Endpoint = socket(&daemons, other).parse().expect("it is one");
+    let session: Session =
+        Session::open(&endpoint, Options::new("default"), Callbacks).expect("the daemon runs");
+    let (sender, told) = mpsc::channel();
+    session.subscribe(move |change| _ = sender.send(change));
+    let mut known: BTreeMap<u64, (String, bool)> = BTreeMap::new();
+    let mut states = 0;
+    let mut await_names = |expected: &[(&str, bool)]| {
+        let shown = |known: &BTreeMap<u64, (String, bool)>| known.values().cloned().collect::<Vec<_>>();
+        let expected: Vec<_> = expected.iter().map(|(name, held)| ((*name).to_string(), *held)).collect();
+        while states == 0 || shown(&known) != expected {
+            let change = told.recv_timeout(PATIENCE).expect("something is told").expect("it is not refused");
+            let (entries, gone) = match change {
+                Change::State(state) => {
+                    known.clear();
+                    states += 1;
+                    (state.entries, Vec::new())
+                }
+                Change::Changes { entries, gone, .. } => (entries, gone),
+            };
+            gone.iter().for_each(|arrival| _ = known.remove(arrival));
+            for entry in entries {
+                known.insert(entry.arrival, (entry.name.to_string_lossy().into(), entry.token.is_some()));
+            }
+        }
+        states
+    };
+    let all = daemons.urls(other);
+    let _holder = hold(&all, "a");
+    await_names(&[("a", true)]);
+    let _waiter = Holder::start(client(&all, &["run"]).arg("a"));
+    assert_eq!(await_names(&[("a", true), ("a", false)]), 1, "the state came once");
+    daemons.kill(first);
+    daemons.wait_for_leader();
+    let _another = hold(&all, "b");
+    assert!(await_names(&[("a", true), ("a", false), ("b", true)]) > 1, "the new leader sent its state");
+}
+
+/// The dashboard asks any daemon of it.
+#[test]
+fn every_daemon_tells_how_the_fleet_is_to_who_may_inspect() {
+    let user = User::new();
+    let keys = user.file("beside", "").replace("beside", "keys.json");
+    assert!(user.run(&["token", "--new-key", &keys]).status.success());
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &["--keys", &keys]);
+    let leader = daemons.wait_for_leader();
+    let ask = |at: usize, args: Option<&[&str]>| {
+        let token = args.map(|args| {
+            let made = user.run(&[&["token", "--keys", &keys, "--bucket", "default"], args].concat());
+            format!("Authorization: Bearer {}\r\n", String::from_utf8_lossy(&made.stdout).trim())
+        });
+        let url = daemons.url(at);
+        let address = url.strip_prefix("ws://").expect("it is a WebSocket");
+        let stream = TcpStream::connect(address).expect("it listens");
+        let token = token.unwrap_or_default();
+        http(stream, &format!("GET /fleet HTTP/1.1\r\nHost: {address}\r\n{token}\r\n"))
+    };
+    for at in [leader, 1 - leader] {
+        assert!(ask(at, None).contains("403 Forbidden"), "a token is needed");
+        assert!(ask(at, Some(&["--steal"])).contains("no right to inspect"));
+        // The daemons say every few seconds that they are there.
+        wait_until(|| {
+            let told = ask(at, Some(&["--inspect"]));
+            told.contains("200 OK")
+                && told.contains(&format!("\"leader\":{{\"url\":\"{}\"", daemons.url(leader)))
+                && [0, 1]
+                    .iter()
+                    .all(|at| told.contains(&format!("{{\"url\":\"{}\",\"version\"", daemons.url(*at))))
+        });
     }
 }
 

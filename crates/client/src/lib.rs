@@ -38,7 +38,7 @@ pub use endpoint::{Endpoint, bucket_from_env};
 pub use error::Error;
 pub use host::{Callbacks, Host, Lifecycle, Listener, Update};
 pub use lockkeeper_service::{
-    Answer, Deadlock, Entry, Failure, Key, Outcome, Outer, Request, Snapshot, Step, Transfer,
+    Answer, Change, Deadlock, Entry, Failure, Key, Outcome, Outer, Request, Snapshot, Step, Transfer,
 };
 pub use lockkeeper_wire::v2::{Flags, code};
 pub use session::{Options, Session};

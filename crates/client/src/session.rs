@@ -10,7 +10,7 @@ use crate::{
     state::{Item, Machine, Question, State, View},
 };
 use lockkeeper_core::Name;
-use lockkeeper_service::{Answer, Failure, Key, Micros, Request, SessionConfig, Snapshot, Transfer};
+use lockkeeper_service::{Answer, Change, Failure, Key, Micros, Request, SessionConfig, Snapshot, Transfer};
 use std::{
     io,
     os::fd::OwnedFd,
@@ -248,6 +248,18 @@ impl<H: Host> Session<H> {
     ) {
         let question = Question::Query { name: name.cloned(), deadlocks: true };
         self.ask(question, |answer| then(snapshot(answer)));
+    }
+
+    /// Calls `then` with the state of the bucket and from then on with each change, also after a connection or the session
+    /// was lost. If the server refuses, the last call says why. `then` runs on the thread that reads, in the order in which
+    /// changes came, and must not wait for anything. Do not combine it with threads that read for themselves
+    /// ([`spin_for_reply`](Self::spin_for_reply), [`wait`](Self::wait)): calls of two threads have no order.
+    pub fn subscribe(&self, then: impl Fn(Result<Change, Error>) + Send + Sync + 'static) {
+        let endpoint = self.shared.endpoint.clone();
+        let subscriber = move |change: Result<Change, Failure>| {
+            then(change.map_err(|failure| Error::new(&endpoint, failure)));
+        };
+        self.with(|view| view.subscribe(Arc::new(subscriber)));
     }
 
     /// Breaks every lock on a name. Returns how many. Blocks until the server has answered.

@@ -7,17 +7,21 @@ use crate::{
     host::{Host, Lifecycle},
 };
 use lockkeeper_core::Name;
-use lockkeeper_service::{Answer, Event, Failure, Key, Micros, Outcome, Request};
+use lockkeeper_service::{Answer, Change, Event, Failure, Key, Micros, Outcome, Request};
 use std::{io, mem, os::fd::OwnedFd, sync::Arc};
 
 /// What a request or question carries.
 pub(crate) enum Item<D> {
     Request(D),
     Question(Responder),
+    Subscription(Subscriber),
 }
 
 /// Is called with the answer to a question, without the mutex.
 pub(crate) type Responder = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
+
+/// Is called with what a subscription tells, without the mutex; at last with why it is over.
+pub(crate) type Subscriber = Arc<dyn Fn(Result<Change, Failure>) + Send + Sync>;
 
 pub(crate) type Machine<D> = lockkeeper_service::Session<Item<D>>;
 
@@ -73,6 +77,7 @@ pub(crate) enum Opening {
 pub(crate) struct Deferred<H: Host> {
     after: H::After,
     answers: Vec<(Responder, Result<Answer, Failure>)>,
+    changes: Vec<(Subscriber, Result<Change, Failure>)>,
 }
 
 impl<H: Host> State<H> {
@@ -140,6 +145,16 @@ impl<H: Host> State<H> {
                 Event::Over { outcome, data: Item::Question(responder), .. } => {
                     deferred.answers.push((responder, answer(outcome)));
                 }
+                Event::Changed { key, change } => {
+                    if let Some(Item::Subscription(subscriber)) = machine.data_mut(key) {
+                        deferred.changes.push((Arc::clone(subscriber), Ok(change)));
+                    }
+                }
+                Event::Over { outcome, data: Item::Subscription(subscriber), .. } => {
+                    if let Err(failure) = answer(outcome) {
+                        deferred.changes.push((subscriber, Err(failure)));
+                    }
+                }
                 Event::Fifo => {
                     // Without the descriptor, which the process may have no room for, the session keeps its lease.
                     if let Some(descriptor) = self.received.take() {
@@ -204,7 +219,7 @@ impl Link {
 
 impl<H: Host> Default for Deferred<H> {
     fn default() -> Self {
-        Self { after: H::After::default(), answers: Vec::new() }
+        Self { after: H::After::default(), answers: Vec::new(), changes: Vec::new() }
     }
 }
 
@@ -213,6 +228,9 @@ impl<H: Host> Deferred<H> {
         H::after(self.after);
         for (responder, answer) in self.answers {
             responder(answer);
+        }
+        for (subscriber, change) in self.changes {
+            subscriber(change);
         }
     }
 }
@@ -251,7 +269,7 @@ impl<'a, H: Host> View<'a, H> {
     pub fn data(&mut self, key: Key) -> Option<&mut H::Data> {
         match self.state.machine.data_mut(key)? {
             Item::Request(data) => Some(data),
-            Item::Question(_) => None,
+            Item::Question(_) | Item::Subscription(_) => None,
         }
     }
 
@@ -282,7 +300,7 @@ impl<'a, H: Host> View<'a, H> {
     pub fn detach(&mut self, key: Key, timed_out: bool) -> Option<H::Data> {
         match self.state.machine.detach(key, timed_out)? {
             Item::Request(data) => Some(data),
-            Item::Question(_) => None,
+            Item::Question(_) | Item::Subscription(_) => None,
         }
     }
 
@@ -294,6 +312,11 @@ impl<'a, H: Host> View<'a, H> {
             Question::ForceRelease(name) => machine.force_release(name, data),
             Question::EndSession(client_id) => machine.end_session(client_id, data),
         };
+    }
+
+    pub(crate) fn subscribe(&mut self, subscriber: Subscriber) {
+        self.reopen();
+        self.state.machine.subscribe(Item::Subscription(subscriber));
     }
 
     fn reopen(&mut self) {

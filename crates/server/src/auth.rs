@@ -160,6 +160,19 @@ impl Keys {
 
     /// What the bearer of a token may do in a bucket.
     pub(crate) fn check(&self, token: Option<&str>, bucket: &str) -> Result<Bearer, String> {
+        self.claims(token)?.bearer(bucket)
+    }
+
+    /// Whether the bearer of a token may see what there is, in one bucket at least.
+    pub(crate) fn check_inspect(&self, token: Option<&str>) -> Result<(), String> {
+        match self.claims(token)?.inspect {
+            true => Ok(()),
+            false => Err("the token does not allow it: it has no right to inspect".into()),
+        }
+    }
+
+    /// What a token claims that is valid now.
+    fn claims(&self, token: Option<&str>) -> Result<Claims, String> {
         let token = token.ok_or("a token is needed")?;
         let claims = self
             .verify(token)
@@ -172,7 +185,7 @@ impl Keys {
             return Err("the token is not valid yet".into());
         }
         self.check_audience(claims.aud.as_ref())?;
-        claims.bearer(bucket)
+        Ok(claims)
     }
 
     /// What the bearer of a token that was good once may do now: none if its key is gone.

@@ -707,13 +707,14 @@ impl Daemon {
         self.signals.lazy.notify_one();
     }
 
-    /// Ends sessions whose lease has expired at that time.
+    /// Ends sessions whose lease has expired at that time, and has subscriptions go on.
     fn expire(&mut self, now: Micros) {
         if self.make_room(RECORD) {
             self.server.set_wall(clock::wall());
             let done = self.server.wake(now);
             self.check(done);
             self.changed();
+            self.wake_ready();
         }
     }
 

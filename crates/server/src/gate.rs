@@ -78,6 +78,11 @@ impl Gate {
         }
     }
 
+    /// Whether who shows this token may see how the fleet is. Without keys, everybody may.
+    pub(crate) fn may_inspect(&self, token: Option<&str>) -> Result<(), String> {
+        self.keys.borrow().as_ref().map_or(Ok(()), |keys| keys.check_inspect(token))
+    }
+
     /// The bucket that is meant. Without keys, everybody who reaches the port may do everything: not to the locks of this
     /// machine's processes, unless that is wished for.
     pub(crate) fn bucket_of<'a>(&self, origin: Origin, bucket: &'a str) -> Cow<'a, str> {

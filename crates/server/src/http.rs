@@ -1,7 +1,7 @@
-//! The little HTTP that a WebSocket begins with, and two questions that are answered without one: `/healthz` and
-//! `/metrics`.
+//! The little HTTP that a WebSocket begins with, and what is answered without one: `/healthz`, `/metrics` and the
+//! dashboard.
 
-use crate::{daemon::Daemon, examples, node::Node, relay};
+use crate::{daemon::Daemon, dashboard, examples, node::Node, relay};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
 use lockkeeper_service::Access;
 use lockkeeper_wire::{
@@ -39,7 +39,7 @@ pub(crate) enum Upgraded {
 
 /// A WebSocket, as its handshake has it.
 pub(crate) struct Opened {
-    /// The origin of its page, if a browser asked for it.
+    /// The origin of its page, if a browser asked for it and it is not the daemon's own.
     pub(crate) origin: Option<String>,
     /// Whether a proxy says that it stands between.
     pub(crate) relayed: bool,
@@ -59,16 +59,26 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     node: &Node,
 ) -> io::Result<Option<(Upgraded, Vec<u8>)>> {
     let mut input = Vec::new();
-    let (Response { bytes, upgraded }, rest) = loop {
+    let mut asks_fleet = false;
+    let (Response { mut bytes, upgraded }, rest) = loop {
         let seen = input.len().saturating_sub(3);
         if stream.read_buf(&mut input).await? == 0 {
             return Ok(None);
         }
         if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let (response, length) = respond(&input, |request| answer(request, pages, node));
+            let (response, length) = respond(&input, |request| match fleet_question(request, pages, node) {
+                None => answer(request, pages, node),
+                Some(allowed) => {
+                    asks_fleet = allowed.is_ok();
+                    plain(FORBIDDEN, &allowed.err().unwrap_or_default())
+                }
+            });
             break (response, input.split_off(length));
         }
     };
+    if asks_fleet {
+        bytes = fleet_report(node).await.bytes;
+    }
     stream.write_all(&bytes).await?;
     stream.flush().await?;
     if let Some(upgraded) = upgraded {
@@ -109,7 +119,15 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
     }
     let path = request.path.unwrap_or("/").split('?').next().unwrap_or_default();
     if let Some((kind, text)) = examples::find(path).filter(|_| pages.examples) {
-        return page(kind, text);
+        return page(kind, text, examples::POLICY);
+    }
+    // A WebSocket may have any path.
+    let served = pages.origins.is_some() && !has_any(request, "upgrade");
+    if let Some((kind, text)) = dashboard::find(path).filter(|_| served) {
+        return match pages.loopback && !is_loopback(request) {
+            true => plain(MISDIRECTED, "this is not that host\n"),
+            false => page(kind, text, dashboard::POLICY),
+        };
     }
     match (path, pages.origins) {
         ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
@@ -133,8 +151,32 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
         },
         (_, Some(origins)) => {
             let may_log = || node.gate.may_log_refusal();
-            upgrade(request, origins, pages.per_origin, pages.examples, may_log)
+            upgrade(request, origins, pages.per_origin, node.gate.has_keys(), may_log)
         }
+    }
+}
+
+/// Whether a request asks how the fleet is, and if so, whether it may. A token stands in a header, never in the address.
+/// Without keys, the names count that this machine has for itself, as for the WebSocket of a page.
+fn fleet_question(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Option<Result<(), String>> {
+    let asked = request.method == Some("GET") && request.path == Some("/fleet") && pages.origins.is_some();
+    asked.then(|| {
+        let token = header(request, "authorization").and_then(|value| value.strip_prefix("Bearer "));
+        match node.gate.has_keys() || is_loopback(request) {
+            true => node.gate.may_inspect(token).map_err(|why| format!("{why}\n")),
+            false => Err("without keys, only this machine may ask\n".into()),
+        }
+    })
+}
+
+/// How the fleet is; null if there is none.
+async fn fleet_report(node: &Node) -> Response {
+    match &node.fleet {
+        None => page("application/json", "null", dashboard::POLICY),
+        Some(fleet) => match fleet.report().await {
+            Ok(json) => page("application/json", &json, dashboard::POLICY),
+            Err(why) => plain(UNAVAILABLE, &format!("{why}\n")),
+        },
     }
 }
 
@@ -156,10 +198,11 @@ pub(crate) fn upgrade(
     request: &Request<'_, '_>,
     origins: &[String],
     per_origin: bool,
-    examples: bool,
+    has_keys: bool,
     may_log: impl FnOnce() -> bool,
 ) -> Response {
-    let refused = match examples && is_own_page(request) {
+    let is_own = is_own_page(request, has_keys);
+    let refused = match is_own {
         true => None,
         false => refused_origin(request, origins, per_origin),
     };
@@ -173,7 +216,8 @@ pub(crate) fn upgrade(
         (Err(response), None) => return response,
     };
     let Some(why) = refused else {
-        let origin = header(request, "origin").map(str::to_ascii_lowercase);
+        // The daemon's own page is no application with a bucket: it names the one that is looked at.
+        let origin = header(request, "origin").filter(|_| !is_own).map(str::to_ascii_lowercase);
         let relayed = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| has_any(request, name));
         let opened = Upgraded::WebSocket(Opened { origin, relayed });
         return Response { bytes: head.into_bytes(), upgraded: Some(opened) };
@@ -186,14 +230,14 @@ pub(crate) fn upgrade(
     Response { bytes, upgraded: None }
 }
 
-/// Whether a page was served here, by the name that this machine has for itself: what else calls itself by the name of this
-/// host may be a page that had its own name resolve to it.
-fn is_own_page(request: &Request<'_, '_>) -> bool {
+/// Whether a page was served here. What calls itself by the name of this host may be a page that had its own name resolve to
+/// it: so without keys, only a name counts that this machine has for itself. With keys, such a page has no token.
+fn is_own_page(request: &Request<'_, '_>, has_keys: bool) -> bool {
     let (Some(origin), Some(host)) = (header(request, "origin"), header(request, "host")) else {
         return false;
     };
     let same = origin.split_once("://").is_some_and(|(_, named)| named.eq_ignore_ascii_case(host));
-    same && is_loopback(request) && all(request, "origin").count() == 1
+    same && (has_keys || is_loopback(request)) && all(request, "origin").count() == 1
 }
 
 /// Why a page may not connect.
@@ -224,7 +268,7 @@ fn handshake(request: &Request<'_, '_>) -> Result<String, Response> {
         || !has(request, "upgrade", "websocket")
         || version != Some("13")
     {
-        let words = "Lockkeeper speaks WebSocket here, version 13; and there are /healthz and /metrics\n";
+        let words = "Lockkeeper speaks WebSocket here, version 13; the dashboard is at /\n";
         return Err(plain(UPGRADE, words));
     }
     if !has(request, "sec-websocket-protocol", SUBPROTOCOL) {
@@ -260,11 +304,12 @@ fn has_any(request: &Request<'_, '_>, name: &str) -> bool {
     all(request, name).next().is_some()
 }
 
-fn page(kind: &str, text: &str) -> Response {
-    let (length, policy) = (text.len(), examples::POLICY);
+fn page(kind: &str, text: &str, policy: &str) -> Response {
+    let length = text.len();
     let bytes = format!(
         "HTTP/1.1 {OK}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nContent-Security-Policy: {policy}\r\n\
-         X-Content-Type-Options: nosniff\r\nCache-Control: no-cache\r\nConnection: close\r\n\r\n{text}"
+         X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\nCross-Origin-Resource-Policy: same-origin\r\n\
+         Cache-Control: no-cache\r\nConnection: close\r\n\r\n{text}"
     );
     Response { bytes: bytes.into_bytes(), upgraded: None }
 }

@@ -13,6 +13,7 @@ mod auth;
 mod clock;
 mod connection;
 mod daemon;
+mod dashboard;
 mod examples;
 mod fifo;
 mod fleet;
@@ -298,7 +299,8 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         Some(store) => {
             let (fleet, key) = Fleet::start(&config, store).await?;
             let relays = Relays::new(&key, config.bytes.all);
-            (Node::new(Role::Following(Following::default()), gate, Some(relays)), Some(fleet))
+            let node = Node::new(Role::Following(Following::default()), gate, Some(relays));
+            (node.of_fleet(store), Some(fleet))
         }
     };
     let (network, keys) = match &config.listen {

@@ -5,9 +5,11 @@
 //! connection ends, and its client resumes.
 
 use crate::{
+    Store,
     auth::Keys,
     connection::{self, Peer, Transport},
     daemon::Daemon,
+    dashboard::FleetView,
     gate::Gate,
     metrics,
     network::PendingHandshake,
@@ -27,6 +29,8 @@ pub(crate) struct Node {
     pub(crate) gate: Rc<Gate>,
     /// How to reach other daemons of the fleet, and be reached by them.
     pub(crate) relays: Option<Relays>,
+    /// How the fleet is, for who may see it.
+    pub(crate) fleet: Option<FleetView>,
 }
 
 pub(crate) enum Role {
@@ -63,7 +67,12 @@ pub(crate) enum Route {
 
 impl Node {
     pub(crate) fn new(role: Role, gate: Rc<Gate>, relays: Option<Relays>) -> Self {
-        Self { role: RefCell::new(role), changed: Notify::new(), gate, relays }
+        Self { role: RefCell::new(role), changed: Notify::new(), gate, relays, fleet: None }
+    }
+
+    /// Shares the log of that store.
+    pub(crate) fn of_fleet(self, store: &Store) -> Self {
+        Self { fleet: Some(FleetView::new(store.etcd.clone())), ..self }
     }
 
     pub(crate) fn set_role(&self, role: Role) {

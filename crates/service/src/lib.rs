@@ -40,8 +40,8 @@ pub use server::{
     Round, Server, ServerConfig, Ttl,
 };
 pub use session::{
-    Answer, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, Session, SessionConfig, Snapshot,
-    Step, Transfer, belief,
+    Answer, Change, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, Session, SessionConfig,
+    Snapshot, Step, Transfer, belief,
 };
 pub use state::{BucketView, Effect, LEVEL, Notice, SessionId, SessionView, State};
 

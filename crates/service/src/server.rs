@@ -4,7 +4,8 @@
 //!
 //! * a connection: [`connect`](Server::connect), [`hello`](Server::hello), [`message`](Server::message),
 //!   [`disconnect`](Server::disconnect);
-//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake);
+//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake), after which connections may be
+//!   [ready](Server::next_ready) and [have more](Server::has_more): then [`go_on`](Server::go_on);
 //! * the log: [`take_round`](Server::take_round), [`round_done`](Server::round_done);
 //! * output: [`next_ready`](Server::next_ready), [`output`](Server::output), [`sent`](Server::sent),
 //!   [`is_closing`](Server::is_closing), and [`next_action`](Server::next_action) for what only the driver can do.
@@ -17,6 +18,7 @@ mod attach;
 mod audit;
 mod counts;
 mod lease;
+mod subscribe;
 
 pub use audit::{Audit, Audited};
 pub use counts::{Counts, Histogram};
@@ -228,6 +230,7 @@ pub struct Server {
     /// What was done so far, in units of a short message.
     work: u64,
     audits: audit::Audits,
+    subscriptions: BTreeMap<ConnectionId, subscribe::Subscription>,
 }
 
 struct Connection {
@@ -295,6 +298,7 @@ impl Server {
             counts: Counts::of(&state),
             work: 0,
             audits: audit::Audits::default(),
+            subscriptions: BTreeMap::new(),
             state,
         };
         server.adopt_sessions(now);
@@ -426,6 +430,7 @@ impl Server {
             | ToServer::EndSession { ack, .. }
             | ToServer::Query { ack, .. }
             | ToServer::Ping { ack, .. }
+            | ToServer::Subscribe { ack, .. }
             | ToServer::Confirm { ack }
             | ToServer::Bye { ack } => ack,
         };
@@ -458,6 +463,7 @@ impl Server {
                 self.send(session, &ToClient::Pong { seq });
                 Ok(())
             }
+            ToServer::Subscribe { rid, .. } => self.subscribe(now, id, session, rid),
             ToServer::Confirm { .. } => self.confirm(id, session),
             ToServer::Bye { .. } => {
                 self.close_quietly(id);
@@ -747,6 +753,12 @@ impl Server {
         if let Some(attached) = session.and_then(|session| self.attached.get_mut(&session)) {
             attached.rights = rights;
         }
+        if !rights.inspect
+            && let Some(rid) = self.unsubscribe(id)
+        {
+            let (code, message) = &forbidden("inspect");
+            self.send_to(id, &ToClient::Refused { rid, code: *code, message });
+        }
     }
 
     /// Ends every session because the machine crashed, and has tokens skip ahead: the log may lack its tail.
@@ -790,6 +802,9 @@ impl Server {
         self.state.apply(record, &mut effects)?;
         self.work += effects.len() as u64;
         effects.iter().for_each(|effect| self.counts.add(effect));
+        if self.state.journal.is_some() {
+            self.note_changes();
+        }
         Ok(effects)
     }
 

@@ -6,6 +6,7 @@
 //!   [`connect_failed`](Session::connect_failed), [`message`](Session::message) for what comes,
 //!   [`disconnected`](Session::disconnected);
 //! * commands of the host: [`request`](Session::request), [`release`](Session::release), [`query`](Session::query),
+//!   [`subscribe`](Session::subscribe),
 //!   [`force_release`](Session::force_release), [`end_session`](Session::end_session), [`close`](Session::close);
 //! * time: [`next_wake`](Session::next_wake) says when to call [`wake`](Session::wake);
 //! * output: [`take_output`](Session::take_output) for the connection, [`next_event`](Session::next_event) for the host,
@@ -32,7 +33,8 @@ mod types;
 pub use transfer::Transfer;
 
 pub use types::{
-    Answer, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, SessionConfig, Snapshot, Step,
+    Answer, Change, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, SessionConfig, Snapshot,
+    Step,
 };
 
 use crate::{
@@ -136,9 +138,22 @@ struct Record<T> {
 
 enum Body {
     Request(Request),
-    Query { name: Option<lockkeeper_core::Name>, deadlocks: bool, parts: Snapshot },
-    ForceRelease { name: lockkeeper_core::Name },
-    EndSession { client_id: String },
+    Query {
+        name: Option<lockkeeper_core::Name>,
+        deadlocks: bool,
+        parts: Snapshot,
+    },
+    ForceRelease {
+        name: lockkeeper_core::Name,
+    },
+    EndSession {
+        client_id: String,
+    },
+    /// `whole` if no state is on its way, of which there are these parts.
+    Subscribe {
+        parts: Snapshot,
+        whole: bool,
+    },
 }
 
 impl Body {
@@ -149,6 +164,7 @@ impl Body {
             Self::Query { name, .. } => name.as_ref().map_or(0, |name| name.as_bytes().len()),
             Self::ForceRelease { name } => name.as_bytes().len(),
             Self::EndSession { client_id } => client_id.len(),
+            Self::Subscribe { .. } => 0,
         };
         length + 256 > frame::MAX
     }
@@ -310,8 +326,15 @@ impl<T> Session<T> {
                 self.finish_rid(rid, Outcome::Deadlocked(deadlock.into()));
             }
             ToClient::Snapshot { rid, entries, deadlocks, last_token, more } => {
-                let Some((_, record)) = self.record_of(rid) else { return };
-                let Body::Query { parts, .. } = &mut record.body else { return };
+                let Some((key, record)) = self.record_of(rid) else { return };
+                let (parts, subscribed) = match &mut record.body {
+                    Body::Query { parts, .. } => (parts, false),
+                    Body::Subscribe { parts, whole } => {
+                        *whole = !more;
+                        (parts, true)
+                    }
+                    _ => return,
+                };
                 parts.entries.extend(entries.into_iter().map(Entry::from));
                 parts.deadlocks.extend(deadlocks.into_iter().map(Deadlock::from));
                 parts.last_token = last_token;
@@ -319,8 +342,24 @@ impl<T> Session<T> {
                     let mut snapshot = std::mem::take(parts);
                     // The parts of a long answer come in any order.
                     snapshot.entries.sort_by_key(|entry| (entry.token.is_none(), entry.arrival));
-                    self.finish_rid(rid, Outcome::Answer(Answer::Snapshot(snapshot)));
+                    if subscribed {
+                        self.events.push_back(Event::Changed { key, change: Change::State(snapshot) });
+                    } else {
+                        self.finish_rid(rid, Outcome::Answer(Answer::Snapshot(snapshot)));
+                    }
                 }
+            }
+            ToClient::Changes { rid, entries, gone, last_token, more } => {
+                let Some((key, record)) = self.record_of(rid) else { return };
+                let Body::Subscribe { parts, whole } = &mut record.body else { return };
+                if !*whole {
+                    // The server gave up what it was sending, and begins again.
+                    *parts = Snapshot::default();
+                    return;
+                }
+                let entries = entries.into_iter().map(Entry::from).collect();
+                let change = Change::Changes { entries, gone, last_token, more };
+                self.events.push_back(Event::Changed { key, change });
             }
             ToClient::Pong { seq } => self.on_pong(now, seq),
             ToClient::Fifo => self.events.push_back(Event::Fifo),
@@ -353,6 +392,12 @@ impl<T> Session<T> {
     /// Asks for the state of the bucket, or of one name of it.
     pub fn query(&mut self, name: Option<lockkeeper_core::Name>, deadlocks: bool, data: T) -> Key {
         self.enter(Body::Query { name, deadlocks, parts: Snapshot::default() }, data)
+    }
+
+    /// Asks for the state of the bucket, and from then on for what changes, also after a connection or the session was
+    /// lost. Events tell it; it is over only if the server refuses.
+    pub fn subscribe(&mut self, data: T) -> Key {
+        self.enter(Body::Subscribe { parts: Snapshot::default(), whole: false }, data)
     }
 
     /// Breaks every lock on a name.
@@ -572,7 +617,7 @@ impl<T> Session<T> {
             match record.stage {
                 // Whether it was done is not known: a force release is not asked again.
                 Stage::Ending { .. } => self.finish(key, Outcome::Released),
-                _ if matches!(record.body, Body::Query { .. }) => {}
+                _ if matches!(record.body, Body::Query { .. } | Body::Subscribe { .. }) => {}
                 _ => self.finish(key, Outcome::Broken { cause, by: None }),
             }
         }
@@ -687,8 +732,10 @@ impl<T> Session<T> {
 
     fn send_record(&mut self, key: Key, rid: u64) {
         // What came of an earlier answer is not half of this one.
-        if let Some(Record { body: Body::Query { parts, .. }, .. }) = self.entries.get_mut(&key) {
-            *parts = Snapshot::default();
+        match self.entries.get_mut(&key).map(|record| &mut record.body) {
+            Some(Body::Query { parts, .. }) => *parts = Snapshot::default(),
+            Some(Body::Subscribe { parts, whole }) => (*parts, *whole) = (Snapshot::default(), false),
+            _ => {}
         }
         let Some(record) = self.entries.get(&key) else { return };
         let ack = self.ack;
@@ -710,6 +757,7 @@ impl<T> Session<T> {
             },
             Body::ForceRelease { name } => ToServer::ForceRelease { ack, rid, name: name.as_bytes() },
             Body::EndSession { client_id } => ToServer::EndSession { ack, rid, client_id },
+            Body::Subscribe { .. } => ToServer::Subscribe { ack, rid },
         };
         send(&mut self.output, &message);
     }

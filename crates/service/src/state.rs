@@ -51,6 +51,8 @@ pub struct State {
     pub(crate) snapshot: Option<Box<Progress>>,
     /// Answers to long queries, by connection.
     pub(crate) views: BTreeMap<u64, View>,
+    /// Requests that have changed since it was last emptied. None while nobody subscribes.
+    pub(crate) journal: Option<Vec<Touched>>,
     /// Seeds the hash of names. Has no effect on the state.
     pub(crate) hash_seed: u64,
     /// Of the record being applied. Empty between records.
@@ -77,6 +79,15 @@ pub(crate) struct Ticket {
     pub(crate) info: Option<Box<str>>,
     /// What it counts for in [`State::bytes`].
     pub(crate) bytes: u32,
+}
+
+/// A request that was made, granted or ended.
+#[derive(Clone, Copy)]
+pub(crate) struct Touched {
+    /// The place of its bucket.
+    pub(crate) bucket: usize,
+    pub(crate) request: RequestId,
+    pub(crate) is_new: bool,
 }
 
 /// About what a request takes in memory.
@@ -297,6 +308,7 @@ impl State {
             bytes: 0,
             snapshot: None,
             views: BTreeMap::new(),
+            journal: None,
             hash_seed,
             effects: Vec::new(),
         }
@@ -673,6 +685,9 @@ impl State {
         if session.requests.insert(rid, request).is_some() {
             return Err(Damaged::new(format!("request {rid} of {id:016x} is made twice")));
         }
+        if let Some(journal) = &mut self.journal {
+            journal.push(Touched { bucket: session.bucket, request, is_new: true });
+        }
         if self.effects.is_empty() {
             effects.push(effect);
             self.charge(id, bytes, 0);
@@ -707,6 +722,7 @@ impl State {
             }
         };
         effects.push(Effect::Released { session: id, rid, held });
+        self.touch(place, request);
         self.charge(id, 0, bytes);
         self.translate(place, "", effects);
         Ok(())
@@ -771,6 +787,10 @@ impl State {
         let held = session.requests.values().filter(is_held).count() as u64;
         let waiting = session.requests.len() as u64 - held;
         effects.push(Effect::Ended { session: id, held, waiting, by_other });
+        if let Some(journal) = &mut self.journal {
+            let touched = |&request| Touched { bucket: session.bucket, request, is_new: false };
+            journal.extend(session.requests.values().map(touched));
+        }
         bucket.manager.client_gone(session.client, &mut self.effects);
         self.translate(session.bucket, "", effects);
         let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
@@ -835,14 +855,18 @@ impl State {
                         self.save_as_waiting(session, rid, waiting_since);
                     }
                     let waited = time.saturating_sub(waiting_since);
+                    self.touch(place, request);
                     effects.push(Effect::Granted { session, rid, token: token.get(), waited, new: false });
                 }
                 CoreEffect::Aborted { .. } => {}
-                CoreEffect::Broken { cause, data: Ticket { session: id, rid, bytes, .. }, .. } => {
+                CoreEffect::Broken {
+                    request, cause, data: Ticket { session: id, rid, bytes, .. }, ..
+                } => {
                     // Not if it was broken with its session.
                     self.save_session(id);
                     let Some(session) = self.sessions.get_mut(&id) else { continue };
                     session.requests.remove(&rid);
+                    self.touch(place, request);
                     self.charge(id, 0, bytes as usize);
                     let notice = Notice::Broken { rid, cause, by: by.into() };
                     let number = self.notify(id, notice, Rule::KeepTombstones);
@@ -851,6 +875,13 @@ impl State {
             }
         }
         self.effects = core_effects;
+    }
+
+    /// A request was granted, or has ended.
+    fn touch(&mut self, bucket: usize, request: RequestId) {
+        if let Some(journal) = &mut self.journal {
+            journal.push(Touched { bucket, request, is_new: false });
+        }
     }
 
     pub(crate) fn bucket(&self, place: usize) -> &Bucket {

@@ -320,7 +320,11 @@ impl World {
                 self.close_descriptors(index);
                 self.replace(index);
             }
-            Event::Opened { .. } | Event::Unreachable(_) | Event::Fifo | Event::Queued { .. } => {}
+            Event::Opened { .. }
+            | Event::Unreachable(_)
+            | Event::Fifo
+            | Event::Queued { .. }
+            | Event::Changed { .. } => {}
         }
     }
 

@@ -72,6 +72,7 @@ fn show_event(event: &Event<()>) -> String {
         Event::Fifo => r#"["fifo"]"#.into(),
         Event::Queued { key, arrival } => format!(r#"["queued",{key},"{arrival}"]"#),
         Event::Granted { key, token } => format!(r#"["granted",{key},"{token}"]"#),
+        Event::Changed { key, .. } => format!(r#"["changed",{key}]"#),
         Event::Over { key, outcome, .. } => format!(r#"["over",{key},{}]"#, show_outcome(outcome)),
     }
 }

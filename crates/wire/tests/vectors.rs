@@ -235,6 +235,8 @@ fn to_server() -> Vec<(&'static str, ToServer<'static>)> {
         ("ping: big numbers", ToServer::Ping { ack: u64::MAX, seq: BIG }),
         ("confirm", ToServer::Confirm { ack: 1 }),
         ("bye", ToServer::Bye { ack: 1 }),
+        ("subscribe", ToServer::Subscribe { ack: 1, rid: 18 }),
+        ("subscribe: big numbers", ToServer::Subscribe { ack: BIG, rid: u64::MAX }),
     ]
 }
 
@@ -263,6 +265,7 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         stole: false,
         owner: None,
     };
+    let changed = held.clone();
     let deadlock = Deadlock {
         words: "a cycle \u{2026}",
         cycle: vec![
@@ -322,6 +325,20 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         ("snapshot", snapshot(16, vec![held, waiting.clone()], vec![], BIG, false)),
         ("snapshot: sixteen entries, and more to come", snapshot(14, vec![waiting; 16], vec![], 1, true)),
         ("snapshot: a deadlock", snapshot(15, vec![], vec![deadlock], 1, false)),
+        (
+            "changes: nothing but the end",
+            ToClient::Changes { rid: 18, entries: vec![], gone: vec![], last_token: 0, more: false },
+        ),
+        (
+            "changes",
+            ToClient::Changes {
+                rid: BIG,
+                entries: vec![changed],
+                gone: vec![0, 7, BIG],
+                last_token: BIG,
+                more: true,
+            },
+        ),
         ("pong", ToClient::Pong { seq: 1 }),
         ("pong: a big number", ToClient::Pong { seq: BIG }),
         ("fifo", ToClient::Fifo),

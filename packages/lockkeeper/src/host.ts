@@ -71,7 +71,7 @@ function taskByMessage(): typeof task {
   const { port1, port2 } = new MessageChannel();
   const tasks = new Map<number, () => void>();
   let last = 0;
-  (port1 as { onmessage?: (event: { data: number }) => void }).onmessage = ({ data }) => {
+  (port1 as unknown as { onmessage?: (event: { data: number }) => void }).onmessage = ({ data }) => {
     const run = tasks.get(data)!;
     tasks.delete(data);
     run();

@@ -29,23 +29,23 @@ export function decode(bytes: Uint8Array): ToClient {
   return message as unknown as ToClient;
 }
 
-type Shape = (value: Value) => boolean;
+export type Shape = (value: Value) => boolean;
 
-const uint: Shape = (value) => typeof value === 'number' || typeof value === 'bigint';
-const bool: Shape = (value) => typeof value === 'boolean';
+export const uint: Shape = (value) => typeof value === 'number' || typeof value === 'bigint';
+export const bool: Shape = (value) => typeof value === 'boolean';
 const text: Shape = (value) => typeof value === 'string';
 const secret: Shape = (value) => isBytes(value) && value.length === 16;
 const cause: Shape = (value) => value === 0 || value === 1;
 const orNil = (shape: Shape): Shape => (value) => value === null || shape(value);
-const list = (shape: Shape): Shape => (value) => Array.isArray(value) && value.every(shape);
+export const list = (shape: Shape): Shape => (value) => Array.isArray(value) && value.every(shape);
 /** These elements at least. */
-const begins = (...shapes: Shape[]): Shape => (value) =>
+export const begins = (...shapes: Shape[]): Shape => (value) =>
   Array.isArray(value) && value.length >= shapes.length && shapes.every((shape, i) => shape(value[i]));
 const tuple = (...shapes: Shape[]): Shape => (value) =>
   Array.isArray(value) && value.length === shapes.length && begins(...shapes)(value);
 
 const listed = tuple(uint, uint, orNil(uint));
-const entry = tuple(isBytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(text));
+export const entry = tuple(isBytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(text));
 const deadlock = tuple(text, list(tuple(uint, text, orNil(isBytes))));
 
 /** What follows the kind, by kind. */

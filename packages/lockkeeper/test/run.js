@@ -40,13 +40,13 @@ const EVERYWHERE = [
 ];
 
 /** The browser, the files that drive it, and the runtime that runs those files. */
-const BROWSER = { name: 'chromium', files: ['browser.test.js', 'navigator.test.js'], runtime: 'node24' };
+const BROWSER = { name: 'chromium', files: ['browser.test.js', 'dashboard.test.js', 'navigator.test.js'], runtime: 'node24' };
 
 /** The runtime in which a fleet is tested: clients do the same as over WebSocket. */
 const FLEET = 'node24';
 
 /** The files that use tools which do not depend on the runtime, and the runtime that runs them. */
-const TOOLS = { files: ['tools.test.js', 'types.test.js'], runtime: 'node24' };
+const TOOLS = { files: ['dashboard-parts.test.js', 'tools.test.js', 'types.test.js'], runtime: 'node24' };
 
 /** The file that replays simulated clients, and which: the first seed, and how many. Each has some clients. */
 const TRANSCRIPTS = { file: 'transcripts.test.js', seeds: [process.env.SEED ?? '1', '80'] };

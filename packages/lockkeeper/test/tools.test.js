@@ -1,8 +1,9 @@
 /** The package in the tools that people use it with, each in a fresh project: test runners and bundlers. */
 
+import { execFileSync } from 'node:child_process';
 import { readFileSync, readdirSync, realpathSync } from 'node:fs';
 import { join } from 'node:path';
-import { pathToFileURL } from 'node:url';
+import { fileURLToPath, pathToFileURL } from 'node:url';
 import { gzipSync } from 'node:zlib';
 import { assert, test } from './harness.js';
 import { machine } from './machine.js';
@@ -212,6 +213,19 @@ test('the daemon serves the drop-in as it is built here', () => {
   const read = (path) => readFileSync(new URL(path, import.meta.url), 'utf8');
   const same = read('../dist/navigator.min.js') === read('../../../crates/server/pages/navigator.min.js');
   assert.ok(same, 'it has changed: npm run check-in --workspace lockkeeper');
+});
+
+test('the daemon serves the dashboard as it is built here, in at most 100,000 bytes, compressed', () => {
+  const root = new URL('../../../', import.meta.url);
+  execFileSync(process.execPath, [fileURLToPath(new URL('packages/dashboard/scripts/build.js', root))], { stdio: 'inherit' });
+  const read = (path) => readFileSync(new URL(path, root));
+  let size = 0;
+  for (const file of ['index.html', 'dashboard.js', 'dashboard.css']) {
+    const built = read(`packages/dashboard/dist/${file}`);
+    assert.ok(built.equals(read(`crates/server/dashboard/${file}`)), `${file} has changed: npm run check-in --workspace lockkeeper-dashboard`);
+    size += gzipSync(built, { level: 9 }).length;
+  }
+  assert.ok(size <= 100_000, `${size} bytes`);
 });
 
 test(`the drop-in for navigator.locks is at most ${BUDGET} bytes, compressed`, () => {

@@ -5,6 +5,9 @@ import { pack, Malformed, unpack } from '../dist/pack.js';
 import { decode, encode, fromName, toName } from '../dist/wire.js';
 import { assert, test } from './harness.js';
 
+/** Sent to subscribers alone, of which this client is none. */
+const CHANGES = 16;
+
 const file = new URL('../../../docs/protocol-vectors.txt', import.meta.url);
 const vectors = readFileSync(file, 'utf8')
   .split('\n')
@@ -64,12 +67,13 @@ test('every vector: these elements are these bytes', () => {
 
 test('every vector: these bytes are these elements', () => {
   for (const { who, what, elements, bytes } of vectors) {
-    assert.deepEqual(who === 'server' ? decode(bytes) : unpack(bytes), elements, what);
+    const known = who === 'server' && elements[0] !== CHANGES;
+    assert.deepEqual(known ? decode(bytes) : unpack(bytes), elements, what);
   }
   assert.deepEqual(new Set(vectors.map(({ who }) => who)), new Set(['client', 'server']));
 });
 
-const server = vectors.filter(({ who }) => who === 'server');
+const server = vectors.filter(({ who, elements }) => who === 'server' && elements[0] !== CHANGES);
 
 test('a message that is cut off anywhere is malformed', () => {
   for (const { what, bytes } of server) {

@@ -7,7 +7,7 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::{
     cmp::Reverse,
     collections::{HashMap, HashSet},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 #[derive(Default)]
@@ -27,7 +27,7 @@ pub(crate) struct Model {
     pub(crate) filter: String,
     pub(crate) sort: Sort,
     pub(crate) mode: Mode,
-    /// What is to be said of the last act, or of a daemon that does not answer.
+    /// What is to be said of the last act, or of a daemon that refuses. Until the next key.
     pub(crate) note: Option<String>,
     /// How many requests hold something, and how many wait.
     pub(crate) held: usize,
@@ -82,6 +82,8 @@ pub(crate) enum Act {
     Release(Name),
 }
 
+const SECOND: Duration = Duration::from_secs(1);
+
 /// More grants a second than any daemon makes: it was killed, and began a new range of tokens.
 const TOO_FAST: f64 = 1e6;
 
@@ -110,7 +112,6 @@ impl Model {
     pub(crate) fn take(&mut self, snapshot: Snapshot, now: Instant) {
         let selected = self.selected().map(|lock| self.name(lock).clone());
         self.snapshot = snapshot;
-        self.note = None;
         self.measure(now);
         self.group();
         self.arrange(selected);
@@ -123,7 +124,10 @@ impl Model {
             those.map(|entry| entry.arrival).collect::<HashSet<_>>().len()
         };
         (self.held, self.waiting) = (requests(true), requests(false));
-        // Each grant has the next token.
+        // Of two moments a second apart, at least. Each grant has the next token.
+        if self.last.is_some_and(|(_, then)| now.duration_since(then) < SECOND) {
+            return;
+        }
         let greatest = self.snapshot.last_token;
         let rate = self.last.and_then(|(before, then)| {
             let seconds = now.duration_since(then).as_secs_f64();
@@ -250,6 +254,7 @@ impl Model {
                 _ => Act::Nothing,
             };
         }
+        self.note = None;
         match self.mode.clone() {
             Mode::List => return self.press_in_list(key.code),
             Mode::Filter => self.press_in_filter(key.code),

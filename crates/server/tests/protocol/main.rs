@@ -26,5 +26,6 @@ mod pages;
 mod process;
 mod python;
 mod resume;
+mod subscribe;
 mod temp;
 mod web;

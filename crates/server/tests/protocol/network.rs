@@ -34,7 +34,7 @@ fn health_is_told_and_what_is_no_websocket_is_refused_in_words() {
     let daemon = Daemon::on_network();
     let well = web::get(&daemon, "/healthz");
     assert!(well.starts_with("HTTP/1.1 200 OK\r\n") && well.ends_with("\r\n\r\nok\n"), "{well}");
-    let page = web::get(&daemon, "/");
+    let page = web::get(&daemon, "/elsewhere");
     assert!(page.starts_with("HTTP/1.1 426 ") && page.contains("WebSocket"), "{page}");
     let post = web::http(&daemon, "POST /healthz HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc");
     assert!(post.starts_with("HTTP/1.1 405 "), "{post}");

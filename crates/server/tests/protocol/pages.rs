@@ -47,7 +47,7 @@ fn pages_are_let_in_by_their_origin() {
     }
     let all = Daemon::on_network_with(|setup| setup.origins = vec!["*".into()]);
     let_in(&all, "https://anywhere.test");
-    let asked = web::http(&none, &format!("GET / HTTP/1.1\r\nOrigin: {ORIGIN}\r\n\r\n"));
+    let asked = web::http(&none, &format!("GET /x HTTP/1.1\r\nOrigin: {ORIGIN}\r\n\r\n"));
     assert!(asked.starts_with("HTTP/1.1 403 ") && asked.contains("--allow-origin"), "{asked}");
 }
 
@@ -207,4 +207,60 @@ fn examples_are_served_on_request_and_may_connect() {
         let (code, words) = connect(host, &origin).expect_err("it was not");
         assert!(code == code::UNAUTHORIZED && words.contains("--allow-origin"), "{words}");
     }
+}
+
+#[test]
+fn the_dashboard_is_served_to_who_calls_this_machine_by_its_name() {
+    let daemon = Daemon::on_network();
+    let port = daemon.address().port();
+    for (path, kind) in
+        [("/", "text/html"), ("/dashboard.js", "text/javascript"), ("/dashboard.css", "text/css")]
+    {
+        let page = web::get(&daemon, path);
+        assert!(page.starts_with("HTTP/1.1 200 OK\r\n"), "{page}");
+        assert!(page.contains(&format!("Content-Type: {kind};")), "{page}");
+        for part in ["default-src 'none'", "frame-ancestors 'none'", "nosniff", "no-referrer"] {
+            assert!(page.contains(part), "{part}: {page}");
+        }
+        let host = format!("GET {path} HTTP/1.1\r\nHost: evil.test:{port}\r\n\r\n");
+        assert!(web::http(&daemon, &host).starts_with("HTTP/1.1 421 "), "{path}");
+    }
+}
+
+/// A page that had its own name resolve to this machine is refused where no token is asked for; elsewhere it has none.
+#[test]
+fn the_dashboard_may_connect_and_names_any_bucket() {
+    let connect = |daemon: &Daemon, host: &str, origin: &str| {
+        let port = daemon.address().port();
+        let (host, origin) = (format!("{host}:{port}"), origin.replace("PORT", &port.to_string()));
+        let add = |request: tungstenite::ClientRequestBuilder| request.with_header("Origin", origin);
+        Client::on_web(web::connect_to(&host, Box::new(web::dial(daemon)), add).expect("a WebSocket"))
+    };
+    let open = Daemon::on_network_with(per_origin_only);
+    let mut page = connect(&open, "localhost", "http://localhost:PORT").in_bucket("jobs");
+    page.open_session(None).expect("it was served here");
+    page.hold("a");
+    let mut client = Client::mute_on_network(&open).in_bucket("jobs");
+    client.open_session(None).expect("it is let in");
+    assert_eq!(client.query(None).len(), 1, "it is the bucket that was named");
+    for (host, origin) in
+        [("localhost", "http://localhost:1"), ("evil.test", "http://evil.test:PORT"), ("localhost", "null")]
+    {
+        let (code, words) = connect(&open, host, origin).goodbye();
+        assert!(code == code::UNAUTHORIZED && words.contains("--allow-origin"), "{words}");
+    }
+    let keys = Daemon::on_network_with(|setup| {
+        let file = setup.socket.with_file_name("keys.json");
+        let key = r#"{"keys":[{"kty":"oct","k":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
+        std::fs::write(&file, key).expect("a file");
+        setup.keys = Some(file);
+    });
+    let refused = connect(&keys, "locks.example", "https://locks.example:PORT").open_session(None);
+    assert!(refused.is_err_and(|(_, words)| words.contains("token")), "it may ask, and needs a token");
+    let other = connect(&keys, "locks.example", "https://other.example").goodbye();
+    assert!(other.1.contains("--allow-origin"), "{}", other.1);
+}
+
+fn per_origin_only(setup: &mut Setup) {
+    setup.bucket_per_origin = true;
 }

@@ -10,8 +10,8 @@ use lockkeeper_wire::v2::{self, ToClient, code};
 
 /// How many entries are looked at in one go, and how many bytes they have in one message, about. An answer with more
 /// comes in parts, and others have their turns in between.
-const ENTRIES: usize = 128;
-const PART: usize = 256 << 10;
+pub(super) const ENTRIES: usize = 128;
+pub(super) const PART: usize = 256 << 10;
 
 /// How many long answers may be on their way at a time, and how many more questions a client may have.
 const VIEWS: usize = 16;
@@ -29,6 +29,8 @@ pub(super) struct Query {
     name: Option<Box<[u8]>>,
     deadlocks: bool,
     inspects: bool,
+    /// It is the whole state for a subscription.
+    subscribed: bool,
     /// Its answer is on its way.
     begun: bool,
 }
@@ -86,8 +88,19 @@ impl Server {
             name: name.map(Into::into),
             deadlocks,
             inspects,
+            subscribed: false,
             begun: false,
         });
+        if connection.queries.len() == 1 {
+            self.begin_answer(id, session);
+        }
+    }
+
+    /// Queues the whole state, for a subscription.
+    pub(super) fn query_all(&mut self, id: ConnectionId, session: SessionId, rid: u64) {
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        let (name, deadlocks, inspects, begun) = (None, false, true, false);
+        connection.queries.push_back(Query { rid, name, deadlocks, inspects, subscribed: true, begun });
         if connection.queries.len() == 1 {
             self.begin_answer(id, session);
         }
@@ -97,7 +110,9 @@ impl Server {
     /// once the others have had their turns, and the client has read what there is for it.
     pub fn go_on(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get(&id) else { return };
-        let (Some(session), Some(query)) = (connection.session, connection.queries.front()) else { return };
+        let (Some(session), Some(query)) = (connection.session, connection.queries.front()) else {
+            return self.flush(id);
+        };
         let Query { rid, inspects, begun, .. } = *query;
         if !begun {
             return self.begin_answer(id, session);
@@ -112,13 +127,14 @@ impl Server {
             self.send_rows(session, rid, &rows, Vec::new(), inspects, more);
         }
         if !more {
-            self.finish_query(id);
+            self.finish_query(id, true);
         }
     }
 
-    /// Whether a connection has an answer to go on with.
+    /// Whether a connection has an answer to go on with, or changes to be sent.
     pub fn has_more(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_some_and(|connection| !connection.queries.is_empty())
+            || !self.subscriptions.is_empty() && self.is_flush_due(id)
     }
 
     /// Begins to answer the first question of a connection. If that is little work, it is over then.
@@ -126,8 +142,11 @@ impl Server {
         let query = self.connections.get_mut(&id).and_then(|connection| connection.queries.front_mut());
         let Some(query) = query else { return };
         query.begun = true;
-        let Query { rid, ref name, deadlocks, inspects, .. } = *query;
+        let Query { rid, ref name, deadlocks, inspects, subscribed, .. } = *query;
         let name = name.clone();
+        if subscribed {
+            self.listing_begins(id);
+        }
         let Some(manager) = self.state.manager(session) else { return };
         let entries = match &name {
             Some(name) => manager.queue(name).take(ENTRIES + 1).count(),
@@ -165,17 +184,22 @@ impl Server {
         rows.sort_by_key(Row::order);
         self.work += rows.len() as u64;
         self.send_rows(session, rid, &rows, deadlocks, inspects, false);
-        self.finish_query(id);
+        self.finish_query(id, true);
     }
 
+    /// The state for a subscription is sent later instead.
     fn refuse_query(&mut self, id: ConnectionId, session: SessionId, rid: u64, why: &str) {
-        self.send_refusal(session, rid, code::LIMIT, &format!("limit reached: {why}"));
-        self.finish_query(id);
+        let query = self.connections.get(&id).and_then(|connection| connection.queries.front());
+        if query.is_some_and(|query| !query.subscribed) {
+            self.send_refusal(session, rid, code::LIMIT, &format!("limit reached: {why}"));
+        }
+        self.finish_query(id, false);
     }
 
-    fn finish_query(&mut self, id: ConnectionId) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.queries.pop_front();
+    fn finish_query(&mut self, id: ConnectionId, whole: bool) {
+        let query = self.connections.get_mut(&id).and_then(|connection| connection.queries.pop_front());
+        if query.is_some_and(|query| query.subscribed) {
+            self.listing_ends(id, whole);
         }
     }
 

@@ -321,6 +321,7 @@ impl Server {
     /// The connection of a session has ended. The session goes on.
     pub(super) fn detach(&mut self, id: ConnectionId) {
         self.state.views.remove(&id);
+        self.unsubscribe(id);
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.queries.clear();
         let Some(session) = connection.session.take() else { return };

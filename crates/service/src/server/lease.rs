@@ -75,10 +75,14 @@ impl Server {
 
     /// When [`wake`](Self::wake) has something to do.
     pub fn next_wake(&self) -> Option<Micros> {
-        self.deadlines.first().map(|&(deadline, _)| deadline)
+        let lease = self.deadlines.first().map(|&(deadline, _)| deadline);
+        if self.subscriptions.is_empty() {
+            return lease;
+        }
+        [lease, self.next_flush()].into_iter().flatten().min()
     }
 
-    /// Ends sessions whose lease has expired. What a stalled server has not read yet need not be read before: none of it
+    /// Ends sessions whose lease has expired, and has subscriptions send what has changed. What a stalled server has not read yet need not be read before: none of it
     /// was answered, and a client's lease counts from what was answered.
     ///
     /// # Errors
@@ -101,6 +105,7 @@ impl Server {
                 _ => self.watch_lease(session),
             }
         }
+        self.wake_subscriptions(now);
         Ok(())
     }
 }

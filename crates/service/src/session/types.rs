@@ -89,6 +89,13 @@ pub enum Event<T> {
         /// Its fencing token.
         token: u64,
     },
+    /// Something is to be known of a subscription.
+    Changed {
+        /// The subscription.
+        key: Key,
+        /// What.
+        change: Change,
+    },
     /// A request or question is over.
     Over {
         /// The request or question.
@@ -97,6 +104,24 @@ pub enum Event<T> {
         outcome: Outcome,
         /// The host's data.
         data: T,
+    },
+}
+
+/// What a subscription tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// All that the bucket has. What was told before counts no more.
+    State(Snapshot),
+    /// Requests that have changed since.
+    Changes {
+        /// All names of each request that is as it is told here from now on.
+        entries: Vec<Entry>,
+        /// The arrivals of requests that have ended.
+        gone: Vec<u64>,
+        /// The greatest token that was given out.
+        last_token: u64,
+        /// Whether more has changed already.
+        more: bool,
     },
 }
 

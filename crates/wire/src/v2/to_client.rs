@@ -117,6 +117,19 @@ pub enum ToClient<'a> {
     Fifo,
     /// The session has no lease any more.
     Confirmed,
+    /// What has changed since the last message of a subscription: requests as they are now, and those that are gone.
+    Changes {
+        /// The subscription.
+        rid: u64,
+        /// One name of one request each, with all names of that request. It replaces what was known of the request.
+        entries: Vec<Entry<'a>>,
+        /// The arrivals of requests that have ended.
+        gone: Vec<u64>,
+        /// The greatest token that was given out.
+        last_token: u64,
+        /// Whether more has changed already. If not, the client now has the whole state of one moment.
+        more: bool,
+    },
     /// The last message of a connection.
     Goodbye {
         /// One of [`code`](super::code).
@@ -198,6 +211,7 @@ const PONG: u64 = 12;
 const FIFO: u64 = 13;
 const CONFIRMED: u64 = 14;
 const GOODBYE: u64 = 15;
+const CHANGES: u64 = 16;
 
 impl<'a> ToClient<'a> {
     /// Appends the bytes of the message.
@@ -254,6 +268,13 @@ impl<'a> ToClient<'a> {
             Self::Pong { seq } => _ = writer.array(2).uint(PONG).uint(*seq),
             Self::Fifo => _ = writer.array(1).uint(FIFO),
             Self::Confirmed => _ = writer.array(1).uint(CONFIRMED),
+            Self::Changes { rid, entries, gone, last_token, more } => {
+                writer.array(6).uint(CHANGES).uint(*rid).array(entries.len());
+                entries.iter().for_each(|entry| entry.write(&mut writer));
+                writer.array(gone.len());
+                gone.iter().for_each(|arrival| _ = writer.uint(*arrival));
+                writer.uint(*last_token).bool(*more);
+            }
             Self::Goodbye { code, message } => {
                 writer.array(3).uint(GOODBYE).uint(u64::from(*code)).text(message);
             }
@@ -277,7 +298,7 @@ impl<'a> ToClient<'a> {
         let kind = reader.uint()?;
         let known = match kind {
             WELCOME => 9,
-            SNAPSHOT => 6,
+            SNAPSHOT | CHANGES => 6,
             BROKEN => 5,
             OUTCOME | REFUSED => 4,
             GRANTED | QUEUED | DEADLOCKED | GOODBYE => 3,
@@ -330,6 +351,13 @@ impl<'a> ToClient<'a> {
                 more: reader.bool()?,
             },
             PONG => Self::Pong { seq: reader.uint()? },
+            CHANGES => Self::Changes {
+                rid: reader.uint()?,
+                entries: reader.list(Entry::read)?,
+                gone: reader.list(Reader::uint)?,
+                last_token: reader.uint()?,
+                more: reader.bool()?,
+            },
             FIFO => Self::Fifo,
             CONFIRMED => Self::Confirmed,
             _ => Self::Goodbye { code: reader.code()?, message: reader.text()? },

@@ -108,6 +108,13 @@ pub enum ToServer<'a> {
         /// The acknowledgement.
         ack: u64,
     },
+    /// Asks for the state, and from then on for what changes.
+    Subscribe {
+        /// The acknowledgement.
+        ack: u64,
+        /// The question.
+        rid: u64,
+    },
 }
 
 /// How a lock is requested.
@@ -139,6 +146,7 @@ const QUERY: u64 = 5;
 const PING: u64 = 6;
 const CONFIRM: u64 = 7;
 const BYE: u64 = 8;
+const SUBSCRIBE: u64 = 9;
 
 const IF_AVAILABLE: u64 = 1;
 const STEAL: u64 = 2;
@@ -217,6 +225,7 @@ impl<'a> ToServer<'a> {
             Self::Ping { ack, seq } => _ = writer.array(3).uint(PING).uint(*ack).uint(*seq),
             Self::Confirm { ack } => _ = writer.array(2).uint(CONFIRM).uint(*ack),
             Self::Bye { ack } => _ = writer.array(2).uint(BYE).uint(*ack),
+            Self::Subscribe { ack, rid } => _ = writer.array(3).uint(SUBSCRIBE).uint(*ack).uint(*rid),
         }
     }
 
@@ -242,7 +251,7 @@ impl<'a> ToServer<'a> {
             REQUEST => 7,
             QUERY => 5,
             RELEASE | FORCE_RELEASE | END_SESSION => 4,
-            PING => 3,
+            PING | SUBSCRIBE => 3,
             CONFIRM | BYE => 2,
             _ => return Err(Malformed("no such message")),
         };
@@ -296,6 +305,7 @@ impl<'a> ToServer<'a> {
             },
             PING => Self::Ping { ack: reader.uint()?, seq: reader.uint()? },
             CONFIRM => Self::Confirm { ack: reader.uint()? },
+            SUBSCRIBE => Self::Subscribe { ack: reader.uint()?, rid: reader.uint()? },
             _ => Self::Bye { ack: reader.uint()? },
         };
         reader.skip(unknown)?;

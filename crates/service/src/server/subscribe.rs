@@ -1,0 +1,234 @@
+//! Subscriptions: the state of a bucket, and from then on what changes in it.
+//!
+//! A subscription remembers *which* requests have changed, not what happened to them. What is sent is how they stand when
+//! it is sent. So a client that reads slowly costs a bounded set of numbers, and misses steps but never the result. If too
+//! much changes at once, the whole state is sent again. Whatever is sent waits for its round, as every answer does: only
+//! what is committed travels.
+
+use super::{ConnectionId, Server, answers, forbidden};
+use crate::{
+    Micros,
+    codec::Damaged,
+    state::{SessionId, Touched},
+    view::{Row, view_rows},
+};
+use lockkeeper_core::RequestId;
+use lockkeeper_wire::v2::{ToClient, code};
+use std::collections::BTreeMap;
+
+/// How many clients may be subscribed at a time: each costs something with every change.
+const SUBSCRIPTIONS: usize = 32;
+
+/// How many requests of a subscription may have changed before the whole state is sent instead.
+const CHANGED: usize = 10_000;
+
+/// Changes are sent no more often than this, so that many of one request are one.
+const PAUSE: Micros = 100_000;
+
+pub(super) struct Subscription {
+    session: SessionId,
+    /// The place of its bucket.
+    bucket: usize,
+    rid: u64,
+    stage: Stage,
+    /// What has changed since the client was last told, and whether it has never been told of that request.
+    changed: BTreeMap<RequestId, bool>,
+    /// There is something to send, and it is time.
+    due: bool,
+    /// When changes may be sent again.
+    next: Micros,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// The whole state is to be sent: for the first time, or because too much has changed.
+    Stale,
+    /// The whole state is on its way. Whether too much has changed meanwhile.
+    Listing { overflowed: bool },
+    /// The client has all but what has `changed`.
+    Current,
+}
+
+impl Subscription {
+    fn has_news(&self) -> bool {
+        match self.stage {
+            Stage::Stale => true,
+            Stage::Listing { .. } => false,
+            Stage::Current => !self.changed.is_empty(),
+        }
+    }
+
+    /// When it is to be woken.
+    fn wake_at(&self) -> Option<Micros> {
+        (!self.due && self.has_news()).then_some(self.next)
+    }
+
+    /// A request was made, granted or ended.
+    fn mark(&mut self, request: RequestId, is_new: bool, ended: bool) {
+        if matches!(self.stage, Stage::Stale | Stage::Listing { overflowed: true }) {
+            return;
+        }
+        match self.changed.get(&request) {
+            // The client need not know that it ever was.
+            Some(true) if ended => _ = self.changed.remove(&request),
+            Some(_) => {}
+            None => _ = self.changed.insert(request, is_new),
+        }
+        if self.changed.len() > CHANGED {
+            self.changed = BTreeMap::new();
+            self.stage = match self.stage {
+                Stage::Listing { .. } => Stage::Listing { overflowed: true },
+                _ => Stage::Stale,
+            };
+        }
+    }
+}
+
+impl Server {
+    /// Begins a subscription, if the client may have one.
+    pub(super) fn subscribe(
+        &mut self,
+        now: Micros,
+        id: ConnectionId,
+        session: SessionId,
+        rid: u64,
+    ) -> Result<(), Damaged> {
+        if !self.advance(id, session, rid) {
+            return Ok(());
+        }
+        let inspects = self.attached.get(&session).is_some_and(|attached| attached.rights.inspect);
+        let refusal = if !inspects {
+            Some(forbidden("inspect"))
+        } else if self.subscriptions.contains_key(&id) {
+            Some((code::NOT_SUPPORTED, "there is a subscription already".into()))
+        } else if self.subscriptions.len() >= SUBSCRIPTIONS {
+            Some((code::LIMIT, format!("limit reached: {SUBSCRIPTIONS} subscriptions at a time")))
+        } else {
+            None
+        };
+        if let Some((code, why)) = refusal {
+            return self.refuse(session, rid, code, &why);
+        }
+        let Some(bucket) = self.state.sessions.get(&session).map(|session| session.bucket) else {
+            return Ok(());
+        };
+        let (stage, changed, next) = (Stage::Stale, BTreeMap::new(), now.saturating_add(PAUSE));
+        let subscription = Subscription { session, bucket, rid, stage, changed, due: true, next };
+        self.subscriptions.insert(id, subscription);
+        self.state.journal.get_or_insert_default();
+        self.list(id);
+        Ok(())
+    }
+
+    /// The connection has ended, or its client may no longer see what it is sent.
+    pub(super) fn unsubscribe(&mut self, id: ConnectionId) -> Option<u64> {
+        let subscription = self.subscriptions.remove(&id)?;
+        if self.subscriptions.is_empty() {
+            self.state.journal = None;
+        }
+        Some(subscription.rid)
+    }
+
+    /// Takes note of what a record has changed, for those who are subscribed.
+    pub(super) fn note_changes(&mut self) {
+        let Some(journal) = self.state.journal.as_mut().filter(|journal| !journal.is_empty()) else { return };
+        let touched = std::mem::take(journal);
+        for &Touched { bucket, request, is_new } in &touched {
+            let place = self.state.buckets.get(bucket).and_then(Option::as_ref);
+            let ended = place.is_none_or(|place| place.manager.get(request).is_none());
+            let concerned = self.subscriptions.values_mut().filter(|other| other.bucket == bucket);
+            concerned.for_each(|subscription| subscription.mark(request, is_new, ended));
+        }
+    }
+
+    pub(super) fn next_flush(&self) -> Option<Micros> {
+        self.subscriptions.values().filter_map(Subscription::wake_at).min()
+    }
+
+    /// Has the connections of subscriptions send what is due.
+    pub(super) fn wake_subscriptions(&mut self, now: Micros) {
+        for (&id, subscription) in &mut self.subscriptions {
+            if subscription.wake_at().is_none_or(|at| at > now) {
+                continue;
+            }
+            (subscription.due, subscription.next) = (true, now.saturating_add(PAUSE));
+            if let Some(connection) = self.connections.get_mut(&id)
+                && !std::mem::replace(&mut connection.listed, true)
+            {
+                self.ready.push_back(id);
+            }
+        }
+    }
+
+    /// Whether there is something to send, and the client has read what was sent before.
+    pub(super) fn is_flush_due(&self, id: ConnectionId) -> bool {
+        self.subscriptions.get(&id).is_some_and(|subscription| subscription.due)
+            && self.backlog(id) <= answers::UNREAD
+    }
+
+    /// Sends some of what has changed, or begins to send everything.
+    pub(super) fn flush(&mut self, id: ConnectionId) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        if subscription.stage != Stage::Current {
+            return self.list(id);
+        }
+        let Some(bucket) = self.state.buckets.get(subscription.bucket).and_then(Option::as_ref) else {
+            return;
+        };
+        let time = self.wall.max(self.state.time());
+        let (mut rows, mut gone, mut work, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
+        while work < answers::ENTRIES
+            && bytes < answers::PART
+            && let Some((request, _)) = subscription.changed.pop_first()
+        {
+            work += 1;
+            let live = bucket.manager.get(request);
+            match live.and_then(|live| Some((live, self.state.sessions.get(&live.data().session)?))) {
+                Some((live, owner)) => {
+                    let before = rows.len();
+                    work += view_rows(&mut rows, None, time, owner, live, None);
+                    bytes += rows[before..].iter().map(Row::size).sum::<usize>();
+                }
+                None => gone.push(request.arrival()),
+            }
+        }
+        let (session, rid) = (subscription.session, subscription.rid);
+        let more = !subscription.changed.is_empty();
+        subscription.due = more;
+        self.work += work as u64;
+        let entries = rows.iter().map(|row| row.to_wire(session, true)).collect();
+        let last_token = bucket.manager.last_token();
+        self.send_to(id, &ToClient::Changes { rid, entries, gone, last_token, more });
+    }
+
+    /// Queues the whole state as the answer to a question.
+    fn list(&mut self, id: ConnectionId) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        subscription.due = false;
+        subscription.stage = Stage::Listing { overflowed: true };
+        let (session, rid) = (subscription.session, subscription.rid);
+        self.query_all(id, session, rid);
+    }
+
+    /// The whole state is sent as it is now: what changes from now on follows.
+    pub(super) fn listing_begins(&mut self, id: ConnectionId) {
+        if let Some(subscription) = self.subscriptions.get_mut(&id) {
+            subscription.changed = BTreeMap::new();
+            subscription.stage = Stage::Listing { overflowed: false };
+        }
+    }
+
+    /// The whole state is sent, or the sending was given up: then it is sent from its beginning, later.
+    pub(super) fn listing_ends(&mut self, id: ConnectionId, whole: bool) {
+        let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
+        subscription.stage = match subscription.stage {
+            Stage::Listing { overflowed: false } if whole => Stage::Current,
+            _ => Stage::Stale,
+        };
+        if !whole {
+            let (rid, last_token, more) = (subscription.rid, 0, true);
+            let void = ToClient::Changes { rid, entries: Vec::new(), gone: Vec::new(), last_token, more };
+            self.send_to(id, &void);
+        }
+    }
+}

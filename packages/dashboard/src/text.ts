@@ -1,0 +1,44 @@
+/** How names, labels, people and times are written. Names and labels are hostile input: nothing in them acts upon the page. */
+
+/** Control and format characters, which hide or turn text around; lone surrogates; separators that break lines. */
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}\uFFFD]/gu;
+
+/** The most of a text that is shown at once, in characters. */
+const LONGEST = 4096;
+
+/** A text whose every character is seen: what would not be is written as `\u{202e}`. */
+export function visible(text: string, longest = LONGEST): string {
+  const cut = text.length > longest ? `${text.slice(0, longest)}…` : text;
+  return cut.replace(UNSEEN, (char) => `\\u{${char.codePointAt(0)?.toString(16) ?? ''}}`);
+}
+
+/** A name: as it is if that is plain, otherwise in quotes, so that blanks and emptiness are seen. */
+export function nameText(name: string, longest = LONGEST): string {
+  const shown = visible(name, longest);
+  return shown === '' || /^\s|\s$|\s\s|"/u.test(shown) ? `"${shown}"` : shown;
+}
+
+/** So many milliseconds, as `lockkeeper top` writes them. */
+export function age(milliseconds: number): string {
+  const seconds = Math.max(0, milliseconds) / 1000;
+  const two = (number: number) => String(Math.floor(number)).padStart(2, '0');
+  if (seconds < 10) return `${(Math.floor(seconds * 10) / 10).toFixed(1)}s`;
+  if (seconds < 60) return `${Math.floor(seconds)}s`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)}m${two(seconds % 60)}s`;
+  if (seconds < 86400) return `${Math.floor(seconds / 3600)}h${two((seconds / 60) % 60)}m`;
+  return `${Math.floor(seconds / 86400)}d${two((seconds / 3600) % 24)}h`;
+}
+
+export const count = (number: number): string => number.toLocaleString('en');
+
+/** `1 request`, `2 requests`. */
+export const several = (number: number, what: string): string => `${count(number)} ${what}${number === 1 ? '' : 's'}`;
+
+/** Who a client is, in few words: `ann@build7, pid 4711`. The daemon puts what it knows before what the client says. */
+export function who(owner: string | null, clientId: string): string {
+  if (owner === null || owner === '') return `client ${visible(clientId)}`;
+  const user = owner.split(' ').find((word) => word.includes('@'));
+  const pid = /^pid (\d+)/.exec(owner)?.[1] ?? /\[(\d+)\]$/.exec(owner)?.[1];
+  if (user === undefined) return visible(owner, 100);
+  return visible(pid === undefined ? user : `${user}, pid ${pid}`, 100);
+}
