@@ -139,6 +139,20 @@ fn a_script_whose_lock_is_stolen_is_ended_and_told() {
     assert!(child.wait().expect("it ends").success());
 }
 
+/// The guardian of the second lock had inherited the shell's end of the first one's pipe, and was ended with the shell.
+#[test]
+fn a_lock_that_is_stolen_takes_no_other_with_it() {
+    let server = Server::start("60s");
+    let before = "trap : TERM; eval \"$(lockkeeper lock b)\";";
+    let (mut child, mut output) =
+        server.hold(before, "lockkeeper unlock b; echo $?; lockkeeper unlock a; echo $?");
+    assert!(server.run(&["run", "--steal", "b", "--", "true"]).status.success());
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("it is text");
+    assert_eq!(rest, "76\n0\n");
+    assert!(child.wait().expect("it ends").success());
+}
+
 #[test]
 fn a_script_whose_lease_is_lost_is_ended() {
     let server = Server::start("4s");
