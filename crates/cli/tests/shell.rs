@@ -110,6 +110,9 @@ fn on_a_network_too_the_lock_lives_with_the_shell() {
 fn statuses_are_those_of_run() {
     let server = Server::start("60s");
     let (mut holder, _output) = server.hold("", "");
+    let shown = server.run(&["query", "--table", "a"]);
+    let who = format!(": sh, pid {}\n", holder.id());
+    assert!(text(&shown.stdout).ends_with(&who), "its owner is the shell: {}", text(&shown.stdout));
     for (call, code) in [("lock -n a", 75), ("lock -w 10ms -E 7 a", 7), ("lock ''", 64)] {
         let script = format!("eval \"$(lockkeeper {call})\"; echo never");
         let done = server.script("sh", &script).output().expect("it starts");
