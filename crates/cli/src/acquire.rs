@@ -24,15 +24,15 @@ pub(crate) struct Held {
     pub(crate) since: Instant,
 }
 
-/// Opens a session and waits for the lock.
+/// Opens a session and waits for the lock. Others see the label and the process.
 pub(crate) fn acquire(
     wanted: &Wanted,
-    label: String,
+    (label, pid): (String, u32),
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Held, Failure> {
     let limit = Limit::new(wanted);
-    let acquired = session::open_with(wanted.ttl, limit.patience(wanted))
+    let acquired = session::open_with(wanted.ttl, pid, limit.patience(wanted))
         .map_err(|failure| limit.reached(failure))
         .and_then(|session| {
             let (key, token) = request(&session, wanted, label, &limit, sender, news)?;

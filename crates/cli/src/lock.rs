@@ -55,7 +55,8 @@ fn print_lock(args: &Lock) -> Done {
     let descriptor = free_descriptor()?;
     let system = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let (sender, news) = mpsc::channel();
-    let held = acquire::acquire(&args.lock, label(&[shell()]), &sender, &news)?;
+    let (name, pid) = shell();
+    let held = acquire::acquire(&args.lock, (label(&[name]), pid), &sender, &news)?;
     let fifo = held.session.fifo().map_err(system)?;
     // The FIFO of another user's daemon cannot be opened again.
     let fifo = fifo.filter(|fifo| {
@@ -144,9 +145,11 @@ fn free_descriptor() -> Result<u8, (u8, String)> {
     (3..10).rev().find(|number| !used(number)).ok_or_else(none)
 }
 
-fn shell() -> OsString {
-    let parent = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
-    fs::read_to_string(format!("/proc/{parent}/comm")).map_or_else(|_| "sh".into(), |name| name.trim().into())
+/// The program that wants the lock, and its process.
+fn shell() -> (OsString, u32) {
+    let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
+    (name.map_or_else(|_| "sh".into(), |name| name.trim().into()), pid)
 }
 
 /// The locks of this shell, and one more.

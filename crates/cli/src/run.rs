@@ -21,6 +21,7 @@ use signal_hook::{
 use std::{
     env,
     ffi::{OsStr, OsString},
+    process,
     sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
@@ -48,7 +49,8 @@ pub(crate) fn run(args: Run) -> Done {
         return Err(exec_needs_fifo());
     }
     let (sender, news) = mpsc::channel();
-    let held = acquire::acquire(&args.lock, label(&command_line(&args)), &sender, &news)?;
+    let label = label(&command_line(&args));
+    let held = acquire::acquire(&args.lock, (label, process::id()), &sender, &news)?;
     let fifo = held.session.fifo().map_err(|error| (exit::SOFTWARE, error.to_string()))?;
     let ended = match fifo {
         Some(fifo) if args.exec => return Err(child::exec(fifo, &args, &held)),

@@ -147,7 +147,7 @@ fn raise(resource: Resource) {
 /// Closes descriptors that whoever started this process has passed on without meaning to. One of a script's `flock` would
 /// keep that lock, and one of a pipe would keep its reader waiting, as long as the daemon lives.
 #[allow(unsafe_code)]
-fn close_inherited() {
+pub(crate) fn close_inherited() {
     let Ok(open) = fs::read_dir("/dev/fd") else { return };
     let open: Vec<i32> = open.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect();
     // That of the directory is closed by now.

@@ -8,6 +8,7 @@ use std::{
     fs, io,
     os::unix::ffi::OsStrExt,
     path::PathBuf,
+    process,
     sync::{
         atomic::{AtomicBool, Ordering::Relaxed},
         mpsc::{self, RecvTimeoutError},
@@ -56,13 +57,15 @@ pub(crate) enum Patience {
 
 /// A session for a question, with the daemon, which this program can be.
 pub(crate) fn open() -> Result<Session, Failure> {
-    open_with(None, Patience::Answer)
+    open_with(None, process::id(), Patience::Answer)
 }
 
-/// A session with a lease of that length, if it has one.
-pub(crate) fn open_with(ttl: Option<Duration>, patience: Patience) -> Result<Session, Failure> {
+/// A session of that process with a lease of that length, if it has one.
+pub(crate) fn open_with(ttl: Option<Duration>, pid: u32, patience: Patience) -> Result<Session, Failure> {
     let mut options = Options::new(bucket()).program(Some(program()?));
     options.ttl = ttl;
+    let (mine, theirs) = (format!("[{}]", process::id()), format!("[{pid}]"));
+    options.owner = options.owner.map(|owner| owner.replace(&mine, &theirs));
     start(&endpoint()?, options, patience).map_err(failed)
 }
 

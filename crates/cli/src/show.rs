@@ -22,12 +22,18 @@ pub(crate) fn by(owner: &str) -> String {
     let Some(user) = owner.split(' ').find(|word| word.contains('@')) else { return label(owner) };
     let pid = match owner.strip_prefix("pid ") {
         Some(rest) => rest.split(' ').next(),
-        None => owner.rsplit_once('[').and_then(|(_, pid)| pid.strip_suffix(']')),
+        None => own_pid(owner),
     };
     match pid {
         Some(pid) => format!("{}, pid {}", label(user), label(pid)),
         None => label(user),
     }
+}
+
+/// The process id at the end of how a client describes itself, which is that of its machine.
+fn own_pid(owner: &str) -> Option<&str> {
+    let (_, pid) = owner.rsplit_once('[')?;
+    pid.strip_suffix(']').filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// What is said where the daemon shows of others only that they are there.
@@ -71,11 +77,16 @@ fn escape(text: &str, shown: &mut String) {
 
 pub(crate) use crate::holder::pid;
 
-/// Who it is, as far as is known.
+/// Who it is, as far as is known; of a client on the network, with its process there.
 pub(crate) fn who(entry: &Entry) -> String {
-    match &entry.info {
+    let who = match &entry.info {
         Some(info) => label(info),
         None => format!("client {}", label(&entry.client_id)),
+    };
+    let remote = entry.owner.as_deref().filter(|owner| !owner.starts_with("pid "));
+    match remote.and_then(own_pid) {
+        Some(pid) => format!("{who}, pid {pid}"),
+        None => who,
     }
 }
 

@@ -110,6 +110,9 @@ fn on_a_network_too_the_lock_lives_with_the_shell() {
 fn statuses_are_those_of_run() {
     let server = Server::start("60s");
     let (mut holder, _output) = server.hold("", "");
+    let shown = server.run(&["query", "--table", "a"]);
+    let who = format!(": sh, pid {}\n", holder.id());
+    assert!(text(&shown.stdout).ends_with(&who), "its owner is the shell: {}", text(&shown.stdout));
     for (call, code) in [("lock -n a", 75), ("lock -w 10ms -E 7 a", 7), ("lock ''", 64)] {
         let script = format!("eval \"$(lockkeeper {call})\"; echo never");
         let done = server.script("sh", &script).output().expect("it starts");
@@ -136,6 +139,20 @@ fn a_script_whose_lock_is_stolen_is_ended_and_told() {
     let mut rest = String::new();
     output.read_to_string(&mut rest).expect("it is text");
     assert_eq!(rest, "76\n");
+    assert!(child.wait().expect("it ends").success());
+}
+
+/// The guardian of the second lock had inherited the shell's end of the first one's pipe, and was ended with the shell.
+#[test]
+fn a_lock_that_is_stolen_takes_no_other_with_it() {
+    let server = Server::start("60s");
+    let before = "trap : TERM; eval \"$(lockkeeper lock b)\";";
+    let (mut child, mut output) =
+        server.hold(before, "lockkeeper unlock b; echo $?; lockkeeper unlock a; echo $?");
+    assert!(server.run(&["run", "--steal", "b", "--", "true"]).status.success());
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).expect("it is text");
+    assert_eq!(rest, "76\n0\n");
     assert!(child.wait().expect("it ends").success());
 }
 

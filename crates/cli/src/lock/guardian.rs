@@ -12,7 +12,7 @@ use crate::{
     Done, Failure, exit,
     holder::is_for_writing,
     run::{RELEASE, guard::Lease},
-    session, show,
+    serve, session, show,
 };
 use lockkeeper_client::{Callbacks, Options, Outcome, Session, Transfer, Update};
 use lockkeeper_core::Cause;
@@ -104,6 +104,8 @@ enum Input {
 /// `lockkeeper guard-shell`, which only `lock` starts.
 pub(crate) fn guard_shell() -> Done {
     let wrong = || (exit::USAGE, format!("{COMMAND} is for `lockkeeper lock` to start"));
+    // The shell's end of another guardian's pipe may be among them.
+    serve::close_inherited();
     // What ends the shell's job must not end this.
     let _ = rustix::process::setsid();
     // Until the shell has it open.
