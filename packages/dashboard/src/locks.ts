@@ -30,10 +30,15 @@ export class Locks {
     });
   }
 
-  /** Arranges and draws what there is; no more often than a tenth of the time allows. */
+  /** Whether what is shown is not what there is, because arranging it again has to wait. */
+  get isStale(): boolean {
+    return this.#version !== this.#model.version;
+  }
+
+  /** Draws what there is. It is arranged anew only so often that this takes a tenth of the time. Returns how many it has then. */
   update(now: number, force = false): number {
     const due = now - this.#at > this.#took * 10;
-    if (force || (due && this.#version !== this.#model.version)) {
+    if (force || (due && this.isStale)) {
       const began = performance.now();
       const shown = this.#arrange();
       this.window.show(shown);

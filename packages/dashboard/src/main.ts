@@ -123,6 +123,7 @@ function draw(): void {
   else if (view === 'locks') {
     const shown = parts.locks.update(time);
     if (shown >= 0) setText(byId('shown'), summary(shown));
+    if (parts.locks.isStale) later();
     parts.detail.update();
   }
 }
