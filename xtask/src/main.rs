@@ -28,7 +28,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask unit        * every test of the workspace, examples and doc examples included
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
-  cargo xtask wpt PATH      the Web Platform Tests' web-locks, of a checkout, in Chromium with and without the drop-in and in
+  cargo xtask wpt PATH      the Web Platform Tests' web-locks, of a checkout, in Chromium and Firefox with and without the drop-in and in
                             Node; writes docs/conformance.md
   cargo xtask tools         the npm package in Next.js: server, client page, standalone output. Other tools are in `packages`
   cargo xtask platforms     checks the crates of the npm package for macOS, Windows, musl and arm64; builds and runs nothing there

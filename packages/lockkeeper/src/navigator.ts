@@ -28,7 +28,8 @@ const scope = globalThis as unknown as {
   isSecureContext: boolean;
   origin: string;
   location: { ancestorOrigins?: ArrayLike<string> };
-  document?: { currentScript: { dataset?: NavigatorOptions } | null; defaultView: object | null };
+  parent?: unknown;
+  document?: { currentScript: { dataset?: NavigatorOptions } | null; defaultView: object | null; referrer: string };
   indexedDB: Databases;
   StorageBucket?: { prototype: object };
   lockkeeper?: NavigatorOptions;
@@ -78,7 +79,7 @@ function fail(message: string, name: string): never {
 
 function reach(below: string): (listener: Listener) => Session {
   const { url, token, tokenUrl, bucket, retry = false } = options();
-  if (url === undefined) throw new TypeError('lockkeeper has no url: set data-url, or the global lockkeeper.url');
+  if (url === undefined) throw new TypeError('no URL: set data-url, or lockkeeper.url');
   const credentials = tokenUrl === undefined ? token : () => fetchToken(tokenUrl);
   const partition = bucket ?? (document ? partitionOfWindow() : open());
   const named = Promise.resolve(partition).then((name = FIRST_PARTY) => name + below);
@@ -97,10 +98,11 @@ const FIRST_PARTY = 'default';
 /**
  * Browsers partition storage by the top-level site, and apart from that, by whether an ancestor is of another site. So do
  * the buckets. A page cannot know which sites are one; the last two labels of a host are close, and never part what a
- * browser has together.
+ * browser has together. Where a frame cannot see all its ancestors (Firefox), the one that has embedded it counts.
  */
 function partitionOfWindow(): string {
-  const ancestors = Array.from(scope.location.ancestorOrigins ?? [], siteOf);
+  const embedder = scope.parent === scope ? [] : [document!.referrer || 'null'];
+  const ancestors = Array.from(scope.location.ancestorOrigins ?? embedder, siteOf);
   if (ancestors.every((site) => site === siteOf(scope.origin))) return FIRST_PARTY;
   const partition = ancestors.at(-1)!;
   // For workers, who cannot see it: a database of their own partition, with that name in it.

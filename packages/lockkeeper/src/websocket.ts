@@ -61,7 +61,7 @@ export function overWebSocket(urls: string[], options: ConnectOptions = {}): Rem
   for (const url of urls) observer.checkSecrecy?.(url, options);
   if (urls.length === 1) return new Remote(sessionAt(urls[0]!, options));
   for (const url of urls) {
-    if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" does not go with other URLs: those of a list start with ws: or wss:`);
+    if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" does not go with other URLs: it does not start with ws: or wss:`);
   }
   const { WebSocket = (globalThis as ConnectOptions).WebSocket } = options;
   const all = WebSocket && { ...options, WebSocket: toOneOf(urls, WebSocket as SocketClass) };
@@ -76,7 +76,7 @@ export function sessionAt(
 ): (listener: Listener) => Session {
   const { bucket = 'default', token = null, retry = false } = options;
   const { WebSocket = (globalThis as ConnectOptions).WebSocket } = options;
-  if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" is no URL of a daemon, which starts with ws: or wss:`);
+  if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" does not start with ws: or wss:`);
   // Browsers have one.
   if (process && WebSocket === undefined) {
     throw new DOMException(

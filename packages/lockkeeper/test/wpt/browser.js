@@ -1,4 +1,4 @@
-/** Runs the tests of a checkout in a Chromium: with its own locks, or with the drop-in in every page and worker. */
+/** Runs the tests of a checkout in a browser: with its own locks, or with the drop-in in every page and worker. */
 
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -6,6 +6,7 @@ import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { launch } from '../chromium.js';
 import { program } from '../machine.js';
+import { launchFirefox } from './firefox.js';
 import { listTests, serve } from './server.js';
 
 /** How long a page may take, in milliseconds. The harness has given up before. */
@@ -19,24 +20,26 @@ const FLAGS = [
   '--disable-renderer-backgrounding',
 ];
 
+const LAUNCH = { chromium: launchChromium, firefox: launchFirefox };
+
 /** Results by test. With `injected`, the drop-in takes the place of the browser's own locks. */
-export async function runBrowser(checkout, filters, injected, tell) {
+export async function runBrowser(name, checkout, filters, injected, tell) {
   const daemon = injected ? await startDaemon() : undefined;
   const script = daemon ? `if (!self.lockkeeper) { self.lockkeeper = { url: '${daemon.url}' };\n${dropIn()} }` : '';
   const server = await serve(checkout, script);
-  const chromium = await launch(FLAGS);
+  const browser = await LAUNCH[name]();
   try {
-    if (injected) inject(chromium, script);
+    if (injected) await browser.inject(script);
     const results = [];
     for (const test of listTests(checkout).filter(({ path }) => filters.every((filter) => path.includes(filter)))) {
-      const result = { ...test, ...(await runTest(chromium, server.urlOf(test.path))) };
+      const result = { ...test, ...(await runTest(browser, server.urlOf(test.path))) };
       results.push(result);
       tell(result);
       await daemon?.restart();
     }
-    return { version: (await chromium.send('Browser.getVersion')).product, results };
+    return { version: browser.version, results };
   } finally {
-    await chromium.close();
+    await browser.close();
     server.close();
     await daemon?.stop();
   }
@@ -44,6 +47,30 @@ export async function runBrowser(checkout, filters, injected, tell) {
 
 function dropIn() {
   return readFileSync(new URL('../../dist/navigator.min.js', import.meta.url), 'utf8');
+}
+
+async function launchChromium() {
+  const chromium = await launch(FLAGS);
+  const { send } = chromium;
+  const { product } = await send('Browser.getVersion');
+  return {
+    version: product.replace('/', ' '),
+    inject: (source) => inject(chromium, source),
+    async open() {
+      const { browserContextId } = await send('Target.createBrowserContext');
+      const { targetId } = await send('Target.createTarget', { url: 'about:blank', browserContextId });
+      const { sessionId } = await send('Target.attachToTarget', { targetId, flatten: true });
+      return {
+        navigate: (url) => send('Page.navigate', { url }, sessionId),
+        async evaluate(expression) {
+          const { result } = await send('Runtime.evaluate', { expression, returnByValue: true }, sessionId);
+          return result.value;
+        },
+        close: () => send('Target.disposeBrowserContext', { browserContextId }),
+      };
+    },
+    close: () => chromium.close(),
+  };
 }
 
 /** Has every page run the script before all others, the empty ones of new frames too. Workers have it from the server. */
@@ -61,30 +88,24 @@ function inject({ send, on }, source) {
     }
     command('Runtime.runIfWaitingForDebugger');
   });
-  return send('Target.setAutoAttach', attach);
+  void send('Target.setAutoAttach', attach);
 }
 
 /** In a profile of its own, which ends with all that the test has opened. */
-async function runTest({ send }, url) {
-  const { browserContextId } = await send('Target.createBrowserContext');
-  const { targetId } = await send('Target.createTarget', { url: 'about:blank', browserContextId });
-  const { sessionId } = await send('Target.attachToTarget', { targetId, flatten: true });
-  const evaluate = async (expression) => {
-    const { result } = await send('Runtime.evaluate', { expression, returnByValue: true }, sessionId);
-    return result.value;
-  };
+async function runTest(browser, url) {
+  const page = await browser.open();
   try {
-    await send('Page.navigate', { url }, sessionId);
+    await page.navigate(url);
     const crashtest = url.includes('/crashtests/');
     const look = crashtest ? LOADED : 'window.completed';
     for (const end = Date.now() + LIMIT; Date.now() < end; ) {
-      const found = await evaluate(look).catch(() => undefined);
+      const found = await page.evaluate(look).catch(() => undefined);
       if (found) return crashtest ? { tests: [{ name: 'does not crash', passed: true }], harness: '' } : found;
       await new Promise((resolve) => setTimeout(resolve, 50));
     }
     return { tests: [], harness: 'no result in time' };
   } finally {
-    await send('Target.disposeBrowserContext', { browserContextId }).catch(() => {});
+    await page.close().catch(() => {});
   }
 }
 
