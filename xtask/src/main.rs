@@ -31,7 +31,8 @@ Jobs of the Lockkeeper workspace:
   cargo xtask wpt PATH      the Web Platform Tests' web-locks, of a checkout, in Chromium and Firefox with and without the drop-in and in
                             Node; writes docs/conformance.md
   cargo xtask tools         the npm package in Next.js: server, client page, standalone output. Other tools are in `packages`
-  cargo xtask platforms     checks the crates of the npm package for macOS, Windows, musl and arm64; builds and runs nothing there
+  cargo xtask platforms     checks the crates of the npm package for macOS, Windows, musl and arm64; builds the addon for them (zig, from
+                            PyPI), runs its tests in QEMU and Wine, and says what was only built. `platforms check` and `platforms build` do the half of it
   cargo xtask guides      * every command of the guides in docs/ and of the npm README, compared with what they show
   cargo xtask package       a Debian package: target/package/lockkeeper_VERSION_ARCH.deb
   cargo xtask package --check
@@ -73,7 +74,9 @@ fn main() -> ExitCode {
         ["packages", ref skips @ ..] => skipped(skips).and_then(|skips| packages(&skips)),
         ["wpt", path, ref rest @ ..] => wpt::run(path, rest),
         ["tools"] => tools(),
-        ["platforms"] => platforms::check_all(),
+        ["platforms"] => platforms::check_and_build(),
+        ["platforms", "check"] => platforms::check(),
+        ["platforms", "build"] => platforms::build(),
         ["guides"] => guides::run_all(""),
         ["guides", part] => guides::run_all(part),
         ["package"] => package::package(),

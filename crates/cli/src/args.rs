@@ -174,7 +174,7 @@ pub(crate) struct Wanted {
 
 /// Hold a lock for the rest of a script.
 ///
-/// What it prints is for the shell: eval \"$(lockkeeper lock NAME)\". The lock lives as long as the shell, and
+/// What it prints is for the shell: eval "$(lockkeeper lock NAME)". The lock lives as long as the shell, and
 /// what the shell starts; lockkeeper unlock NAME releases it sooner. On a network, and at the machine's
 /// daemon, a guardian holds it for the shell: if it is stolen or lost, the guardian says so on standard error
 /// and sends SIGTERM to the shell and what that has started. At this user's own daemon, nobody is told.

@@ -228,7 +228,7 @@ fn a_daemon_is_stopped_restarted_and_its_log_read_and_locks_stay_held() {
 fn an_upgrade_under_a_holder_loses_nothing_and_status_says_what_to_restart() {
     let user = User::new();
     let old = user.file("lockkeeper-old", "");
-    fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), &old).expect("there is room");
+    common::copy_program(&old);
     let with = |program: &str, args: &[&str]| {
         let template = user.command(args);
         let mut command = std::process::Command::new(program);
@@ -243,7 +243,7 @@ fn an_upgrade_under_a_holder_loses_nothing_and_status_says_what_to_restart() {
     };
     assert!(status(env!("CARGO_BIN_EXE_lockkeeper")).contains("`lockkeeper restart` starts this one"));
     let new = format!("{old}.new");
-    fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), &new).expect("there is room");
+    common::copy_program(&new);
     fs::rename(&new, &old).expect("it is ours");
     assert!(status(&old).contains("`lockkeeper restart` starts this one"), "the file is another one");
     // The holder, whose own file is gone, starts the new program.

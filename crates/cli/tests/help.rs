@@ -37,6 +37,8 @@ fn every_command_teaches_with_examples() {
     for taught in ["lockkeeper run backup -- ./backup.sh", "75", "76", "128+N", "LOCKKEEPER_FENCE"] {
         assert!(help.contains(taught), "{taught}");
     }
+    // It is shown as it is typed.
+    assert!(said(&user, &["lock", "--help"]).contains("for the shell: eval \"$(lockkeeper lock NAME)\"."));
     assert!(said(&user, &["--version"]).starts_with("lockkeeper "));
 }
 

@@ -39,7 +39,7 @@ impl Machine {
         open(folder.parent().expect("it is in one"));
         fs::create_dir(&folder).expect("it is new");
         open(&folder);
-        fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), folder.join("lockkeeper")).expect("there is room");
+        common::copy_program(folder.join("lockkeeper"));
         let mut machine = Self { user, folder, daemon: None };
         let rules = format!(
             "[[allow]]\nusers = [\"{ANN}\", \"{BOB}\"]\nbuckets = [\"default\", \"jobs*\"]\n\n\

@@ -72,7 +72,7 @@ impl Homeless {
         let dir = env::temp_dir().join(format!("lockkeeper-place-{}-{number}", id()));
         fs::create_dir(&dir).expect("it is new");
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o755)).expect("it is ours");
-        fs::copy(env!("CARGO_BIN_EXE_lockkeeper"), dir.join("lockkeeper")).expect("there is room");
+        common::copy_program(dir.join("lockkeeper"));
         Some(Self { user, dir })
     }
 

@@ -1,19 +1,19 @@
 /**
  * Builds the addon and the command, and puts them into the package of this platform, which is made if it is not there yet. Linux on
- * x64 with glibc is built and tested; others are only known to compile (`cargo xtask platforms`).
+ * x64 with glibc is built and tested here; `cargo xtask platforms` builds the addon for others.
  */
 
 import { execFileSync } from 'node:child_process';
-import { copyFileSync, existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from 'node:fs';
+import { copyFileSync, existsSync, renameSync } from 'node:fs';
 import { fileURLToPath } from 'node:url';
 import platform from '../dist/cjs/platform.cjs';
+import { makePackage } from './platform-package.js';
 
 const root = new URL('../../../', import.meta.url);
-const known = 'linux-x64-gnu';
 const target = platform.targetOf();
 const folder = new URL(`../npm/${target}/`, import.meta.url);
 const windows = process.platform === 'win32';
-if (!existsSync(new URL('package.json', folder))) makePackage();
+if (!existsSync(new URL('package.json', folder))) makePackage(target, fileURLToPath(folder));
 
 // The command needs Unix sockets.
 const names = windows ? ['lockkeeper-node'] : ['lockkeeper-node', 'lockkeeper-cli'];
@@ -43,21 +43,3 @@ function install(targetName, kind, name) {
 
 install('lockkeeper_node', 'cdylib', `lockkeeper.${target}.node`);
 if (!windows) install('lockkeeper', 'bin', 'lockkeeper');
-
-/** Like that of the platform that is tested. */
-function makePackage() {
-  mkdirSync(folder, { recursive: true });
-  const source = new URL(`../npm/${known}/`, import.meta.url);
-  for (const file of ['package.json', 'index.js']) {
-    const text = readFileSync(new URL(file, source), 'utf8').replaceAll(known, target);
-    writeFileSync(new URL(file, folder), file === 'package.json' ? describe(text) : text);
-  }
-}
-
-function describe(text) {
-  const { libc: _, ...manifest } = JSON.parse(text);
-  const libc = { gnu: ['glibc'], musl: ['musl'] }[target.split('-')[2]];
-  const { platform: os, arch: cpu } = process;
-  const described = { ...manifest, description: `The addon and the daemon of lockkeeper for ${target}`, os: [os], cpu: [cpu] };
-  return `${JSON.stringify(libc ? { ...described, libc } : described, undefined, 2)}\n`;
-}

@@ -186,6 +186,13 @@ impl Drop for Holder {
     }
 }
 
+/// Copies the program. Another process does: a thread that forks while this one writes would leave the file open for writing
+/// in its child, and nobody could execute it meanwhile.
+pub(crate) fn copy_program(to: impl AsRef<std::ffi::OsStr>) {
+    let done = Command::new("install").arg(env!("CARGO_BIN_EXE_lockkeeper")).arg(to).status();
+    assert!(done.expect("it starts").success(), "there is room");
+}
+
 pub(crate) fn running(pid: Pid) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
