@@ -182,6 +182,22 @@ test('a page that is frozen loses its lease, and learns of it when it goes on', 
   await holds(page, 'a');
 });
 
+test('a page in the back/forward cache holds nothing, and has locks again when it is shown', async () => {
+  const { there, origin, open } = await setting();
+  const locks = await connected(there.url);
+  const page = await open();
+  await holds(page, 'a');
+  await page.evaluate(() => addEventListener('pageshow', ({ persisted }) => log.push(persisted ? 'restored' : 'loaded')));
+  const next = hold(locks, 'a');
+  await page.go(`${origin}/elsewhere`);
+  const { release } = await next;
+  await page.back(`${origin}/`);
+  await logs(page, 'restored');
+  await logs(page, 'AbortError');
+  release();
+  await holds(page, 'a');
+});
+
 test('a page in the background keeps its lease, however much its timers are throttled', async () => {
   const chromium = ['--enable-features=IntensiveWakeUpThrottling:grace_period_seconds/1'];
   const { there, open } = await setting({ ttl: '12s', chromium });
