@@ -63,10 +63,7 @@ pub(super) fn build_all(toolchain: &Toolchain) -> Result {
     }
     eprintln!("xtask: built, and tested in an emulator: {}", tested.join(", "));
     eprintln!("xtask: built, not run: {}", only_built.join(", "));
-    eprintln!(
-        "xtask: the packages, with the addon and without the command: {}",
-        folder().join("npm").display()
-    );
+    eprintln!("xtask: the packages, those for Linux with the command: {}", folder().join("npm").display());
     Ok(())
 }
 
