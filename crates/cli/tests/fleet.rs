@@ -4,10 +4,11 @@ mod common;
 
 use common::{Holder, PATIENCE, User, http, shown, wait_until};
 use lockkeeper_client::{Callbacks, Change, Endpoint, Options, Session};
+use lockkeeper_core::Mode;
 use lockkeeper_testing::{Cluster, Daemons, Setup};
 use lockkeeper_wire::{
     frame,
-    v2::{ToClient, ToServer},
+    v2::{EndFlags, Flags, ToClient, ToServer},
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
@@ -164,9 +165,7 @@ fn messages_that_are_not_whole_are_limited_at_a_follower() {
         .map(|_| {
             let mut stream = UnixStream::connect(&follower).expect("a daemon listens");
             stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
-            let mut said = Vec::new();
-            frame::append(&mut said, |out| ToServer::hello("default", Some(600_000)).encode(out));
-            stream.write_all(&said).expect("it reads");
+            say(&mut stream, [ToServer::hello("default", Some(600_000))]);
             hear_until(&mut stream, |message| matches!(message, ToClient::Synced));
             let length = u32::try_from(frame::MAX).expect("it fits");
             // The last byte never comes. Who had to go does not read any more.
@@ -178,6 +177,82 @@ fn messages_that_are_not_whole_are_limited_at_a_follower() {
         ToClient::Goodbye { message, .. } => message.contains("not whole"),
         _ => false,
     });
+}
+
+/// A session with many notices that it has not acknowledged is one item of a snapshot, and longer than etcd lets a request be.
+#[test]
+fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
+    const LOCKS: u64 = 40_000;
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.wait_for_leader();
+    let open = || {
+        let mut stream = UnixStream::connect(daemons.socket(leader)).expect("a daemon listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+        say(&mut stream, [ToServer::hello("default", Some(600_000))]);
+        hear_until(&mut stream, |message| matches!(message, ToClient::Synced));
+        stream
+    };
+    let request = |rid: u64, scope: Vec<(&'static [u8], Mode)>, flags: Flags| ToServer::Request {
+        ack: 1,
+        rid,
+        scope,
+        flags,
+        nested_in: None,
+        info: None,
+    };
+    let name = |number: u64| -> &'static [u8] { format!("lock {number}").leak().as_bytes() };
+    let mut robbed = open();
+    let mut thief = open();
+    for (stream, steal) in [(&mut robbed, false), (&mut thief, true)] {
+        for first in (1..=LOCKS).step_by(1000) {
+            let flags = Flags { steal, ..Flags::default() };
+            let all = first..first + 1000;
+            say(stream, all.map(|rid| request(rid, vec![(name(rid), Mode::Exclusive)], flags)));
+            hear_until(
+                stream,
+                |message| matches!(message, ToClient::Granted { rid, .. } if *rid == first + 999),
+            );
+        }
+    }
+    // More than the log may have before a snapshot is taken.
+    let mut other = open();
+    for rid in 1..=20 {
+        let long =
+            |number: usize| -> &'static [u8] { format!("{number}{}", "n".repeat(60_000)).leak().as_bytes() };
+        let scope = (0..16).map(|number| (long(number), Mode::Exclusive)).collect();
+        say(
+            &mut other,
+            [
+                request(rid, scope, Flags::default()),
+                ToServer::Release { ack: 1, rid, flags: EndFlags::default() },
+            ],
+        );
+        hear_until(
+            &mut other,
+            |message| matches!(message, ToClient::Granted { rid: granted, .. } if *granted == rid),
+        );
+    }
+    wait_until(|| has_snapshot(&cluster));
+    daemons.kill(leader);
+    let next = daemons.wait_for_leader();
+    wait_until(|| run(&socket(&daemons, next), &["run", "-n", "free", "--", "true"]).status.success());
+}
+
+/// Whether etcd has the key `test/0/snapshot`, by its JSON gateway.
+fn has_snapshot(cluster: &Cluster) -> bool {
+    let url = cluster.url("");
+    let address = url.trim_start_matches("etcd://").trim_end_matches('/');
+    let body = r#"{"key":"dGVzdC8wL3NuYXBzaG90"}"#;
+    let head = format!("POST /v3/kv/range HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}", body.len());
+    let stream = TcpStream::connect(address).expect("etcd listens");
+    http(stream, &format!("{head}\r\nConnection: close\r\n\r\n{body}")).contains("\"kvs\"")
+}
+
+fn say<'a>(stream: &mut UnixStream, messages: impl IntoIterator<Item = ToServer<'a>>) {
+    let mut said = Vec::new();
+    messages.into_iter().for_each(|message| frame::append(&mut said, |out| message.encode(out)));
+    stream.write_all(&said).expect("it reads");
 }
 
 fn hear_until(stream: &mut UnixStream, wanted: impl Fn(&ToClient<'_>) -> bool) {

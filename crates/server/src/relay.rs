@@ -48,6 +48,9 @@ pub(crate) const UPGRADE: &str = "lockkeeper-relay";
 /// How long a leader may take to let a relay in.
 const CONNECT: Duration = Duration::from_secs(2);
 
+/// How long a client may leave unread what there is for it.
+const UNREAD: Duration = Duration::from_secs(15);
+
 /// The longest answer to that.
 const HEAD: usize = 4 << 10;
 
@@ -235,8 +238,16 @@ pub(crate) async fn run<S: Transport>(
     let (reader, writer) = tokio::io::split(stream);
     let counted = Counted::new(relays);
     let too_much = Rc::clone(&counted.too_much);
-    let mut from_client =
-        FromClient { reader, input, counted, frames, max: HELLO, going_away_ends: false, over: false };
+    let mut from_client = FromClient {
+        reader,
+        input,
+        start: 0,
+        counted,
+        frames,
+        max: HELLO,
+        going_away_ends: false,
+        over: false,
+    };
     let to_client = ToClientQueue::default();
     let mut writer = Writer { writer, framing };
     let Some(hello) = from_client.message(&to_client).await? else { return Ok(None) };
@@ -266,7 +277,7 @@ pub(crate) async fn run<S: Transport>(
         Ok(connected) => connected,
         Err(error) => {
             tracing::info!(leader = leader.url, %error, "the leader cannot be reached");
-            let FromClient { reader, input: rest, .. } = from_client;
+            let FromClient { reader, input: rest, start, .. } = from_client;
             let mut input = Vec::new();
             match framing {
                 Framing::Lengths => frame::append(&mut input, |out| out.extend_from_slice(&hello)),
@@ -274,7 +285,7 @@ pub(crate) async fn run<S: Transport>(
                     websocket::append(&mut input, Some([0; 4]), |out| out.extend_from_slice(&hello));
                 }
             }
-            input.extend_from_slice(&rest);
+            input.extend_from_slice(&rest[start..]);
             let stream = reader.unsplit(writer.writer);
             return Ok(Some(Client { stream, input, peer, handshake }));
         }
@@ -309,6 +320,8 @@ struct ToClientQueue {
 struct FromClient<'a, S> {
     reader: ReadHalf<S>,
     input: Vec<u8>,
+    /// How much of the input is done with.
+    start: usize,
     counted: Counted<'a>,
     frames: Option<Frames>,
     max: usize,
@@ -335,7 +348,10 @@ impl<S: Transport> FromClient<'_, S> {
             }
             let (message, length, ends) = match &mut self.frames {
                 Some(frames) => {
-                    match frames.first(&mut self.input).map_err(|error| malformed(error.to_string()))? {
+                    match frames
+                        .first(&mut self.input[self.start..])
+                        .map_err(|error| malformed(error.to_string()))?
+                    {
                         Some((Said::Message(message), length)) => (Some(message.to_vec()), length, false),
                         Some((Said::Ping(ping), length)) => {
                             let mut bytes = to_client.bytes.borrow_mut();
@@ -358,20 +374,23 @@ impl<S: Transport> FromClient<'_, S> {
                     }
                 }
                 None => {
-                    match frame::first(&self.input, self.max).map_err(|error| malformed(error.to_string()))? {
+                    match frame::first(&self.input[self.start..], self.max)
+                        .map_err(|error| malformed(error.to_string()))?
+                    {
                         Some((message, length)) => (Some(message.to_vec()), length, false),
                         None => (None, 0, false),
                     }
                 }
             };
-            self.input.drain(..length);
-            self.counted.set(self.input.len());
+            self.start += length;
             match message {
                 Some(message) => return Ok(Some(message)),
                 None if ends => return Ok(None),
                 None if length > 0 => continue,
                 None => {}
             }
+            self.input.drain(..std::mem::take(&mut self.start));
+            self.counted.set(self.input.len());
             self.input.reserve(READ);
             if self.reader.read_buf(&mut self.input).await? == 0 {
                 return Ok(None);
@@ -451,8 +470,7 @@ async fn downward<S: Transport>(
         }
         input.drain(..done);
         if !out.is_empty() {
-            writer.writer.write_all(&out).await?;
-            writer.writer.flush().await?;
+            writer.write(&out).await?;
         }
         input.reserve(READ);
         tokio::select! {
@@ -473,7 +491,16 @@ impl<S: Transport> Writer<S> {
     async fn goodbye(&mut self, code: u32, why: &str) -> io::Result<()> {
         let mut out = Vec::new();
         self.framing.append(&mut out, |out| ToClient::Goodbye { code, message: why }.encode(out));
-        self.writer.write_all(&out).await?;
-        self.writer.shutdown().await
+        self.write(&out).await?;
+        timeout(UNREAD, self.writer.shutdown()).await?
+    }
+
+    /// Fails if the client does not read.
+    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        timeout(UNREAD, async {
+            self.writer.write_all(bytes).await?;
+            self.writer.flush().await
+        })
+        .await?
     }
 }

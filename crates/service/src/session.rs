@@ -55,8 +55,9 @@ pub fn belief(ttl: u64) -> Micros {
     if holds(Rule::LeaseIsShorter) { ttl / 4 * 3 + ttl % 4 * 3 / 4 } else { ttl / 4 * 5 }
 }
 
-/// How many pings a client sends within a ttl.
-const BEATS: u64 = 5;
+/// How many pings a client sends within a ttl. Two without an answer are enough to try another connection, or another daemon,
+/// well before a command under the lock would have to be ended, at half of the ttl.
+const BEATS: u64 = 8;
 
 /// How long the server may take to answer the first Hello.
 const HELLO_TIMEOUT: Micros = 10_000_000;

@@ -178,7 +178,7 @@ exposeInterface('LockManager', LockManager.prototype);
 
 /** A method that was taken off its manager says so. */
 function explained(manager: unknown, error: unknown): unknown {
-  return transportOf(manager) ? error : new TypeError('not a LockManager: call the method as locks.request(…), or bind it');
+  return transportOf(manager) ? error : new TypeError('not a LockManager: call the method on one, or bind it');
 }
 
 /** Hands a request to its transport. If that refuses it, it is over. */

@@ -56,7 +56,7 @@ test('a method that was taken off its manager says so', async () => {
   const { acquire, inspect, query, request } = locks;
   for (const call of [() => request('a', () => {}), () => acquire('a'), () => query(), () => inspect()]) {
     const { message } = await rejectsType(call());
-    assert.match(message, /locks\.request\(…\), or bind it/);
+    assert.match(message, /call the method on one, or bind it/);
   }
 });
 

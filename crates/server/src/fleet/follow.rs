@@ -182,23 +182,24 @@ impl Fleet {
         let pointer: Pointer =
             serde_json::from_slice(&pointer.value).map_err(|error| damaged(error.to_string()))?;
         let (mut first, end) = self.keys.chunks(&pointer.id);
-        let mut chunks = Vec::new();
+        let (mut bytes, mut chunks) = (Vec::new(), 0);
         loop {
             let (page, more) = self.etcd.range(&first, &end, 8).await?;
             if let Some(last) = page.last() {
                 first = last.key.clone();
                 first.push(0);
             }
-            chunks.extend(page.into_iter().map(|kv| kv.value));
+            chunks += page.len() as u64;
+            page.iter().for_each(|kv| bytes.extend_from_slice(&kv.value));
             if !more {
                 break;
             }
         }
         // A newer one has taken its place meanwhile.
-        if chunks.len() as u64 != pointer.chunks {
+        if chunks != pointer.chunks {
             return Err(Trouble::Overwritten(pointer.position));
         }
-        Ok(State::restore(chunks, seed).map_err(|error| damaged(error.to_string()))?)
+        Ok(State::restore([bytes], seed).map_err(|error| damaged(error.to_string()))?)
     }
 
     /// Reads and applies the entries that are missing.

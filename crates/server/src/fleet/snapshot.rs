@@ -6,11 +6,14 @@ use lockkeeper_service::State;
 use std::{cell::RefCell, collections::VecDeque, rc::Rc, time::Duration};
 use tokio::{sync::Notify, task::AbortHandle};
 
-/// Bytes of a chunk. A request to etcd has at most 1.5 MiB.
+/// Bytes of a chunk, at most: what one slice has is split. A request to etcd has at most 1.5 MiB.
 const CHUNK: usize = 512 << 10;
 
-/// Chunks that wait to be written. More would only take memory.
+/// Chunks that wait to be written before more are made, which would only take memory.
 const WAITING: usize = 2;
+
+/// When a chunk that could not be written is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// A snapshot that is being written.
 pub(super) struct Snapshot {
@@ -46,7 +49,10 @@ impl Snapshot {
                         chunks.chunks.borrow_mut().pop_front();
                         written.notify_one();
                     }
-                    Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
+                    Err(error) => {
+                        tracing::warn!(%error, "the snapshot cannot be written");
+                        tokio::time::sleep(RETRY).await;
+                    }
                 }
             }
         });
@@ -56,12 +62,15 @@ impl Snapshot {
     /// Makes the next chunk, if there is room. True when all are written.
     pub(super) fn go_on(&mut self, state: &mut State, keys: &Keys) -> bool {
         while !self.whole && self.queue.chunks.borrow().len() < WAITING {
-            let mut chunk = Vec::new();
-            self.whole = state.snapshot_slice(CHUNK, &mut chunk);
-            self.pointer.bytes += chunk.len() as u64;
-            let key = keys.chunk(&self.pointer.id, self.pointer.chunks);
-            self.pointer.chunks += 1;
-            self.queue.chunks.borrow_mut().push_back((key, chunk));
+            let mut slice = Vec::new();
+            self.whole = state.snapshot_slice(CHUNK, &mut slice);
+            self.pointer.bytes += slice.len() as u64;
+            // A slice is as long as the longest item makes it, and has all that has changed meanwhile.
+            for chunk in slice.chunks(CHUNK) {
+                let key = keys.chunk(&self.pointer.id, self.pointer.chunks);
+                self.pointer.chunks += 1;
+                self.queue.chunks.borrow_mut().push_back((key, chunk.to_vec()));
+            }
             self.queue.filled.notify_one();
         }
         self.whole && self.queue.chunks.borrow().is_empty()

@@ -29,6 +29,11 @@ const IN_BROWSERS = [
     'The page waits for the callback of a lock that is stolen as soon as it is granted. If both are known before the callback begins, it is not run: a ' +
       'departure from the draft, since nothing protects it any more. So this depends on when messages come.',
   ],
+  [
+    'non-fully-active',
+    'Workers owned by an unloaded iframe',
+    "It asks for the list of locks at once, and depends on time: on a busy machine Chromium's own locks fail it as well.",
+  ],
 ];
 const IN_CHROMIUM = [
   ...IN_BROWSERS,
