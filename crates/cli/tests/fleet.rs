@@ -179,6 +179,26 @@ fn messages_that_are_not_whole_are_limited_at_a_follower() {
     });
 }
 
+/// It takes connections, and answers none. The client goes to another daemon before `run` would have to end its command.
+#[test]
+fn a_lock_outlives_a_daemon_that_is_silent() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.wait_for_leader();
+    let other = 1 - leader;
+    let (mut holder, _) = hold(&daemons.urls(other), "a");
+    let resumes = || {
+        let metrics = get(&daemons.url(leader), "/metrics");
+        metrics.lines().find_map(|line| line.strip_prefix("lockkeeper_resumes_total ").map(str::to_owned))
+    };
+    let before = resumes();
+    assert!(before.is_some());
+    daemons.signal(other, Signal::STOP);
+    wait_until(|| resumes() != before);
+    assert_eq!(holder.let_go(), 0);
+    daemons.signal(other, Signal::CONT);
+}
+
 /// A session with many notices that it has not acknowledged is one item of a snapshot, and longer than etcd lets a request be.
 #[test]
 fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {

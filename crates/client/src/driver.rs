@@ -87,6 +87,10 @@ impl<H: Host> Shared<H> {
             let Some(link) = &state.link else { break };
             if link.blocked || !state.machine.has_output() {
                 if link.dropping {
+                    // It may take connections, and go on not answering: another address first.
+                    if let Opening::Opened = state.opening {
+                        self.address.fetch_add(1, Relaxed);
+                    }
                     state.disconnect();
                 }
                 break;
