@@ -179,6 +179,20 @@ fn messages_that_are_not_whole_are_limited_at_a_follower() {
     });
 }
 
+/// A load balancer is told the truth while etcd is silent.
+#[test]
+fn nobody_is_healthy_while_etcd_does_not_answer() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    daemons.wait_for_leader();
+    let healthy = |at: usize| get(&daemons.url(at), "/healthz").contains("200 OK");
+    wait_until(|| healthy(0) && healthy(1));
+    cluster.signal(0, Signal::STOP);
+    wait_until(|| !healthy(0) && !healthy(1));
+    cluster.signal(0, Signal::CONT);
+    wait_until(|| healthy(0) && healthy(1));
+}
+
 /// It takes connections, and answers none. The client goes to another daemon before `run` would have to end its command.
 #[test]
 fn a_lock_outlives_a_daemon_that_is_silent() {

@@ -68,6 +68,8 @@ pub(crate) struct Fleet {
     pub(crate) stop: Notify,
     stopping: Cell<bool>,
     complained: Cell<Option<Instant>>,
+    /// Why etcd does not answer, while it does not.
+    pub(crate) silence: Rc<RefCell<Option<String>>>,
 }
 
 impl Fleet {
@@ -97,6 +99,7 @@ impl Fleet {
             stop: Notify::new(),
             stopping: Cell::new(false),
             complained: Cell::new(None),
+            silence: Rc::default(),
         };
         let key = fleet.key().await?;
         Ok((fleet, key))
@@ -205,12 +208,16 @@ impl Fleet {
             match answer {
                 Ok(reply) => {
                     self.complained.set(None);
+                    *self.silence.borrow_mut() = None;
                     return reply;
                 }
                 Err(error) => {
                     self.complain(&error);
                     match error {
-                        lockkeeper_etcd::Error::NoAnswer { .. } => tokio::time::sleep(PAUSE / 5).await,
+                        lockkeeper_etcd::Error::NoAnswer { .. } => {
+                            *self.silence.borrow_mut() = Some(format!("etcd: {error}"));
+                            tokio::time::sleep(PAUSE / 5).await;
+                        }
                         // It may have room again, or other rules.
                         error => {
                             if let Some(reply) = stuck(&error).await {

@@ -133,7 +133,7 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
         ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
             plain(MISDIRECTED, "this is not that host\n")
         }
-        ("/healthz", _) if pages.health => match node.not_ready_reason() {
+        ("/healthz", _) if pages.health => match node.unhealthy_reason() {
             None => plain(OK, "ok\n"),
             Some(why) => plain(UNAVAILABLE, &format!("{why}\n")),
         },

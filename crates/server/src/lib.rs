@@ -300,7 +300,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
             let (fleet, key) = Fleet::start(&config, store).await?;
             let relays = Relays::new(&key, config.bytes.all);
             let node = Node::new(Role::Following(Following::default()), gate, Some(relays));
-            (node.of_fleet(store), Some(fleet))
+            (node.of_fleet(&fleet, store), Some(fleet))
         }
     };
     let (network, keys) = match &config.listen {

@@ -10,6 +10,7 @@ use crate::{
     connection::{self, Peer, Transport},
     daemon::Daemon,
     dashboard::FleetView,
+    fleet::Fleet,
     gate::Gate,
     metrics,
     network::PendingHandshake,
@@ -31,6 +32,8 @@ pub(crate) struct Node {
     pub(crate) relays: Option<Relays>,
     /// How the fleet is, for who may see it.
     pub(crate) fleet: Option<FleetView>,
+    /// Why the store does not answer, while it does not.
+    silence: Rc<RefCell<Option<String>>>,
 }
 
 pub(crate) enum Role {
@@ -67,12 +70,14 @@ pub(crate) enum Route {
 
 impl Node {
     pub(crate) fn new(role: Role, gate: Rc<Gate>, relays: Option<Relays>) -> Self {
-        Self { role: RefCell::new(role), changed: Notify::new(), gate, relays, fleet: None }
+        let (role, changed, silence) = (RefCell::new(role), Notify::new(), Rc::default());
+        Self { role, changed, gate, relays, fleet: None, silence }
     }
 
     /// Shares the log of that store.
-    pub(crate) fn of_fleet(self, store: &Store) -> Self {
-        Self { fleet: Some(FleetView::new(store.etcd.clone())), ..self }
+    pub(crate) fn of_fleet(self, fleet: &Fleet, store: &Store) -> Self {
+        let silence = Rc::clone(&fleet.silence);
+        Self { fleet: Some(FleetView::new(store.etcd.clone())), silence, ..self }
     }
 
     pub(crate) fn set_role(&self, role: Role) {
@@ -173,6 +178,17 @@ impl Node {
             Role::Following(_) => None,
             Role::Stopping => Some("stopping".into()),
         }
+    }
+
+    /// Why a load balancer should send clients to another daemon.
+    pub(crate) fn unhealthy_reason(&self) -> Option<String> {
+        let unreachable = || match &*self.role.borrow() {
+            Role::Following(Following { leader: Some(leader), .. }) => {
+                self.relays.as_ref()?.unreachable(leader)
+            }
+            _ => None,
+        };
+        self.not_ready_reason().or_else(|| self.silence.borrow().clone()).or_else(unreachable)
     }
 
     /// How many entries it has yet to apply.

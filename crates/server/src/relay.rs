@@ -27,7 +27,7 @@ use std::{
     io,
     rc::Rc,
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
@@ -47,6 +47,9 @@ pub(crate) const UPGRADE: &str = "lockkeeper-relay";
 
 /// How long a leader may take to let a relay in.
 const CONNECT: Duration = Duration::from_secs(2);
+
+/// For how long a leader that could not be reached is held to be out of reach.
+const LATELY: Duration = Duration::from_secs(10);
 
 /// How long a client may leave unread what there is for it.
 const UNREAD: Duration = Duration::from_secs(15);
@@ -69,6 +72,8 @@ pub(crate) struct Relays {
     /// Told to a relay that has too much of it.
     too_much: RefCell<HashMap<ConnectionId, Rc<Notify>>>,
     last: Cell<ConnectionId>,
+    /// The leader that could not be reached, when, and why.
+    unreachable: RefCell<Option<(String, Instant, String)>>,
 }
 
 impl Relays {
@@ -82,6 +87,7 @@ impl Relays {
             unfinished: RefCell::new(Unfinished::new(bytes)),
             too_much: RefCell::default(),
             last: Cell::new(0),
+            unreachable: RefCell::default(),
         }
     }
 
@@ -100,6 +106,14 @@ impl Relays {
     /// This daemon leads, under that number.
     pub(crate) fn lead(&self, owner: u64) {
         self.owner.set(owner);
+    }
+
+    /// Why this leader could not be reached, if that was lately.
+    pub(crate) fn unreachable(&self, leader: &Leader) -> Option<String> {
+        let unreachable = self.unreachable.borrow();
+        let (_, _, why) =
+            unreachable.as_ref().filter(|(url, when, _)| *url == leader.url && when.elapsed() < LATELY)?;
+        Some(format!("the leader, {}, cannot be reached: {why}", leader.url))
     }
 
     /// How many clients are relayed.
@@ -274,9 +288,13 @@ pub(crate) async fn run<S: Transport>(
     };
     let connected = timeout(CONNECT, relays.connect(leader, &access)).await;
     let (mut upstream, answer) = match connected.map_err(io::Error::from).flatten() {
-        Ok(connected) => connected,
+        Ok(connected) => {
+            *relays.unreachable.borrow_mut() = None;
+            connected
+        }
         Err(error) => {
             tracing::info!(leader = leader.url, %error, "the leader cannot be reached");
+            *relays.unreachable.borrow_mut() = Some((leader.url.clone(), Instant::now(), error.to_string()));
             let FromClient { reader, input: rest, start, .. } = from_client;
             let mut input = Vec::new();
             match framing {
