@@ -242,8 +242,7 @@ struct Pending {
 #[derive(Default)]
 struct Handshakes {
     waiting: BTreeMap<u64, Pending>,
-    /// The same by stage and number: in all, and of each address.
-    order: BTreeSet<(Stage, u64)>,
+    /// The same of each address, by stage and number.
     by_address: HashMap<IpAddr, BTreeSet<(Stage, u64)>>,
     last: u64,
 }
@@ -253,11 +252,14 @@ impl Handshakes {
         let place = (pending.stage, number);
         let of_address = self.by_address.entry(pending.address).or_default();
         of_address.insert(place);
-        self.order.insert(place);
         self.waiting.insert(number, pending);
         let crowded = match of_address.len() > HANDSHAKES_PER_ADDRESS {
             true => of_address.first(),
-            false => self.order.first().filter(|_| self.order.len() > HANDSHAKES),
+            // Of the address that has the most: it crowds out the others.
+            false if self.waiting.len() > HANDSHAKES => {
+                self.by_address.values().max_by_key(|of_address| of_address.len()).and_then(BTreeSet::first)
+            }
+            false => None,
         };
         if let Some(&(_, number)) = crowded {
             self.close(number);
@@ -267,7 +269,6 @@ impl Handshakes {
     fn remove(&mut self, number: u64) -> Option<Pending> {
         let pending = self.waiting.remove(&number)?;
         let place = (pending.stage, number);
-        self.order.remove(&place);
         if let Some(of_address) = self.by_address.get_mut(&pending.address) {
             of_address.remove(&place);
             if of_address.is_empty() {
@@ -324,4 +325,36 @@ pub(crate) fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {
         .and_then(|config| config.with_no_client_auth().with_single_cert(chain, private))
         .map_err(|error| unusable(certificate, error.to_string()))?;
     Ok(Some(TlsAcceptor::from(Arc::new(config))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{HANDSHAKES, HANDSHAKES_PER_ADDRESS, Handshakes, Pending, Stage};
+    use std::{
+        future::pending,
+        net::{IpAddr, Ipv4Addr},
+        time::Instant,
+    };
+
+    /// Two addresses with as many idle handshakes as one may have kept everybody else out.
+    #[test]
+    fn an_address_with_few_handshakes_is_not_crowded_out() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+        let task = runtime.spawn(pending::<()>()).abort_handle();
+        let mut handshakes = Handshakes::default();
+        let mut insert = |number: u64, last: u8, stage| {
+            let address = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
+            handshakes.insert(number, Pending { until: Instant::now(), stage, address, task: task.clone() });
+            handshakes.waiting.contains_key(&number)
+        };
+        let many = u64::try_from(HANDSHAKES_PER_ADDRESS).expect("it fits");
+        let addresses = u8::try_from(HANDSHAKES / HANDSHAKES_PER_ADDRESS).expect("it fits");
+        for address in 0..addresses {
+            (0..many).for_each(|number| {
+                _ = insert(u64::from(address) * many + number, address + 2, Stage::Upgraded)
+            });
+        }
+        assert!(insert(u64::MAX, 1, Stage::Connected));
+        assert_eq!(handshakes.waiting.len(), HANDSHAKES);
+    }
 }
