@@ -57,7 +57,7 @@ pub fn belief(ttl: u64) -> Micros {
 
 /// How many pings a client sends within a ttl. Two without an answer are enough to try another connection, or another daemon,
 /// well before a command under the lock would have to be ended, at half of the ttl.
-const BEATS: u64 = 8;
+const BEATS: u64 = 7;
 
 /// How long the server may take to answer the first Hello.
 const HELLO_TIMEOUT: Micros = 10_000_000;

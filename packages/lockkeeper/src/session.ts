@@ -30,7 +30,7 @@ import * as Send from './to-server.js';
 import { encode, MAX_MESSAGE, VERSION } from './wire.js';
 
 /** How many pings a client sends within a ttl. */
-const BEATS = 8;
+const BEATS = 7;
 /** How long the server may take to answer the first Hello. */
 const HELLO_TIMEOUT = 10_000_000;
 /** Between attempts to connect: at first, and at most. */
