@@ -369,12 +369,12 @@ test('attempts come at growing pauses, and each is given up in time', async () =
 test('the lease ends three quarters of the ttl after the last answered message was sent, and not before', async () => {
   const { world, manager } = await connected();
   const asked = await held(manager, world, 'a', 1);
-  world.pass(2000);
+  world.pass(Math.ceil(TTL / 7));
   assert.deepEqual(world.socket.take(), [['ping', 1, 1]]);
   world.pass(500);
-  world.socket.hear(R.PONG, 1); // The ping of 2,000 is answered at 2,500.
+  world.socket.hear(R.PONG, 1); // The ping of 1,429 is answered at 1,929.
   world.socket.cut();
-  world.pass(7000 - 1); // 9,499
+  world.pass(7000 - 1); // 8,928
   assert.deepEqual([asked.lock.signal.aborted, asked.lock.held], [false, true]);
   world.pass(1);
   await settle();
