@@ -6,6 +6,7 @@
 
 use crate::lock;
 use lockkeeper_client::Entry;
+use rustix::process::Pid;
 use std::{
     collections::HashMap,
     fs,
@@ -42,10 +43,9 @@ fn find(client_id: &str) -> Option<u32> {
 
 /// The process of each session that lives by a FIFO or by a shell's guardian: the oldest, which started the others.
 fn holders() -> HashMap<String, u32> {
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let all = all.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let mut oldest: HashMap<String, (u64, u32)> = HashMap::new();
-    for pid in all {
+    for pid in processes() {
+        let pid = pid.as_raw_nonzero().get().unsigned_abs();
         let born = born(pid);
         for client in sessions(pid) {
             let holder = oldest.entry(client).or_insert((born, pid));
@@ -53,6 +53,12 @@ fn holders() -> HashMap<String, u32> {
         }
     }
     oldest.into_iter().map(|(client, (_, pid))| (client, pid)).collect()
+}
+
+/// All processes that this one may see.
+pub(crate) fn processes() -> impl Iterator<Item = Pid> {
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
 }
 
 /// When a process was started: process ids begin anew.

@@ -62,10 +62,8 @@ pub(crate) fn open() -> Result<Session, Failure> {
 
 /// A session of that process with a lease of that length, if it has one.
 pub(crate) fn open_with(ttl: Option<Duration>, pid: u32, patience: Patience) -> Result<Session, Failure> {
-    let mut options = Options::new(bucket()).program(Some(program()?));
+    let mut options = Options::new(bucket()).process(pid).program(Some(program()?));
     options.ttl = ttl;
-    let (mine, theirs) = (format!("[{}]", process::id()), format!("[{pid}]"));
-    options.owner = options.owner.map(|owner| owner.replace(&mine, &theirs));
     start(&endpoint()?, options, patience).map_err(failed)
 }
 

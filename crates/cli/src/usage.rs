@@ -1,7 +1,10 @@
 //! What to say of a wrong call: what was meant, rather than how the parser sees it.
 
-use crate::{exit, lock, show};
-use clap::error::{ContextKind, ContextValue, ErrorKind};
+use crate::{args::Run, exit, lock, show};
+use clap::{
+    Arg, CommandFactory,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use std::{env, ffi::OsString, process::ExitCode};
 
 /// Says what is wrong with the call. Help that was asked for is no error.
@@ -54,15 +57,20 @@ fn hint(error: &clap::Error, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// Options that have a value, in the next word.
-const WITH_VALUE: [&str; 10] =
-    ["-w", "--timeout", "--wait", "-E", "--status", "--info", "--ttl", "--for", "--min-hold", "--grace"];
-
 /// How many words at the beginning are options and their values.
 fn options<S: AsRef<str>>(words: &[S]) -> usize {
+    let run = Run::command();
+    // With a value in the next word.
+    let has_value = |word: &str| {
+        let is_named = |option: &&Arg| match word.strip_prefix("--") {
+            Some(long) => option.get_long_and_visible_aliases().is_some_and(|names| names.contains(&long)),
+            None => option.get_short().is_some_and(|short| word.chars().skip(1).eq([short])),
+        };
+        run.get_arguments().find(is_named).is_some_and(|option| option.get_action().takes_values())
+    };
     let mut count = 0;
     while let Some(word) = words.get(count).map(AsRef::as_ref).filter(|word| word.starts_with('-')) {
-        count += 1 + usize::from(WITH_VALUE.contains(&word));
+        count += 1 + usize::from(has_value(word));
     }
     count.min(words.len())
 }

@@ -236,9 +236,9 @@ fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
         info: None,
     };
     let name = |number: u64| -> &'static [u8] { format!("lock {number}").leak().as_bytes() };
-    let mut robbed = open();
+    let mut victim = open();
     let mut thief = open();
-    for (stream, steal) in [(&mut robbed, false), (&mut thief, true)] {
+    for (stream, steal) in [(&mut victim, false), (&mut thief, true)] {
         for first in (1..=LOCKS).step_by(1000) {
             let flags = Flags { steal, ..Flags::default() };
             let all = first..first + 1000;

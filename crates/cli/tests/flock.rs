@@ -10,15 +10,8 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// A script with `lockkeeper` on its path.
 fn script(user: &User, shell: &str, script: &str) -> Output {
-    let template = user.command(&[]);
-    let program = std::path::Path::new(template.get_program());
-    let dir = program.parent().expect("it is in a directory").display().to_string();
-    let mut command = Command::new(shell);
-    command.args(["-c", script]).env_clear().stdin(Stdio::null());
-    command.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
-    command.env("PATH", format!("{dir}:/usr/bin:/bin")).output().expect("it starts")
+    user.script(shell, script).output().expect("it starts")
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{User, running, wait_until};
+use common::{Server, running, wait_until};
 use lockkeeper_client::{Callbacks, Endpoint, Flags, Options, Request, Session, Update};
 use lockkeeper_core::{Mode, Name};
 use rustix::process::{Pid, Signal, kill_process};
@@ -21,35 +21,7 @@ use std::{
 const LONG: &str = "60s";
 const SHORT: &str = "4s";
 
-struct Server {
-    user: User,
-    child: Child,
-    url: String,
-}
-
 impl Server {
-    fn start(ttl: &str) -> Self {
-        let user = User::new();
-        let (child, address) = common::listen(&user, &["--ttl", ttl], "127.0.0.1:0");
-        let url = format!("ws://{address}");
-        Self { user, child, url }
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.user.command(args);
-        command.env("LOCKKEEPER_URL", &self.url).stdin(Stdio::null());
-        command
-    }
-
-    fn is_free(&self) -> bool {
-        let status = self.command(&["run", "-q", "--if-available", "a", "--", "true"]).status();
-        match status.expect("it starts").code() {
-            Some(0) => true,
-            Some(75) => false,
-            code => panic!("neither free nor held: {code:?}"),
-        }
-    }
-
     /// Starts `run` with a command that does not heed SIGTERM. Returns it, its guardian and its command.
     fn hold(&self) -> (Child, Pid, Pid) {
         let script = "trap '' TERM; echo $$; while :; do sleep 1; done";
@@ -65,13 +37,6 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
 fn children(parent: u32) -> Vec<Pid> {
     let list = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).expect("it runs");
     list.split_ascii_whitespace().filter_map(|pid| Pid::from_raw(pid.parse().ok()?)).collect()
@@ -84,9 +49,9 @@ fn the_lock_lasts_as_long_as_the_command_if_run_is_killed() {
     run.kill().expect("it runs");
     run.wait().expect("it is dead");
     assert!(running(command) && running(guardian));
-    assert!(!server.is_free());
+    assert!(!server.is_free("a"));
     kill_process(command, Signal::KILL).expect("it runs");
-    wait_until(|| server.is_free());
+    wait_until(|| server.is_free("a"));
     wait_until(|| !running(guardian));
 }
 
@@ -98,7 +63,7 @@ fn a_command_whose_guardian_is_killed_is_killed() {
     assert_eq!(run.wait().expect("it ends").code(), Some(76));
     assert!(!running(command));
     // Its session has nobody left to end it: it lasts as long as its lease.
-    wait_until(|| server.is_free());
+    wait_until(|| server.is_free("a"));
 }
 
 #[test]
@@ -109,7 +74,7 @@ fn a_command_whose_guardian_is_stopped_is_killed() {
     assert_eq!(run.wait().expect("it ends").code(), Some(76));
     assert!(!running(command));
     kill_process(guardian, Signal::KILL).expect("it is stopped");
-    wait_until(|| server.is_free());
+    wait_until(|| server.is_free("a"));
 }
 
 /// What `run` says to a guardian, and a process that waits to become a command.
@@ -200,17 +165,17 @@ fn a_command_is_dead_before_its_lock_is_given_to_another() {
     assert_eq!(run.wait().expect("it ends").code(), Some(76));
     assert!(!running(command));
     kill_process(daemon, Signal::CONT).expect("it is stopped");
-    wait_until(|| server.is_free());
+    wait_until(|| server.is_free("a"));
 }
 
 #[test]
 fn the_lock_goes_at_once_when_the_command_ends() {
     let server = Server::start(LONG);
     assert!(server.command(&["run", "a", "--", "true"]).status().expect("it starts").success());
-    assert!(server.is_free());
+    assert!(server.is_free("a"));
     let (mut run, guardian, command) = server.hold();
     kill_process(command, Signal::KILL).expect("it runs");
     assert_eq!(run.wait().expect("it ends").code(), Some(137));
-    assert!(server.is_free());
+    assert!(server.is_free("a"));
     wait_until(|| !running(guardian));
 }

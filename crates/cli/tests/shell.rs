@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{User, wait_until};
+use common::{Server, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     io::{BufRead, BufReader, Read},
@@ -14,47 +14,14 @@ fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
 }
 
-/// A daemon with a port.
-struct Server {
-    user: User,
-    child: Child,
-    url: String,
-}
-
 impl Server {
-    fn start(ttl: &str) -> Self {
-        let user = User::new();
-        let (child, address) = common::listen(&user, &["--ttl", ttl], "127.0.0.1:0");
-        Self { user, child, url: format!("ws://{address}") }
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = self.user.command(args);
-        command.env("LOCKKEEPER_URL", &self.url).stdin(Stdio::null());
-        command
-    }
-
     fn run(&self, args: &[&str]) -> Output {
         self.command(args).output().expect("it starts")
     }
 
-    fn is_free(&self, name: &str) -> bool {
-        match self.run(&["run", "-q", "-n", name, "--", "true"]).status.code() {
-            Some(0) => true,
-            Some(75) => false,
-            code => panic!("neither free nor held: {code:?}"),
-        }
-    }
-
-    /// A script with `lockkeeper` on its path.
     fn script(&self, shell: &str, script: &str) -> Command {
-        let template = self.command(&[]);
-        let program = std::path::Path::new(template.get_program());
-        let dir = program.parent().expect("it is in a directory").display().to_string();
-        let mut command = Command::new(shell);
-        command.args(["-c", script]).env_clear().stdin(Stdio::null());
-        command.envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        command.env("PATH", format!("{dir}:/usr/bin:/bin"));
+        let mut command = self.user.script(shell, script);
+        command.env("LOCKKEEPER_URL", &self.url);
         command
     }
 
@@ -68,13 +35,6 @@ impl Server {
         output.read_line(&mut line).expect("it is text");
         assert_eq!(line, "held\n");
         (child, output)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
     }
 }
 

@@ -15,6 +15,7 @@ use std::{
     io,
     os::fd::OwnedFd,
     path::PathBuf,
+    process,
     sync::{Arc, Mutex, PoisonError, mpsc},
     thread::{self, ThreadId},
     time::{Duration, Instant},
@@ -40,7 +41,14 @@ pub struct Options {
 impl Options {
     /// A session in that bucket.
     pub fn new(bucket: impl Into<String>) -> Self {
-        Self { bucket: bucket.into(), program: None, owner: Some(owner::describe()), ttl: None }
+        Self { bucket: bucket.into(), program: None, owner: None, ttl: None }.process(process::id())
+    }
+
+    /// The same, for another process than this one, of the same user: people see that.
+    #[must_use]
+    pub fn process(mut self, id: u32) -> Self {
+        self.owner = Some(owner::describe(id));
+        self
     }
 
     /// The same, and the program to start as the server if none answers.

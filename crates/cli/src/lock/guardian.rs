@@ -10,7 +10,7 @@
 
 use crate::{
     Done, Failure, exit,
-    holder::is_for_writing,
+    holder::{is_for_writing, processes},
     run::{RELEASE, guard::Lease},
     serve, session, show,
 };
@@ -218,9 +218,7 @@ fn answer(line: &str) {
 fn writers() -> Vec<Pid> {
     let Ok(pipe) = fs::read_link("/proc/self/fd/0") else { return Vec::new() };
     let me = getpid();
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    all.filter(|&pid| pid != me && writes_to(pid, &pipe)).collect()
+    processes().filter(|&pid| pid != me && writes_to(pid, &pipe)).collect()
 }
 
 fn writes_to(pid: Pid, pipe: &Path) -> bool {

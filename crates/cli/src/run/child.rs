@@ -13,7 +13,9 @@ use crate::{
     Failure,
     acquire::{Held, next},
     args::Run,
-    exit, show,
+    exit,
+    holder::processes,
+    show,
 };
 use lockkeeper_client::{Outcome, Update};
 use lockkeeper_core::Cause;
@@ -301,10 +303,8 @@ fn descendants(ancestor: Pid) -> Vec<Pid> {
         let parent = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?;
         Some((Pid::from_raw(parent.parse().ok()?)?, pid))
     };
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let all = all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    for (parent, child) in all.filter_map(parent) {
+    for (parent, child) in processes().filter_map(parent) {
         children.entry(parent).or_default().push(child);
     }
     let (mut found, mut next) = (children.remove(&ancestor).unwrap_or_default(), 0);

@@ -55,16 +55,29 @@ impl User {
 
     /// An interactive shell in which `lockkeeper` is a command.
     pub(crate) fn shell(&self) -> Terminal {
-        let command = self.command(&[]);
-        let program = Path::new(command.get_program());
-        let dir = program.parent().expect("it is in a directory").display().to_string();
-        let mut shell = Command::new("bash");
-        shell.args(["--norc", "--noprofile", "-i"]);
-        shell.envs(command.get_envs().filter_map(|(name, value)| Some((name, value?))));
-        shell.env("PS1", "ready> ").env("PATH", format!("{dir}:/usr/bin:/bin"));
+        let mut shell = self.with_command("bash");
+        shell.args(["--norc", "--noprofile", "-i"]).env("PS1", "ready> ");
         let terminal = Terminal::start(&shell);
         terminal.shows("ready> ");
         terminal
+    }
+
+    /// A script in which `lockkeeper` is a command.
+    pub(crate) fn script(&self, shell: &str, script: &str) -> Command {
+        let mut command = self.with_command(shell);
+        command.args(["-c", script]).stdin(Stdio::null());
+        command
+    }
+
+    /// A program in whose environment `lockkeeper` is a command.
+    fn with_command(&self, program: &str) -> Command {
+        let template = self.command(&[]);
+        let dir =
+            Path::new(template.get_program()).parent().expect("it is in a directory").display().to_string();
+        let mut command = Command::new(program);
+        command.env_clear().envs(template.get_envs().filter_map(|(name, value)| Some((name, value?))));
+        command.env("PATH", format!("{dir}:/usr/bin:/bin"));
+        command
     }
 
     /// Runs a command to its end.
@@ -208,6 +221,44 @@ pub(crate) fn listen(user: &User, args: &[&str], address: &str) -> (Child, Strin
     // It must not wait for somebody to read its log.
     thread::spawn(move || lines.for_each(drop));
     (child, address)
+}
+
+/// A daemon with a port, of a user of its own.
+pub(crate) struct Server {
+    pub(crate) user: User,
+    pub(crate) child: Child,
+    pub(crate) url: String,
+}
+
+impl Server {
+    pub(crate) fn start(ttl: &str) -> Self {
+        let user = User::new();
+        let (child, address) = listen(&user, &["--ttl", ttl], "127.0.0.1:0");
+        Self { user, child, url: format!("ws://{address}") }
+    }
+
+    /// A command that reaches it by its port.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = self.user.command(args);
+        command.env("LOCKKEEPER_URL", &self.url).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn is_free(&self, name: &str) -> bool {
+        let status = self.command(&["run", "-q", "--if-available", name, "--", "true"]).status();
+        match status.expect("it starts").code() {
+            Some(0) => true,
+            Some(75) => false,
+            code => panic!("neither free nor held: {code:?}"),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
 }
 
 /// The address in a line of a log in JSON.

@@ -82,8 +82,8 @@ impl Server {
         [lease, self.next_flush()].into_iter().flatten().min()
     }
 
-    /// Ends sessions whose lease has expired, and has subscriptions send what has changed. What a stalled server has not read yet need not be read before: none of it
-    /// was answered, and a client's lease counts from what was answered.
+    /// Ends sessions whose lease has expired, and has subscriptions send what has changed. What a stalled server has not
+    /// read yet need not be read before: none of it was answered, and a client's lease counts from what was answered.
     ///
     /// # Errors
     ///
