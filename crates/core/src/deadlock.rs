@@ -10,12 +10,14 @@
 use crate::{
     manager::Manager,
     name::Name,
-    queues::Entry,
+    queues,
     slab::NIL,
     vocabulary::{ClientId, Mode, RequestId},
 };
-use alloc::{collections::BTreeMap, format, string::String, vec::Vec};
+use alloc::{format, string::String, vec::Vec};
 use core::{fmt, ops::ControlFlow};
+use foldhash::fast::FixedState;
+use hashbrown::{HashMap, hash_map::Entry};
 
 /// A cycle: these requests wait for each other if each awaits its nested request.
 ///
@@ -274,11 +276,21 @@ struct Edge {
 struct Search<'a, T> {
     manager: &'a Manager<T>,
     /// Requests met so far; those on the path by their place in it, those done with as `DONE`.
-    met: BTreeMap<u32, usize>,
+    met: HashMap<u32, usize, FixedState>,
     /// For blocked shared entries passed so far: the nearest exclusive entry before.
-    exclusive_before: BTreeMap<u32, u32>,
+    exclusive_before: HashMap<u32, u32, FixedState>,
+    /// Edges not yet tried: first those of the first request on the path, then those of the next.
+    ahead: Vec<(u32, u32)>,
     /// Edges that may still be looked at.
     steps: usize,
+}
+
+/// A request on the path.
+struct Visit {
+    /// Where its edges begin in `ahead`.
+    ahead: usize,
+    /// The end of the last told cycle in the path up to here. Who is told and off the path is done with.
+    told: usize,
 }
 
 /// Whether a cycle was reported.
@@ -291,7 +303,8 @@ const DONE: usize = usize::MAX;
 
 impl<'a, T> Search<'a, T> {
     fn new(manager: &'a Manager<T>, steps: usize) -> Self {
-        Self { manager, met: BTreeMap::new(), exclusive_before: BTreeMap::new(), steps }
+        let (met, exclusive_before) = (HashMap::default(), HashMap::default());
+        Self { manager, met, exclusive_before, ahead: Vec::new(), steps }
     }
 
     /// Searches all that `root` reaches and was not met before; passes every cycle it closes to `closed`, but for
@@ -304,38 +317,40 @@ impl<'a, T> Search<'a, T> {
         if self.met.contains_key(&root) || self.steps == 0 {
             return ControlFlow::Continue(());
         }
-        // `path[i]` leads to `path[i + 1].from`; `ahead[i]` are the edges of `path[i].from` not yet tried.
+        // `path[i]` leads to `path[i + 1].from`; `visits[i]` is of the same request.
         let mut path = Vec::from([Edge { from: root, queue: NIL }]);
-        let mut ahead = Vec::from([self.waits_for(root)]);
-        // `told[i]` is the end of the last told cycle in `path[..=i]`. Who is told and off the path is done with.
-        let mut told = Vec::from([0]);
+        let mut visits = Vec::from([Visit { ahead: 0, told: 0 }]);
+        self.ahead.clear();
+        self.look_ahead(root);
         self.met.insert(root, 0);
-        while let (Some(here), Some(edges)) = (path.last_mut(), ahead.last_mut()) {
-            let Some((to, queue)) = edges.pop() else {
-                self.met.insert(here.from, DONE);
-                path.pop();
-                ahead.pop();
-                told.pop();
-                continue;
-            };
-            here.queue = queue;
-            self.steps = self.steps.saturating_sub(1);
+        while let (Some(here), Some(visit)) = (path.last_mut(), visits.last()) {
             if self.steps == 0 {
                 break;
             }
-            match self.met.get(&to) {
-                Some(&DONE) => {}
-                Some(&at) if told.last() > Some(&at) => {}
-                Some(&at) => {
-                    if let Told::Yes = closed(&path[at..])? {
-                        (at..path.len()).for_each(|i| told[i] = i + 1);
-                    }
-                }
-                None => {
-                    told.extend_from_within(told.len() - 1..);
-                    self.met.insert(to, path.len());
+            let Some((to, queue)) = self.ahead.get(visit.ahead..).and_then(<[_]>::last).copied() else {
+                self.met.insert(here.from, DONE);
+                path.pop();
+                visits.pop();
+                continue;
+            };
+            self.ahead.pop();
+            here.queue = queue;
+            match self.met.entry(to) {
+                Entry::Vacant(new) => {
+                    new.insert(path.len());
+                    let told = visit.told;
+                    visits.push(Visit { ahead: self.ahead.len(), told });
                     path.push(Edge { from: to, queue: NIL });
-                    ahead.push(self.waits_for(to));
+                    self.look_ahead(to);
+                }
+                Entry::Occupied(met) => {
+                    let at = *met.get();
+                    if at != DONE
+                        && visit.told <= at
+                        && let Told::Yes = closed(&path[at..])?
+                    {
+                        (at..path.len()).for_each(|i| visits[i].told = i + 1);
+                    }
                 }
             }
         }
@@ -343,47 +358,56 @@ impl<'a, T> Search<'a, T> {
     }
 
     /// Whom a request waits for, each with the queue it waits in, or `NIL` for one nested in it.
-    fn waits_for(&mut self, request: u32) -> Vec<(u32, u32)> {
+    fn look_ahead(&mut self, request: u32) {
         let manager = self.manager;
         let record = manager.queues.request(request);
-        let inner = manager.nesting.inner(record.nesting).take(self.steps);
-        let mut edges: Vec<_> = inner.map(|inner| (inner, NIL)).collect();
+        for inner in manager.nesting.inner(record.nesting) {
+            if self.steps == 0 {
+                return;
+            }
+            self.add((inner, NIL));
+        }
         let mut entry = request;
         while let Some(place) = manager.queues.entries.get(entry) {
             if place.blocked {
-                self.blockers(entry, place, &mut edges);
+                self.blockers(entry, place);
             }
             entry = place.sibling;
         }
-        edges
     }
 
     /// An exclusive entry waits for the shared ones right before it and for the exclusive one before those,
     /// which in turn waits for the rest. A shared entry waits for the nearest exclusive one.
-    fn blockers(&mut self, entry: u32, place: &Entry<T>, edges: &mut Vec<(u32, u32)>) {
+    fn blockers(&mut self, entry: u32, place: &queues::Entry<T>) {
         let entries = &self.manager.queues.entries;
-        let mut passed = Vec::from([entry]);
+        let mut passed = Vec::new();
         let mut before = place.prev;
         while let Some(earlier) = entries.get(before) {
             if earlier.mode == Mode::Exclusive || self.steps == 0 {
                 break;
             }
-            self.steps -= 1;
             if place.mode == Mode::Exclusive {
-                edges.push((earlier.request, place.queue));
+                self.add((earlier.request, place.queue));
             } else if let Some(&known) = self.exclusive_before.get(&before) {
                 before = known;
                 break;
             } else {
+                self.steps -= 1;
                 passed.push(before);
             }
             before = earlier.prev;
         }
         if let Some(exclusive) = entries.get(before) {
-            edges.push((exclusive.request, place.queue));
+            self.add((exclusive.request, place.queue));
         }
         if place.mode == Mode::Shared {
+            passed.push(entry);
             self.exclusive_before.extend(passed.into_iter().map(|entry| (entry, before)));
         }
+    }
+
+    fn add(&mut self, edge: (u32, u32)) {
+        self.steps = self.steps.saturating_sub(1);
+        self.ahead.push(edge);
     }
 }

@@ -17,7 +17,7 @@ use std::{
     io,
     mem::MaybeUninit,
     os::fd::OwnedFd,
-    pin::Pin,
+    pin::{Pin, pin},
     rc::Rc,
     task::{Context, Poll, ready},
     time::Duration,
@@ -142,6 +142,13 @@ pub(crate) async fn run<S: Transport>(
     }
 }
 
+/// Lets others have their turns. A task that only wakes itself would be polled up to 61 times before tokio looks for what
+/// has come in for others.
+fn yield_turn<T>(context: &mut Context<'_>) -> Poll<T> {
+    let _: Poll<()> = pin!(tokio::task::yield_now()).poll(context);
+    Poll::Pending
+}
+
 impl<S: Transport> Connection<S> {
     /// Ready when it is over: gracefully, or because of an error.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -168,8 +175,7 @@ impl<S: Transport> Connection<S> {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             if ended {
-                context.waker().wake_by_ref();
-                return Poll::Pending;
+                return yield_turn(context);
             }
             let read = match closing || crowded {
                 true => Poll::Pending,
@@ -187,8 +193,7 @@ impl<S: Transport> Connection<S> {
                     let mut daemon = self.daemon.borrow_mut();
                     daemon.sleeps(self.id, context.waker());
                     if daemon.server().has_more(self.id) && !crowded {
-                        context.waker().wake_by_ref();
-                        return Poll::Pending;
+                        return yield_turn(context);
                     }
                     if written.is_pending() || daemon.server().output(self.id).is_empty() {
                         return Poll::Pending;
@@ -333,5 +338,44 @@ impl<S: Transport> Connection<S> {
             self.input.clear();
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::yield_turn;
+    use std::{cell::Cell, future::poll_fn, io::Write, rc::Rc, task::Poll};
+    use tokio::{
+        net::UnixStream,
+        runtime::Builder,
+        task::{LocalSet, spawn_local, yield_now},
+    };
+
+    #[test]
+    fn what_has_come_in_for_another_is_looked_for_after_each_turn() {
+        let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(LocalSet::new().run_until(async {
+            let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().expect("two ends");
+            ours.set_nonblocking(true).expect("it can be polled");
+            let ours = UnixStream::from_std(ours).expect("a registered end");
+            let heard = Rc::new(Cell::new(false));
+            let hears = heard.clone();
+            spawn_local(async move {
+                ours.readable().await.expect("it can be read");
+                hears.set(true);
+            });
+            yield_now().await;
+            theirs.write_all(b"a message").expect("it is sent");
+            let mut turns = 0;
+            let busy = poll_fn(move |context| {
+                if heard.get() {
+                    return Poll::Ready(turns);
+                }
+                turns += 1;
+                yield_turn(context)
+            });
+            let turns = spawn_local(busy).await.expect("it ends");
+            assert!(turns <= 2, "{turns} turns before anything else was looked at");
+        }));
     }
 }

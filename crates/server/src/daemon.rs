@@ -317,12 +317,8 @@ impl Daemon {
             return;
         }
         let now = self.tick();
-        let granted = self.server.counts().granted;
         let done = self.server.message(now, id, message);
         self.check(done);
-        if self.server.counts().granted > granted {
-            self.spin.hand_over();
-        }
         self.changed();
     }
 

@@ -1,21 +1,15 @@
 //! Spinning for the next message while messages come in quick succession.
 //!
-//! Waking an idle processor can take longer than everything else that the daemon does for a message. While messages or
-//! hand-overs follow each other quickly the daemon polls its sockets without sleeping, and yields the processor in
-//! between. It stops as soon as a spin was in vain, and for a while where other processes need the processor.
+//! Waking an idle processor can take longer than everything else that the daemon does for a message. While messages
+//! follow each other quickly the daemon polls its sockets without sleeping, and yields the processor in between. It stops
+//! as soon as a spin was in vain, and for a while where other processes need the processor.
 
-use lockkeeper_wire::spin::{Backoff, HAND_OVER, MESSAGE, PREEMPTED};
-use std::{
-    cell::Cell,
-    thread,
-    time::{Duration, Instant},
-};
+use lockkeeper_wire::spin::{Backoff, MESSAGE, PREEMPTED};
+use std::{cell::Cell, thread, time::Instant};
 use tokio::{sync::Notify, task::yield_now};
 
 pub(crate) struct Spin {
     heard: Cell<Instant>,
-    /// When a waiting request was last granted.
-    handed_over: Cell<Instant>,
     /// Until when it spins.
     until: Cell<Instant>,
     backoff: Cell<Backoff>,
@@ -28,7 +22,6 @@ impl Spin {
         let now = Instant::now();
         Self {
             heard: Cell::new(now),
-            handed_over: Cell::new(now),
             until: Cell::new(now),
             backoff: Cell::new(Backoff::new(now)),
             spinning: Cell::new(false),
@@ -38,18 +31,9 @@ impl Spin {
 
     /// A message came.
     pub(crate) fn on_message(&self) {
-        self.again(&self.heard, MESSAGE);
-    }
-
-    /// A lock changes hands.
-    pub(crate) fn hand_over(&self) {
-        self.again(&self.handed_over, HAND_OVER);
-    }
-
-    fn again(&self, last: &Cell<Instant>, quick: Duration) {
         let now = Instant::now();
-        if now.duration_since(last.replace(now)) < quick && self.backoff.get().allows(now) {
-            self.until.set(self.until.get().max(now + quick));
+        if now.duration_since(self.heard.replace(now)) < MESSAGE && self.backoff.get().allows(now) {
+            self.until.set(now + MESSAGE);
             if !self.spinning.replace(true) {
                 self.begin.notify_one();
             }

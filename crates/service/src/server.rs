@@ -1006,7 +1006,21 @@ pub(crate) fn parse_client_id(text: &str) -> Option<SessionId> {
     u64::from_str_radix(text, 16).ok()
 }
 
-/// A session's id as clients see it.
-pub(crate) fn client_id(session: SessionId) -> String {
-    format!("{session:016x}")
+/// A session's id as clients see it: 16 hexadecimal digits.
+pub(crate) struct ClientId([u8; 16]);
+
+impl ClientId {
+    pub(crate) fn new(session: SessionId) -> Self {
+        let half_bytes = session.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let mut digits = half_bytes.map(|value| b"0123456789abcdef"[usize::from(value)]);
+        Self(std::array::from_fn(|_| digits.next().expect("two for each of eight bytes")))
+    }
+
+    pub(crate) fn as_str(&self) -> &str {
+        str::from_utf8(&self.0).expect("digits are ASCII")
+    }
+}
+
+fn client_id(session: SessionId) -> String {
+    ClientId::new(session).as_str().into()
 }

@@ -18,7 +18,7 @@ use crate::{
 use lockkeeper_core::{
     Cause, ClientId, Effect as CoreEffect, Limits, Manager, Mode, Options, Outcome, RequestId,
 };
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
 
 /// The id of a session; its client id as a number.
 pub type SessionId = u64;
@@ -116,7 +116,7 @@ pub(crate) struct Session {
     pub(crate) client: ClientId,
     pub(crate) secret: SecretHash,
     pub(crate) origin: Origin,
-    pub(crate) owner: Box<str>,
+    pub(crate) owner: Arc<str>,
     /// The number of the newest Hello.
     pub(crate) hello: u64,
     /// Counts the connections that the session had.

@@ -1,26 +1,27 @@
 //! The answer to a long query: what a bucket had at one moment, in parts, while records go on being applied.
 
 use crate::{
-    server::client_id,
+    server::ClientId,
     state::{Session, SessionId, State, Ticket},
     walk::{Place, Walk},
 };
-use lockkeeper_core::{Live, Mode};
+use lockkeeper_core::{Live, Mode, Name};
 use lockkeeper_wire::v2::Entry;
+use std::sync::Arc;
 
-/// One name of one request.
+/// One name of one request. A bucket may have a million: short names and no label need no allocation.
 pub(crate) struct Row {
-    name: Box<[u8]>,
+    name: Name,
     mode: Mode,
     session: SessionId,
-    client_id: String,
+    client_id: ClientId,
     arrival: u64,
     token: Option<u64>,
     info: Option<Box<str>>,
     since: u64,
     nested_in: Option<u64>,
     stole: bool,
-    owner: Box<str>,
+    owner: Arc<str>,
 }
 
 /// An answer that is on its way.
@@ -91,10 +92,10 @@ pub(crate) fn view_rows(
         if name.is_none_or(|name| name == entry.as_bytes()) {
             let ticket = live.data();
             rows.push(Row {
-                name: entry.as_bytes().into(),
+                name: entry.clone(),
                 mode,
                 session: ticket.session,
-                client_id: client_id(ticket.session),
+                client_id: ClientId::new(ticket.session),
                 arrival: live.id().arrival(),
                 token: live.token().filter(|_| waiting_since.is_none()).map(|token| token.get()),
                 info: ticket.info.clone(),
@@ -117,16 +118,16 @@ impl Row {
     /// How many bytes it has in a message, at most.
     pub(crate) fn size(&self) -> usize {
         let info = self.info.as_ref().map_or(0, |info| info.len());
-        128 + self.name.len() + info + self.owner.len()
+        128 + self.name.as_bytes().len() + info + self.owner.len()
     }
 
     /// Without the right to inspect, a client sees of others what the specification's snapshot has.
     pub(crate) fn to_wire(&self, viewer: SessionId, inspects: bool) -> Entry<'_> {
         let all = inspects || self.session == viewer;
         Entry {
-            name: &self.name,
+            name: self.name.as_bytes(),
             mode: self.mode,
-            client_id: &self.client_id,
+            client_id: self.client_id.as_str(),
             arrival: self.arrival,
             token: self.token.map(|token| if all { token } else { 0 }),
             info: self.info.as_deref().filter(|_| all),

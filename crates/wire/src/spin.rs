@@ -14,9 +14,6 @@ pub const REPLY: Duration = Duration::from_micros(50);
 /// Two messages within this time start a spin of the server: their sender did not sleep.
 pub const MESSAGE: Duration = Duration::from_micros(20);
 
-/// Two hand-overs within this time start a spin of the server: the new holder has to be woken.
-pub const HAND_OVER: Duration = Duration::from_micros(100);
-
 /// A spinner that was descheduled for longer than this has lost the processor to others that need it.
 pub const PREEMPTED: Duration = Duration::from_micros(500);
 

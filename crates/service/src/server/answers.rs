@@ -21,7 +21,7 @@ const QUERIES: usize = 64;
 pub(super) const UNREAD: usize = 64 << 10;
 
 /// How far a search for a deadlock goes.
-const SEARCH: usize = 2000;
+const SEARCH: usize = 1000;
 
 /// A question that is answered in parts, or waits for the one before.
 pub(super) struct Query {
