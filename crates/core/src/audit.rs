@@ -1,6 +1,6 @@
 //! A check of the whole state against the invariants of [`Manager`], for tests.
 
-use crate::{manager::Manager, slab::NIL, vocabulary::Mode};
+use crate::{manager::Manager, slab::NIL, types::Mode};
 use alloc::collections::BTreeMap;
 
 impl<T> Manager<T> {

@@ -12,7 +12,7 @@ use crate::{
     name::Name,
     queues,
     slab::NIL,
-    vocabulary::{ClientId, Mode, RequestId},
+    types::{ClientId, Mode, RequestId},
 };
 use alloc::{format, string::String, vec::Vec};
 use core::{fmt, ops::ControlFlow};

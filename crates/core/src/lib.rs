@@ -62,13 +62,13 @@ mod queues;
 mod restore;
 mod slab;
 mod table;
-mod vocabulary;
+mod types;
 
 pub use deadlock::{Deadlock, Step, WaitsFor};
 pub use manager::{Config, Manager, validate};
 pub use name::Name;
 pub use query::{Live, LockInfo, Snapshot};
 pub use restore::{RestoreError, RestoredRequest};
-pub use vocabulary::{
+pub use types::{
     Cause, ClientId, Effect, Limit, Limits, Mode, Options, Outcome, RequestError, RequestId, Token,
 };

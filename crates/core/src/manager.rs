@@ -5,9 +5,7 @@ use crate::{
     nesting::Nesting,
     queues::{Entry, Queues, Request},
     slab::{NIL, Slab},
-    vocabulary::{
-        Cause, ClientId, Effect, Limit, Limits, Mode, Options, Outcome, RequestError, RequestId, Token,
-    },
+    types::{Cause, ClientId, Effect, Limit, Limits, Mode, Options, Outcome, RequestError, RequestId, Token},
 };
 use alloc::vec::Vec;
 use core::num::NonZeroU64;

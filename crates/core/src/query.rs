@@ -5,7 +5,7 @@ use crate::{
     name::Name,
     queues::{Entry, Request},
     slab::NIL,
-    vocabulary::{ClientId, Mode, RequestId, Token},
+    types::{ClientId, Mode, RequestId, Token},
 };
 use alloc::vec::Vec;
 

@@ -12,7 +12,7 @@ use crate::{
     name::Name,
     slab::{NIL, Slab},
     table::Table,
-    vocabulary::{Mode, Token},
+    types::{Mode, Token},
 };
 use alloc::vec::Vec;
 

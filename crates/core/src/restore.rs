@@ -9,7 +9,7 @@ use crate::{
     name::Name,
     queues::{Entry, Request},
     slab::NIL,
-    vocabulary::{ClientId, Limit, Mode, RequestId, Token},
+    types::{ClientId, Limit, Mode, RequestId, Token},
 };
 use alloc::vec::Vec;
 use core::fmt;

@@ -1,10 +1,10 @@
 //! The agent of one thread (§2.4): how it comes, how it ends, and the calls that need not be fast.
 
 use crate::{
-    fast::{self, Numbers, answer},
+    ffi::{self, CallBuffer, answer},
     names,
     report::{self, Deadlock, Inspection, Snapshot},
-    state::{Address, Bell, State, Ticket},
+    state::{Address, State, Ticket, Waker},
 };
 use lockkeeper_core::{ClientId, Mode, Options, Outcome, RequestError, RequestId};
 use napi::{
@@ -28,7 +28,7 @@ pub(crate) struct Inner {
     pub(crate) client: ClientId,
     /// The requests of this thread by slot. A slot is used again only after its request has ended and the thread knows.
     pub(crate) slots: RefCell<Vec<RequestId>>,
-    pub(crate) numbers: Numbers,
+    pub(crate) buffer: CallBuffer,
     /// The name that was asked for last, by `request`.
     pub(crate) last: RefCell<Vec<u8>>,
 }
@@ -53,26 +53,26 @@ pub(crate) fn at_thread_exit(end: impl Fn() + 'static) {
 
 #[napi]
 impl Agent {
-    /// The caller keeps the array `numbers` for as long as the agent. `on_mail` is called in a task when there are
-    /// letters. With `own_manager`, it is the only agent of a lock manager of its own.
+    /// The caller keeps the array `buffer` for as long as the agent. `on_mail` is called in a task when there are
+    /// notifications. With `own_manager`, it is the only agent of a lock manager of its own.
     #[napi(constructor)]
     pub fn new(
         env: Env,
-        mut numbers: Float64ArraySlice<'_>,
+        mut buffer: Float64ArraySlice<'_>,
         on_mail: Function<'_, (), ()>,
         own_manager: bool,
     ) -> Result<Self> {
-        let bell = bell(&env, &on_mail)?;
+        let waker = waker(&env, &on_mail)?;
         // SAFETY: nothing else reads or writes the array during this call.
-        let numbers = Numbers::new(unsafe { numbers.as_mut() });
+        let buffer = CallBuffer::new(unsafe { buffer.as_mut() });
         let mut state = State::lock();
         let manager = if own_manager { state.new_manager() } else { 0 };
         let client =
             state.managers[manager].client().map_err(|limit| Error::from_reason(limit.to_string()))?;
-        let mailbox = state.open(bell);
+        let mailbox = state.open(waker);
         drop(state);
         let (slots, last) = (RefCell::default(), RefCell::default());
-        let inner = Rc::new(Inner { mailbox, manager, client, slots, numbers, last });
+        let inner = Rc::new(Inner { mailbox, manager, client, slots, buffer, last });
         env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
         at_thread_exit(move || _ = State::lock().close(mailbox, manager, client));
         Ok(Self { inner })
@@ -86,7 +86,7 @@ impl Agent {
     /// `request`, `release` and `collect`, as the raw functions they are.
     #[napi]
     pub fn fast<'env>(&self, env: &'env Env) -> Result<Object<'env>> {
-        fast::functions(env, &self.inner)
+        ffi::functions(env, &self.inner)
     }
 
     /// The long form of `request`: a scope of names, the request it is nested in, a label. Returns the deadlock because
@@ -103,7 +103,7 @@ impl Agent {
         let scope = names::scope(&env, &names, &shared)?;
         let nested_in = nested_in.and_then(|slot| self.inner.slots.borrow().get(slot as usize).copied());
         let info = info.map(String::into_boxed_str);
-        let (slot, flags) = self.inner.numbers.given();
+        let (slot, flags) = self.inner.buffer.given();
         match self.inner.request(slot, &scope, flags, nested_in, info) {
             Ok(()) => Ok(None),
             Err(RequestError::Deadlock(deadlock)) => Ok(Some(report::deadlock(&deadlock))),
@@ -152,7 +152,7 @@ impl Agent {
 }
 
 impl Inner {
-    /// Requests a lock; answers in the numbers, with bits of [`answer`].
+    /// Requests a lock; answers in the call buffer, with bits of [`answer`].
     pub(crate) fn request<N: AsRef<[u8]>>(
         &self,
         slot: u32,
@@ -162,9 +162,9 @@ impl Inner {
         info: Option<Box<str>>,
     ) -> std::result::Result<(), RequestError> {
         let options = Options {
-            if_available: flags & fast::flag::IF_AVAILABLE != 0,
-            steal: flags & fast::flag::STEAL != 0,
-            refuse_deadlock: flags & fast::flag::REFUSE_DEADLOCK != 0,
+            if_available: flags & ffi::flag::IF_AVAILABLE != 0,
+            steal: flags & ffi::flag::STEAL != 0,
+            refuse_deadlock: flags & ffi::flag::REFUSE_DEADLOCK != 0,
             nested_in,
         };
         let ticket = Ticket { mailbox: self.mailbox.place, slot, queued_at: 0, info };
@@ -187,7 +187,7 @@ impl Inner {
             // Nothing else has effects on others.
             answer |= self.post(&mut state);
         }
-        self.numbers.put(0, f64::from(answer), token);
+        self.buffer.put(0, f64::from(answer), token);
         Ok(())
     }
 
@@ -207,13 +207,13 @@ impl Inner {
 
     /// At the environment's end: no code of this thread runs any more.
     fn end(&self) {
-        let bell = State::lock().close(self.mailbox, self.manager, self.client);
-        bell.into_iter().for_each(Bell::release);
+        let waker = State::lock().close(self.mailbox, self.manager, self.client);
+        waker.into_iter().for_each(Waker::release);
     }
 }
 
 /// The thread-safe function that runs `on_mail`. It does not keep the thread alive.
-pub(crate) fn bell(env: &Env, on_mail: &Function<'_, (), ()>) -> Result<Bell> {
+pub(crate) fn waker(env: &Env, on_mail: &Function<'_, (), ()>) -> Result<Waker> {
     let name = env.create_string("lockkeeper")?;
     let mut function = ptr::null_mut();
     // SAFETY: all values are of the running call; without a callback of ours the runtime calls `on_mail` itself.
@@ -234,5 +234,5 @@ pub(crate) fn bell(env: &Env, on_mail: &Function<'_, (), ()>) -> Result<Bell> {
     })?;
     // SAFETY: it was just made, by this environment.
     check_status!(unsafe { sys::napi_unref_threadsafe_function(env.raw(), function) })?;
-    Ok(Bell(function))
+    Ok(Waker(function))
 }

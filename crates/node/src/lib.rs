@@ -2,11 +2,11 @@
 //! shared by all threads that load the addon, and an `agent` for each of them; and one for each `createLocks()`.
 //!
 //! A request takes this path: `packages/lockkeeper` converts the arguments and picks a *slot*, a small number by which
-//! the thread's own table of requests goes; `fast` reads the name and runs the engine inside the call; the
+//! the thread's own table of requests goes; `ffi` reads the name and runs the engine inside the call; the
 //! answer is a number. What a call does to others goes to their mailboxes (`state`): the caller's own is announced
 //! in the answer, that of another thread through its thread-safe function.
 //!
-//! `remote` is the way to a daemon: the same letters, from a thread that reads its socket. Windows has none.
+//! `remote` is the way to a daemon: the same notifications, from a thread that reads its socket. Windows has none.
 //!
 //! Nothing here decides: the rules are the engine's, the steps of the specification are TypeScript's.
 #![allow(
@@ -20,7 +20,7 @@
 #![cfg_attr(not(unix), allow(dead_code, reason = "what only `remote` uses, which needs Unix sockets"))]
 
 mod agent;
-mod fast;
+mod ffi;
 mod names;
 #[cfg(unix)]
 mod remote;

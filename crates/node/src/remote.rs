@@ -1,13 +1,13 @@
-//! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says comes as letters.
+//! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says comes as notifications.
 //!
 //! Requests carry their slot, the session's mutex protects what is said in words: there is no other table here.
 
 use crate::{
-    agent::{at_thread_exit, bell},
-    fast::{Numbers, flag},
+    agent::{at_thread_exit, waker},
+    ffi::{CallBuffer, flag},
     names,
     report::{self, Place},
-    state::{Address, Bell, Letter, State},
+    state::{Address, Notification, State, Waker},
 };
 use lockkeeper_client::{
     Deadlock, Endpoint, Entry, Failure, Flags, Host, Key, Lifecycle, Options, Outcome, Outer, Request,
@@ -27,9 +27,9 @@ use std::{
 /// A session of the thread that makes it.
 #[napi]
 pub struct Remote {
-    session: Arc<Session<Letters>>,
+    session: Arc<Session<Notifier>>,
     mailbox: Address,
-    numbers: Numbers,
+    buffer: CallBuffer,
     /// The requests by slot.
     slots: RefCell<Vec<Key>>,
     /// Why the session could not be opened.
@@ -37,8 +37,8 @@ pub struct Remote {
     closed: Cell<bool>,
 }
 
-/// Turns what becomes of requests into letters. Under the session's mutex.
-struct Letters {
+/// Turns what becomes of requests into notifications. Under the session's mutex.
+struct Notifier {
     mailbox: Address,
     /// What is said in words, by slot, until it is fetched.
     words: HashMap<u32, Words>,
@@ -50,42 +50,42 @@ enum Words {
     Snapshot(Snapshot),
 }
 
-impl Host for Letters {
+impl Host for Notifier {
     /// The slot.
     type Data = u32;
     type After = ();
 
     fn granted(&mut self, _: Key, token: u64, slot: &mut u32, (): &mut ()) {
-        State::lock().post(self.mailbox, Letter::Granted { slot: *slot, token });
+        State::lock().post(self.mailbox, Notification::Granted { slot: *slot, token });
     }
 
     fn over(&mut self, _: Key, outcome: Outcome, slot: u32, (): &mut ()) {
-        let letter = match outcome {
-            Outcome::Unavailable => Letter::Unavailable { slot },
-            Outcome::Broken { cause, .. } => Letter::Broken { slot, cause },
-            Outcome::Released | Outcome::Answer(_) => Letter::Ended { slot },
+        let notification = match outcome {
+            Outcome::Unavailable => Notification::Unavailable { slot },
+            Outcome::Broken { cause, .. } => Notification::Broken { slot, cause },
+            Outcome::Released | Outcome::Answer(_) => Notification::Ended { slot },
             Outcome::Refused { code, message } => return self.refuse(slot, Words::Refused { code, message }),
             Outcome::Failed(failure) => return self.refuse(slot, Words::from(failure)),
             Outcome::Deadlocked(deadlock) => return self.refuse(slot, Words::Deadlocked(deadlock)),
         };
-        State::lock().post(self.mailbox, letter);
+        State::lock().post(self.mailbox, notification);
     }
 
     fn session(&mut self, news: Lifecycle, (): &mut ()) {
         if let Lifecycle::Opened { resumed: false, .. } = news {
-            State::lock().post(self.mailbox, Letter::Opened);
+            State::lock().post(self.mailbox, Notification::Opened);
         }
     }
 }
 
-impl Letters {
+impl Notifier {
     fn refuse(&mut self, slot: u32, words: Words) {
-        self.tell(slot, words, Letter::Refused { slot });
+        self.tell(slot, words, Notification::Refused { slot });
     }
 
-    fn tell(&mut self, slot: u32, words: Words, letter: Letter) {
+    fn tell(&mut self, slot: u32, words: Words, notification: Notification) {
         self.words.insert(slot, words);
-        State::lock().post(self.mailbox, letter);
+        State::lock().post(self.mailbox, notification);
     }
 }
 
@@ -139,41 +139,41 @@ pub struct RemoteEntry {
 #[napi]
 impl Remote {
     /// Opens a session with the daemon at `url`, or this user's own, and starts `program` as the daemon if none answers.
-    /// A letter tells when it is open, and when another one is after it was lost.
+    /// A notification tells when it is open, and when another one is after it was lost.
     #[napi(constructor)]
     pub fn new(
         env: Env,
-        mut numbers: Float64ArraySlice<'_>,
+        mut buffer: Float64ArraySlice<'_>,
         on_mail: Function<'_, (), ()>,
         url: Option<String>,
         program: Option<String>,
         bucket: String,
     ) -> Result<Self> {
         let endpoint = url.map_or_else(Endpoint::from_env, |url| url.parse()).map_err(Error::from_reason)?;
-        let bell = bell(&env, &on_mail)?;
+        let waker = waker(&env, &on_mail)?;
         // SAFETY: nothing else reads or writes the array during this call.
-        let numbers = Numbers::new(unsafe { numbers.as_mut() });
-        let mailbox = State::lock().open(bell);
+        let buffer = CallBuffer::new(unsafe { buffer.as_mut() });
+        let mailbox = State::lock().open(waker);
         let failure = Arc::new(OnceLock::new());
         let failed = Arc::clone(&failure);
         let opened = move |opened: std::result::Result<(), lockkeeper_client::Error>| {
             if let Err(error) = opened {
                 let _ = failed.set(error.to_string());
-                State::lock().post(mailbox, Letter::Opened);
+                State::lock().post(mailbox, Notification::Opened);
             }
         };
         let options = Options::new(bucket).program(program.map(Into::into));
-        let letters = Letters { mailbox, words: HashMap::new() };
-        let session = Session::start(&endpoint, options, letters, opened).map_err(|error| {
-            State::lock().shut(mailbox).into_iter().for_each(Bell::release);
+        let notifications = Notifier { mailbox, words: HashMap::new() };
+        let session = Session::start(&endpoint, options, notifications, opened).map_err(|error| {
+            State::lock().shut(mailbox).into_iter().for_each(Waker::release);
             Error::from_reason(error.to_string())
         })?;
         let session = Arc::new(session);
         // At the environment's end no code of this thread runs any more; nor does it when the thread exits, at which the
-        // bell is the runtime's to take down.
+        // waker is the runtime's to take down.
         env.add_env_cleanup_hook(Arc::clone(&session), move |session| {
             session.close();
-            State::lock().shut(mailbox).into_iter().for_each(Bell::release);
+            State::lock().shut(mailbox).into_iter().for_each(Waker::release);
         })?;
         let ending = Arc::clone(&session);
         at_thread_exit(move || {
@@ -181,7 +181,7 @@ impl Remote {
             let _ = State::lock().shut(mailbox);
         });
         let (slots, closed) = (RefCell::default(), Cell::new(false));
-        Ok(Self { session, mailbox, numbers, slots, failure, closed })
+        Ok(Self { session, mailbox, buffer, slots, failure, closed })
     }
 
     /// The client's id, once the session is open. Throws if it could not be opened.
@@ -195,10 +195,10 @@ impl Remote {
 
     #[napi]
     pub fn collect(&self) {
-        self.numbers.collect(self.mailbox);
+        self.buffer.collect(self.mailbox);
     }
 
-    /// Makes a request, of the slot and with the flags in the numbers.
+    /// Makes a request, of the slot and with the flags in the call buffer.
     #[napi]
     pub fn request(
         &self,
@@ -209,7 +209,7 @@ impl Remote {
         info: Option<String>,
     ) -> Result<()> {
         let session = self.open()?;
-        let (slot, flags) = self.numbers.given();
+        let (slot, flags) = self.buffer.given();
         let scope = names::scope(&env, &names, &shared)?;
         let mut slots = self.slots.borrow_mut();
         let outer = nested_in.and_then(|slot| slots.get(slot as usize).copied());
@@ -226,14 +226,14 @@ impl Remote {
         Ok(())
     }
 
-    /// Whether a lock is held, by the clock. If it is not, a letter says so.
+    /// Whether a lock is held, by the clock. If it is not, a notification says so.
     #[napi]
     pub fn is_held(&self, slot: u32) -> bool {
         let key = self.slots.borrow().get(slot as usize).copied();
         key.is_some_and(|key| self.session.is_held(key))
     }
 
-    /// Releases a lock or aborts a request, perhaps because its time was up. A letter tells when it is done.
+    /// Releases a lock or aborts a request, perhaps because its time was up. A notification tells when it is done.
     #[napi]
     pub fn release(&self, slot: u32, timed_out: bool) {
         let key = self.slots.borrow().get(slot as usize).copied();
@@ -242,7 +242,7 @@ impl Remote {
         }
     }
 
-    /// Asks for the state of the bucket, and for its deadlocks. A letter to the slot tells when the answer is there.
+    /// Asks for the state of the bucket, and for its deadlocks. A notification to the slot tells when the answer is there.
     #[napi]
     pub fn query(&self, slot: u32, deadlocks: bool) -> Result<()> {
         let (session, answered) = (self.open()?, self.responder(slot, Words::Snapshot));
@@ -262,7 +262,7 @@ impl Remote {
         Ok(())
     }
 
-    fn open(&self) -> Result<&Session<Letters>> {
+    fn open(&self) -> Result<&Session<Notifier>> {
         if self.closed.get() { Err(Error::from_reason("the session is closed")) } else { Ok(&self.session) }
     }
 
@@ -276,7 +276,7 @@ impl Remote {
         move |answer| {
             let Some(session) = session.upgrade() else { return };
             session.with(|view| match answer {
-                Ok(answer) => view.host().tell(slot, words(answer), Letter::Ended { slot }),
+                Ok(answer) => view.host().tell(slot, words(answer), Notification::Ended { slot }),
                 Err(error) => view.host().refuse(slot, Words::from(error)),
             });
         }

@@ -47,15 +47,15 @@ pub(crate) struct Ticket {
 struct Mailbox {
     /// Tells it from one that had its place before.
     serial: u64,
-    letters: VecDeque<Letter>,
-    bell: Bell,
-    /// Whether the bell has rung since the mailbox was last emptied.
-    rung: bool,
+    notifications: VecDeque<Notification>,
+    waker: Waker,
+    /// Whether it was woken since the mailbox was last emptied.
+    woken: bool,
 }
 
 /// What befell a request of one slot.
 #[derive(Clone, Copy)]
-pub(crate) enum Letter {
+pub(crate) enum Notification {
     Granted {
         slot: u32,
         token: u64,
@@ -88,11 +88,11 @@ pub(crate) struct Address {
 
 /// A thread-safe function, which has the runtime run the thread's `onMail`.
 ///
-/// Rung and taken away under the mutex only, so nobody rings one whose thread has ended.
-pub(crate) struct Bell(pub(crate) sys::napi_threadsafe_function);
+/// Called and released under the mutex only, so nobody wakes a thread that has ended.
+pub(crate) struct Waker(pub(crate) sys::napi_threadsafe_function);
 
 // SAFETY: a thread-safe function is made to be called from any thread.
-unsafe impl Send for Bell {}
+unsafe impl Send for Waker {}
 
 impl State {
     pub(crate) fn lock() -> MutexGuard<'static, State> {
@@ -112,10 +112,10 @@ impl State {
     }
 
     /// Gives a new agent its mailbox.
-    pub(crate) fn open(&mut self, bell: Bell) -> Address {
+    pub(crate) fn open(&mut self, waker: Waker) -> Address {
         self.opened += 1;
         let serial = self.opened;
-        let mailbox = Some(Mailbox { serial, letters: VecDeque::new(), bell, rung: false });
+        let mailbox = Some(Mailbox { serial, notifications: VecDeque::new(), waker, woken: false });
         let place = self.mailboxes.iter().position(Option::is_none).unwrap_or(self.mailboxes.len());
         match self.mailboxes.get_mut(place) {
             Some(free) => *free = mailbox,
@@ -124,66 +124,66 @@ impl State {
         Address { place: u32::try_from(place).expect("there are fewer threads than that"), serial }
     }
 
-    /// Puts a letter into a mailbox, if that is still there.
-    pub(crate) fn post(&mut self, to: Address, letter: Letter) {
+    /// Puts a notification into a mailbox, if that is still there.
+    pub(crate) fn post(&mut self, to: Address, notification: Notification) {
         if let Some(mailbox) = &mut self.mailboxes[to.place as usize]
             && mailbox.serial == to.serial
         {
-            mailbox.letters.push_back(letter);
-            mailbox.ring();
+            mailbox.notifications.push_back(notification);
+            mailbox.wake();
         }
     }
 
-    /// Takes a mailbox away, once. Returns its bell, for a thread that can still take it down.
-    pub(crate) fn shut(&mut self, address: Address) -> Option<Bell> {
+    /// Takes a mailbox away, once. Returns its waker, for a thread that can still take it down.
+    pub(crate) fn shut(&mut self, address: Address) -> Option<Waker> {
         let mailbox = &mut self.mailboxes[address.place as usize];
-        mailbox.take_if(|mailbox| mailbox.serial == address.serial).map(|mailbox| mailbox.bell)
+        mailbox.take_if(|mailbox| mailbox.serial == address.serial).map(|mailbox| mailbox.waker)
     }
 
-    /// Ends an agent (§2.6), once. Returns its bell, for a thread that can still take it down.
-    pub(crate) fn close(&mut self, address: Address, manager: usize, client: ClientId) -> Option<Bell> {
-        let bell = self.shut(address)?;
+    /// Ends an agent (§2.6), once. Returns its waker, for a thread that can still take it down.
+    pub(crate) fn close(&mut self, address: Address, manager: usize, client: ClientId) -> Option<Waker> {
+        let waker = self.shut(address)?;
         self.managers[manager].client_gone(client, &mut self.effects);
         self.deliver(manager, None);
-        Some(bell)
+        Some(waker)
     }
 
-    /// Puts the effects of a command to one manager into the mailboxes of those concerned, and rings where they do not call
-    /// themselves. Whether the caller has letters.
+    /// Puts the effects of a command to one manager into the mailboxes of those concerned, and wakes those who do not call
+    /// themselves. Whether the caller has notifications.
     pub(crate) fn deliver(&mut self, manager: usize, caller: Option<u32>) -> bool {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
-            let Some((place, letter)) = self.letter(manager, &effect) else { continue };
+            let Some((place, notification)) = self.notification(manager, &effect) else { continue };
             let Some(mailbox) = &mut self.mailboxes[place as usize] else { continue };
-            mailbox.letters.push_back(letter);
+            mailbox.notifications.push_back(notification);
             if Some(place) != caller {
-                mailbox.ring();
+                mailbox.wake();
             }
         }
         self.effects = effects;
         let waiting =
-            |caller: u32| self.mailboxes[caller as usize].as_ref().is_some_and(Mailbox::has_letters);
+            |caller: u32| self.mailboxes[caller as usize].as_ref().is_some_and(Mailbox::has_notifications);
         caller.is_some_and(waiting)
     }
 
-    /// The letters of an agent that lives, oldest first, to be taken out.
-    pub(crate) fn letters(&mut self, place: u32) -> &mut VecDeque<Letter> {
+    /// The notifications of an agent that lives, oldest first, to be taken out.
+    pub(crate) fn notifications(&mut self, place: u32) -> &mut VecDeque<Notification> {
         let mailbox = self.mailboxes[place as usize].as_mut().expect("an agent that calls has a mailbox");
-        // It rings again for what comes after this.
-        mailbox.rung = false;
-        &mut mailbox.letters
+        // It is woken again for what comes after this.
+        mailbox.woken = false;
+        &mut mailbox.notifications
     }
 
     /// To whom an effect is told, and what. A request that its own agent aborted is known to be gone.
-    fn letter(&self, manager: usize, effect: &Effect<Ticket>) -> Option<(u32, Letter)> {
+    fn notification(&self, manager: usize, effect: &Effect<Ticket>) -> Option<(u32, Notification)> {
         match effect {
             Effect::Granted { request, token } => {
                 let ticket = self.managers[manager].get(*request)?.data();
-                Some((ticket.mailbox, Letter::Granted { slot: ticket.slot, token: token.get() }))
+                Some((ticket.mailbox, Notification::Granted { slot: ticket.slot, token: token.get() }))
             }
             Effect::Aborted { .. } => None,
             Effect::Broken { cause, data, .. } => {
-                Some((data.mailbox, Letter::Broken { slot: data.slot, cause: *cause }))
+                Some((data.mailbox, Notification::Broken { slot: data.slot, cause: *cause }))
             }
         }
     }
@@ -198,26 +198,26 @@ impl State {
 }
 
 impl Mailbox {
-    fn ring(&mut self) {
-        if !self.rung {
-            self.rung = self.bell.ring();
+    fn wake(&mut self) {
+        if !self.woken {
+            self.woken = self.waker.wake();
         }
     }
 
-    fn has_letters(&self) -> bool {
-        !self.letters.is_empty()
+    fn has_notifications(&self) -> bool {
+        !self.notifications.is_empty()
     }
 }
 
-impl Bell {
-    /// Takes it down, on the thread it rings for.
+impl Waker {
+    /// Releases it, on the thread that it wakes.
     pub(crate) fn release(self) {
         let mode = sys::ThreadsafeFunctionReleaseMode::abort;
         // SAFETY: it is in nobody's hands now, and its environment lives until the cleanup hooks have run.
         unsafe { sys::napi_release_threadsafe_function(self.0, mode) };
     }
 
-    fn ring(&self) -> bool {
+    fn wake(&self) -> bool {
         let mode = sys::ThreadsafeFunctionCallMode::nonblocking;
         // SAFETY: the function lives while its mailbox is open, and the mailbox is under the mutex.
         unsafe { sys::napi_call_threadsafe_function(self.0, ptr::null_mut(), mode) == sys::Status::napi_ok }

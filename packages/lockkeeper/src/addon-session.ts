@@ -4,7 +4,7 @@
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
-import { newNumbers, readLetters } from './mail.js';
+import { newCallBuffer, readNotifications } from './mailbox.js';
 import { daemonPath, loadAddon, News, type NativeRemote } from './native.js';
 import type { Listener, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
@@ -19,7 +19,7 @@ export class AddonSession implements Session {
   clientId = '';
   readonly opened: Promise<void>;
   readonly #listener: Listener;
-  readonly #numbers = newNumbers();
+  readonly #buffer = newCallBuffer();
   readonly #native: NativeRemote;
   /** What was asked, by slot. */
   readonly #table: (Request | Question | undefined)[] = [];
@@ -33,15 +33,15 @@ export class AddonSession implements Session {
   constructor(listener: Listener, url: string | undefined, bucket: string) {
     this.#listener = listener;
     this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
-    this.#native = new (loadAddon().Remote)(this.#numbers, () => this.#collect(), url, daemonPath(), bucket);
+    this.#native = new (loadAddon().Remote)(this.#buffer, () => this.#collect(), url, daemonPath(), bucket);
   }
 
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void {
     request.slot = this.#take(request);
     const { names, shared } = request.scope();
     this.#say(() => {
-      this.#numbers[0] = request.slot;
-      this.#numbers[1] = flags;
+      this.#buffer[0] = request.slot;
+      this.#buffer[1] = flags;
       this.#native.request(names, shared, nestedIn?.slot, info);
     });
   }
@@ -86,14 +86,14 @@ export class AddonSession implements Session {
   }
 
   #collect(): void {
-    readLetters(
-      this.#numbers,
+    readNotifications(
+      this.#buffer,
       () => this.#native.collect(),
-      (slot, news, token) => this.#hear(slot, news, token),
+      (slot, news, token) => this.#onNotification(slot, news, token),
     );
   }
 
-  #hear(slot: number, news: number, token: number): void {
+  #onNotification(slot: number, news: number, token: number): void {
     if (news === News.OPENED) return this.#open();
     const about = this.#table[slot]!;
     const question = 'answer' in about;
@@ -118,7 +118,7 @@ export class AddonSession implements Session {
     this.#listener.status('connected');
     // After a session was lost, it is the next one: all was said to the addon.
     if (this.#unsaid === undefined) return;
-    // Later: the letters that are being read would be overwritten.
+    // Later: the notifications that are being read would be overwritten.
     queueMicrotask(() => {
       const unsaid = this.#unsaid ?? [];
       this.#unsaid = undefined;

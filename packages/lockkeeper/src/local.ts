@@ -6,7 +6,7 @@
 
 import { DeadlockError, refused } from './errors.js';
 import { Liveness } from './liveness.js';
-import { newNumbers, readLetters } from './mail.js';
+import { newCallBuffer, readNotifications } from './mailbox.js';
 import { newManager, type LockManager } from './manager.js';
 import { Answer, loadAddon, News, type NativeAgent } from './native.js';
 import { watchForDeadlock } from './nesting.js';
@@ -30,7 +30,7 @@ export function createLocks(): LockManager {
 }
 
 function newLocal(ownManager: boolean): Transport {
-  const numbers = newNumbers();
+  const buffer = newCallBuffer();
   let agent: NativeAgent | undefined;
   let native: ReturnType<NativeAgent['fast']>;
 
@@ -39,7 +39,7 @@ function newLocal(ownManager: boolean): Transport {
   const table: (Request | undefined)[] = [];
   const free: number[] = [];
 
-  /** Whether letters are read in a task of their own. */
+  /** Whether notifications are read in a task of their own. */
   let alone = false;
 
   /** Counts the requests of this thread that wait. */
@@ -54,8 +54,8 @@ function newLocal(ownManager: boolean): Transport {
       if (agent === undefined) start();
       const { name } = request;
       const same = name === last;
-      numbers[0] = take(request);
-      numbers[1] = same ? flags | SAME : flags;
+      buffer[0] = take(request);
+      buffer[1] = same ? flags | SAME : flags;
       try {
         native.request(same ? undefined : name);
       } catch (error) {
@@ -70,8 +70,8 @@ function newLocal(ownManager: boolean): Transport {
     submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean {
       const agent = started();
       const { names, shared } = request.scope();
-      const slot = (numbers[0] = take(request));
-      numbers[1] = flags;
+      const slot = (buffer[0] = take(request));
+      buffer[1] = flags;
       let deadlock: Deadlock | null;
       try {
         deadlock = agent.requestScope(names, shared, nestedIn?.slot, info);
@@ -98,11 +98,11 @@ function newLocal(ownManager: boolean): Transport {
     },
 
     release(request: Request): boolean {
-      numbers[0] = request.slot;
+      buffer[0] = request.slot;
       native.release();
-      const answer = numbers[0]!;
-      const token = numbers[1]!;
-      // One of the letters may say that the lock was broken.
+      const answer = buffer[0]!;
+      const token = buffer[1]!;
+      // One of the notifications may say that the lock was broken.
       if (answer < 0) collect();
       if (request.state === State.ENDED) return false;
       give(request);
@@ -129,15 +129,15 @@ function newLocal(ownManager: boolean): Transport {
   }
 
   function start(): NativeAgent {
-    agent = new (loadAddon().Agent)(numbers, woken, ownManager);
+    agent = new (loadAddon().Agent)(buffer, woken, ownManager);
     native = agent.fast();
     return agent;
   }
 
   /** What became of a request that was just made. */
   function answered(request: Request): boolean {
-    const answer = numbers[0]!;
-    const token = numbers[1]!;
+    const answer = buffer[0]!;
+    const token = buffer[1]!;
     const outcome = answer & ~Answer.MAIL;
     // Whom a steal broke learns of it before the thief is granted, who may have been robbed itself by then.
     if (answer & Answer.MAIL) collect();
@@ -154,22 +154,22 @@ function newLocal(ownManager: boolean): Transport {
   }
 
   function collect(): void {
-    readLetters(numbers, takeLetters, hear);
+    readNotifications(buffer, nextNotifications, onNotification);
   }
 
-  function takeLetters(): void {
+  function nextNotifications(): void {
     native.collect();
   }
 
-  /** The bell has rung. This task does nothing else: a grant that comes alone is delivered in it. */
+  /** Runs in a task that does nothing else: a grant that comes alone is delivered in it. */
   function woken(): void {
     alone = true;
     collect();
     alone = false;
   }
 
-  function hear(slot: number, news: number, token: number): void {
-    if (news === News.GRANTED) grant(slot, token, alone && numbers[0] === 1);
+  function onNotification(slot: number, news: number, token: number): void {
+    if (news === News.GRANTED) grant(slot, token, alone && buffer[0] === 1);
     else breakLock(slot, news);
   }
 

@@ -11,10 +11,10 @@ import { platformFiles } from './platform.js';
 import type { Snapshot } from './remote.js';
 import type { Deadlock, DeadlockStep, Inspection } from './transport.js';
 
-/** What a call came to. `MAIL`: there are letters to collect. */
+/** What a call came to. `MAIL`: there are notifications to collect. */
 export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
 
-/** What befell a request: the three low bits of the first number of a letter. The second is the token of a grant. */
+/** What befell a request: the three low bits of the first number of a notification. The second is the token of a grant. */
 export const News = {
   GRANTED: 0,
   STOLEN: 1,
@@ -29,16 +29,16 @@ export const News = {
  * The agent of this thread. Requests go by slots: numbers that this side gives out densely and uses again.
  *
  * What is not a string is passed in an array of numbers, by twos. The first two are a call's. In: a slot, flags. Out:
- * an answer, the token of a grant. The others are letters: a slot × 8 + its news, the token of a grant.
+ * an answer, the token of a grant. The others are notifications: a slot × 8 + its news, the token of a grant.
  */
 export interface NativeAgent {
   readonly clientId: string;
   fast(): {
     /** Without a name, it is that of the last request, as the flags say. */
     request(name?: string): void;
-    /** Answers 0; or slot + 1 of the one request that was granted by it; or -1 if there are letters to collect. */
+    /** Answers 0; or slot + 1 of the one request that was granted by it; or -1 if there are notifications to collect. */
     release(): void;
-    /** Answers how many letters it has written, which are as many as there is room for. */
+    /** Answers how many notifications it has written, which are as many as there is room for. */
     collect(): void;
   };
   /** The long form of `request`. Returns the deadlock because of which it was refused. */
@@ -55,7 +55,7 @@ export interface NativeAgent {
   deadlock(slot: number): Deadlock | null;
 }
 
-/** A session with a daemon. It passes numbers and letters as the agent does; nothing in it waits. */
+/** A session with a daemon. It has a call buffer and notifications as the agent has; nothing in it waits. */
 export interface NativeRemote {
   /** Throws if the session could not be opened. */
   clientId(): string;
@@ -74,10 +74,10 @@ export interface NativeRemote {
 interface Addon {
   ABI: number;
   /** With `ownManager`, it is the only agent of a lock manager of its own. */
-  Agent: new (numbers: Float64Array, onMail: () => void, ownManager: boolean) => NativeAgent;
+  Agent: new (buffer: Float64Array, onMail: () => void, ownManager: boolean) => NativeAgent;
   /** None on Windows. */
   Remote: new (
-    numbers: Float64Array,
+    buffer: Float64Array,
     onMail: () => void,
     url: string | undefined,
     program: string | undefined,

@@ -3,7 +3,7 @@
 use crate::{
     agent::Inner,
     names::with_name,
-    state::{Address, Letter, State},
+    state::{Address, Notification, State},
 };
 use lockkeeper_core::{Cause, Mode};
 use napi::{
@@ -29,11 +29,11 @@ pub(crate) mod answer {
     pub(crate) const GRANTED: u32 = 1;
     pub(crate) const UNAVAILABLE: u32 = 2;
     pub(crate) const ABORTED: u32 = 1;
-    /// There are letters to collect.
+    /// There are notifications to collect.
     pub(crate) const MAIL: u32 = 4;
 }
 
-/// What became of a request, in a letter: the three low bits of its first number.
+/// What became of a request, in a notification: the three low bits of its first number.
 mod news {
     pub(super) const GRANTED: u32 = 0;
     pub(super) const STOLEN: u32 = 1;
@@ -46,19 +46,19 @@ mod news {
 
 /// The thread's array of numbers, through which it and the addon pass what is not a string: writing there costs less
 /// than an argument or a result. A pair is two of them. The first pair is a call's, in: a slot and flags; out: an
-/// answer and a token. The others are letters: a slot with its news, and the token of a grant.
-pub(crate) struct Numbers {
+/// answer and a token. The others are notifications: a slot with its news, and the token of a grant.
+pub(crate) struct CallBuffer {
     array: *mut f64,
     pairs: usize,
 }
 
-impl Numbers {
+impl CallBuffer {
     /// The caller keeps the array for as long as this.
     pub(crate) fn new(array: &mut [f64]) -> Self {
         Self { array: array.as_mut_ptr(), pairs: array.len() / 2 }
     }
 
-    /// How many letters there is room for.
+    /// How many notifications there is room for.
     fn room(&self) -> usize {
         self.pairs - 1
     }
@@ -85,25 +85,28 @@ impl Numbers {
         }
     }
 
-    /// Takes letters out of a mailbox, as many as there is room for. Answers how many.
+    /// Takes notifications out of a mailbox, as many as there is room for. Answers how many.
     #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
     pub(crate) fn collect(&self, mailbox: Address) {
         let mut state = State::lock();
-        let letters = state.letters(mailbox.place);
-        let count = letters.len().min(self.room());
-        letters.drain(..count).enumerate().for_each(|(place, letter)| self.put_letter(place, letter));
+        let notifications = state.notifications(mailbox.place);
+        let count = notifications.len().min(self.room());
+        notifications
+            .drain(..count)
+            .enumerate()
+            .for_each(|(place, notification)| self.put_letter(place, notification));
         self.put(0, count as f64, 0);
     }
 
-    fn put_letter(&self, place: usize, letter: Letter) {
-        let (slot, news, token) = match letter {
-            Letter::Granted { slot, token } => (slot, news::GRANTED, token),
-            Letter::Broken { slot, cause: Cause::Stolen } => (slot, news::STOLEN, 0),
-            Letter::Broken { slot, cause: Cause::Lost } => (slot, news::LOST, 0),
-            Letter::Unavailable { slot } => (slot, news::UNAVAILABLE, 0),
-            Letter::Ended { slot } => (slot, news::ENDED, 0),
-            Letter::Refused { slot } => (slot, news::REFUSED, 0),
-            Letter::Opened => (0, news::OPENED, 0),
+    fn put_letter(&self, place: usize, notification: Notification) {
+        let (slot, news, token) = match notification {
+            Notification::Granted { slot, token } => (slot, news::GRANTED, token),
+            Notification::Broken { slot, cause: Cause::Stolen } => (slot, news::STOLEN, 0),
+            Notification::Broken { slot, cause: Cause::Lost } => (slot, news::LOST, 0),
+            Notification::Unavailable { slot } => (slot, news::UNAVAILABLE, 0),
+            Notification::Ended { slot } => (slot, news::ENDED, 0),
+            Notification::Refused { slot } => (slot, news::REFUSED, 0),
+            Notification::Opened => (0, news::OPENED, 0),
         };
         self.put(place + 1, f64::from(slot) * 8.0 + f64::from(news), token);
     }
@@ -130,12 +133,12 @@ pub(crate) fn functions<'env>(env: &'env Env, agent: &Rc<Inner>) -> Result<Objec
     Ok(object)
 }
 
-/// `request(name)`, of the slot and with the flags in the numbers. Answers with bits of [`answer`] and the token of a
+/// `request(name)`, of the slot and with the flags in the call buffer. Answers with bits of [`answer`] and the token of a
 /// grant. Throws if the engine refuses.
 unsafe extern "C" fn request(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([name], agent) = unsafe { arguments::<1>(env, info) };
-    let (slot, flags) = agent.numbers.given();
+    let (slot, flags) = agent.buffer.given();
     let mode = if flags & flag::SHARED == 0 { Mode::Exclusive } else { Mode::Shared };
     let mut last = agent.last.borrow_mut();
     let read = match flags & flag::SAME {
@@ -155,8 +158,8 @@ unsafe extern "C" fn request(env: sys::napi_env, info: sys::napi_callback_info) 
     ptr::null_mut()
 }
 
-/// `release()`, of the slot in the numbers. Answers 0; or slot + 1 of the one request of this thread that was granted
-/// by it, with its token; or -1 if there are letters to collect. Of a lock that was broken there is one.
+/// `release()`, of the slot in the call buffer. Answers 0; or slot + 1 of the one request of this thread that was granted
+/// by it, with its token; or -1 if there are notifications to collect. Of a lock that was broken there is one.
 unsafe extern "C" fn release(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([], agent) = unsafe { arguments::<0>(env, info) };
@@ -164,18 +167,18 @@ unsafe extern "C" fn release(env: sys::napi_env, info: sys::napi_callback_info) 
     ptr::null_mut()
 }
 
-/// `collect()`: takes letters out of the mailbox, as many as there is room for. Answers how many.
+/// `collect()`: takes notifications out of the mailbox, as many as there is room for. Answers how many.
 unsafe extern "C" fn collect(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([], agent) = unsafe { arguments::<0>(env, info) };
-    agent.numbers.collect(agent.mailbox);
+    agent.buffer.collect(agent.mailbox);
     ptr::null_mut()
 }
 
 impl Inner {
     fn release(&self) {
-        let (slot, _) = self.numbers.given();
-        self.numbers.put(0, 0.0, 0);
+        let (slot, _) = self.buffer.given();
+        self.buffer.put(0, 0.0, 0);
         let Some(request) = self.slots.borrow().get(slot as usize).copied() else { return };
         let mut state = State::lock();
         let State { managers, effects, .. } = &mut *state;
@@ -183,13 +186,13 @@ impl Inner {
         if released && effects.is_empty() || !state.deliver(self.manager, Some(self.mailbox.place)) {
             return;
         }
-        let letters = state.letters(self.mailbox.place);
-        match letters.front() {
-            Some(&Letter::Granted { slot, token }) if letters.len() == 1 => {
-                letters.clear();
-                self.numbers.put(0, f64::from(slot) + 1.0, token);
+        let notifications = state.notifications(self.mailbox.place);
+        match notifications.front() {
+            Some(&Notification::Granted { slot, token }) if notifications.len() == 1 => {
+                notifications.clear();
+                self.buffer.put(0, f64::from(slot) + 1.0, token);
             }
-            _ => self.numbers.put(0, -1.0, 0),
+            _ => self.buffer.put(0, -1.0, 0),
         }
     }
 }
