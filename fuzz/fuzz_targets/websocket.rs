@@ -43,7 +43,7 @@ fn read(stream: &[u8], step: usize, mut frames: Frames) -> (Vec<Event>, Option<B
                 Ok(None) => break,
                 Ok(Some((said, length))) => {
                     events.push(match said {
-                        Said::Message(message) => Event::Message(message.to_vec()),
+                        Said::Messages(message) => Event::Message(message.to_vec()),
                         Said::Ping(payload) => Event::Ping(payload.to_vec()),
                         Said::Nothing => Event::Nothing,
                         Said::Close(_) => Event::Close,

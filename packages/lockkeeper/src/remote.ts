@@ -35,7 +35,8 @@ export type Status = 'connecting' | 'connected' | 'reconnecting' | 'closed';
 /** Hears what becomes of requests, and of the session. */
 export interface Listener {
   status(status: Status): void;
-  granted(request: Request, token: number | bigint): void;
+  /** With `now`, it is called in a task in which nothing else is told. */
+  granted(request: Request, token: number | bigint, now?: boolean): void;
   /** `why` tells more of a loss, for people. */
   over(request: Request, how: Outcome, why?: string): void;
 }
@@ -154,11 +155,11 @@ export class Remote implements Transport, Listener {
     this.#liveness?.end();
   }
 
-  granted(request: Request, token: number | bigint): void {
+  granted(request: Request, token: number | bigint, now?: boolean): void {
     // One that was given up in the meantime will hear that it is.
     if (request.state !== State.WAITING) return;
     this.#liveness?.waits(-1);
-    request.granted(token);
+    request.granted(token, now);
   }
 
   over(request: Request, how: Outcome, why?: string): void {
