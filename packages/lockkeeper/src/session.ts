@@ -95,7 +95,8 @@ export class SessionMachine<T> {
   /** When the last message was sent that was answered. */
   #answered: number;
   #pings: { seq: number; sent: number }[] = [];
-  #nextPing = 0;
+  /** Never, if there is no lease. */
+  #nextPing = Infinity;
   #seq = 0;
   #ack: Uint = 0;
   #lastRid = 0;
@@ -378,6 +379,7 @@ export class SessionMachine<T> {
   #loseAll(): void {
     this.#identity = undefined;
     this.#ttl = undefined;
+    this.#nextPing = Infinity;
     this.#ack = 0;
     this.#lastRid = 0;
     const keys = [...this.#byRid.values()];

@@ -5,7 +5,7 @@
 
 import { readFileSync } from 'node:fs';
 import { SessionMachine } from '../dist/session.js';
-import { decode, toName } from '../dist/wire.js';
+import { decode, encode, toName } from '../dist/wire.js';
 import { assert, test } from './harness.js';
 
 const file = process.env.TRANSCRIPTS;
@@ -60,6 +60,7 @@ const events = {
 /** Messages as they are on a stream: each behind its length. */
 function framed(messages) {
   return messages
+    .map(encode)
     .map((message) => message.length.toString(16).padStart(8, '0') + Buffer.from(message).toString('hex'))
     .join('');
 }
