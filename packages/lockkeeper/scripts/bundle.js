@@ -47,7 +47,7 @@ const withoutProcess = {
       const contents = text
         .replace('export const { process } = globalThis;', 'export const process = undefined;')
         .replaceAll(/\b(?:process|timers)(?=\?\.| ===| &&)/g, 'undefined')
-        .replace("globalThis.TextDecoder ? globalThis : builtin('node:util')", 'globalThis');
+        .replace("const { TextDecoder } = globalThis.TextDecoder ? globalThis : builtin('node:util');", '');
       if (contents === text) throw new Error(`${path} has changed: it takes of a process`);
       return { contents };
     });

@@ -21,17 +21,17 @@ const DEPTH = 8;
 /** Where a page is simulated, as jsdom does it, the runtime may have to provide it. */
 const { TextDecoder } = globalThis.TextDecoder ? globalThis : builtin('node:util');
 
-/** Text is often the same as before: in a long list, that of one client. */
+/** Text is often the same as before, in a long list that of one client: the last of each length, about, is remembered. */
 export function newDecoder(fatal: boolean): (bytes: Uint8Array) => string {
   const decoder = new TextDecoder('utf-8', { fatal, ignoreBOM: true });
-  let last = new Uint8Array();
-  let text = '';
+  const last: { from: Uint8Array; text: string }[] = [];
   return (bytes) => {
-    if (bytes.length !== last.length || bytes.some((byte, i) => byte !== last[i])) {
-      text = decoder.decode(bytes);
-      last = bytes.slice();
+    const place = bytes.length % 32;
+    let known = last[place];
+    if (known?.from.length !== bytes.length || bytes.some((byte, i) => byte !== known!.from[i])) {
+      last[place] = known = { from: bytes.slice(), text: decoder.decode(bytes) };
     }
-    return text;
+    return known!.text;
   };
 }
 const decode = newDecoder(true);

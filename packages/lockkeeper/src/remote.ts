@@ -4,6 +4,7 @@
  */
 
 import { Promise, queueMicrotask } from './intrinsics.js';
+import type { Liveness } from './liveness.js';
 import { watchForDeadlock } from './nesting.js';
 import { observer } from './observer.js';
 import type { Request } from './request.js';
@@ -151,7 +152,8 @@ export class Remote implements Transport, Listener {
   async close(): Promise<void> {
     this.#closed = true;
     this.status('closed');
-    await this.#during(this.#started?.close());
+    const closed = this.#started?.close();
+    await (this.#liveness ? during(this.#liveness, closed) : closed);
     this.#liveness?.end();
   }
 
@@ -184,7 +186,7 @@ export class Remote implements Transport, Listener {
   async #whenOpened(): Promise<void> {
     if (!this.#liveness) return this.#session.opened;
     try {
-      await this.#during(this.#session.opened);
+      await during(this.#liveness, this.#session.opened);
     } catch (error) {
       if (this.#liveness.waiting === 0) this.#liveness.end();
       throw error;
@@ -206,17 +208,18 @@ export class Remote implements Transport, Listener {
 
   #ask<T>(ask: (session: Session) => Promise<T>): Promise<T> {
     this.#check();
-    return this.#during(ask(this.#session));
+    const answer = ask(this.#session);
+    return this.#liveness ? during(this.#liveness, answer) : answer;
   }
+}
 
-  async #during<T>(promise: T | Promise<T>): Promise<T> {
-    if (!this.#liveness) return promise;
-    this.#liveness.waits(1);
-    try {
-      return await promise;
-    } finally {
-      this.#liveness.waits(-1);
-    }
+/** Keeps the process alive meanwhile. */
+async function during<T>(liveness: Liveness, promise: T | Promise<T>): Promise<T> {
+  liveness.waits(1);
+  try {
+    return await promise;
+  } finally {
+    liveness.waits(-1);
   }
 }
 

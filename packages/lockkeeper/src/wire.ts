@@ -32,7 +32,7 @@ export function decodeAll(bytes: Uint8Array): ToClient[] {
 
 export function check(message: Value): ToClient {
   const shape = Array.isArray(message) && typeof message[0] === 'number' ? shapes[message[0]] : undefined;
-  if (!shape?.(message)) throw new Malformed('no such message, or not with these elements');
+  if (!shape?.(message)) throw new Malformed('no such message');
   return message as unknown as ToClient;
 }
 
