@@ -9,11 +9,7 @@ export type Uint = number | bigint;
 export type Value = Uint | string | Uint8Array | boolean | null | readonly Value[];
 
 /** Bytes that are no value. */
-export class Malformed extends Error {
-  override readonly name = 'Malformed';
-}
-
-const CUT_OFF = 'the message is cut off';
+export class Malformed extends Error {}
 
 /** No message of the protocol is as deep. */
 const DEPTH = 8;
@@ -21,20 +17,34 @@ const DEPTH = 8;
 /** Where a page is simulated, as jsdom does it, the runtime may have to provide it. */
 const { TextDecoder } = globalThis.TextDecoder ? globalThis : builtin('node:util');
 
-/** Text is often the same as before, in a long list that of one client: the last of each length, about, is remembered. */
-export function newDecoder(fatal: boolean): (bytes: Uint8Array) => string {
-  const decoder = new TextDecoder('utf-8', { fatal, ignoreBOM: true });
+export const newDecoder = (fatal: boolean): InstanceType<typeof TextDecoder> =>
+  new TextDecoder('utf-8', { fatal, ignoreBOM: true });
+
+/**
+ * Decodes a part of bytes, unless it is what it was before: in a long list, much is of one client. The last text of each
+ * length is remembered, about.
+ */
+export function remembering(
+  decode: (bytes: Uint8Array) => string,
+): (bytes: Uint8Array, start: number, length: number) => string {
   const last: { from: Uint8Array; text: string }[] = [];
-  return (bytes) => {
-    const place = bytes.length % 32;
-    let known = last[place];
-    if (known?.from.length !== bytes.length || bytes.some((byte, i) => byte !== known!.from[i])) {
-      last[place] = known = { from: bytes.slice(), text: decoder.decode(bytes) };
+  return (bytes, start, length) => {
+    const place = length % 32;
+    const known = last[place];
+    if (known?.from.length === length) {
+      let i = 0;
+      while (i < length && known.from[i] === bytes[start + i]) i++;
+      if (i === length) return known.text;
     }
-    return known!.text;
+    const from = bytes.slice(start, start + length);
+    const text = decode(from);
+    last[place] = { from, text };
+    return text;
   };
 }
-const decode = newDecoder(true);
+
+const decoder = newDecoder(true);
+const textOf = remembering((bytes) => decoder.decode(bytes));
 
 /** What is being written. Nothing else runs meanwhile. */
 let output: number[];
@@ -176,9 +186,9 @@ function readLong(): Uint {
 }
 
 function readText(length: number): string {
-  const bytes = readBytes(length);
+  const start = pass(length);
   try {
-    return decode(bytes);
+    return textOf(input, start, length);
   } catch {
     throw new Malformed('text that is not UTF-8');
   }
@@ -193,8 +203,7 @@ function readArray(length: number, depth: number): Value[] {
 }
 
 function readByte(): number {
-  if (at === input.length) throw new Malformed(CUT_OFF);
-  return input[at++]!;
+  return input[pass(1)]!;
 }
 
 /** A view for each would cost more than all else that is read. */
@@ -205,6 +214,12 @@ function readNumber(size: number): number {
 }
 
 function readBytes(length: number): Uint8Array {
-  if (length > input.length - at) throw new Malformed(CUT_OFF);
-  return input.subarray(at, (at += length));
+  return input.subarray(pass(length), at);
+}
+
+/** Passes over some bytes. Returns where they begin. */
+function pass(length: number): number {
+  if (length > input.length - at) throw new Malformed('the message is cut off');
+  at += length;
+  return at - length;
 }

@@ -55,11 +55,11 @@ export interface Entry {
   place: { name: string; mode: LockMode };
   clientId: string;
   /** The same for all names of a request. */
-  ticket: bigint;
-  token?: bigint | undefined;
+  ticket: number | bigint;
+  token?: number | bigint | undefined;
   info?: string | undefined;
   since: number;
-  nestedIn?: bigint | undefined;
+  nestedIn?: number | bigint | undefined;
   stole: boolean;
 }
 
@@ -225,18 +225,18 @@ async function during<T>(liveness: Liveness, promise: T | Promise<T>): Promise<T
 
 /** By request rather than by name. */
 function inspection({ entries, deadlocks }: Snapshot): Inspection {
-  const requests = new Map<bigint, RequestInfo>();
+  const requests = new Map<number | bigint, RequestInfo>();
   for (const { place, clientId, ticket, token, info, since, nestedIn, stole } of entries) {
     const known = requests.get(ticket);
     if (known) {
       known.scope.push(place);
       continue;
     }
-    const request: RequestInfo = { request: ticket, clientId, scope: [place], stole };
+    const request: RequestInfo = { request: BigInt(ticket), clientId, scope: [place], stole };
     if (info !== undefined) request.info = info;
     if (token === undefined) request.waited = since;
-    else request.token = token;
-    if (nestedIn !== undefined) request.nestedIn = nestedIn;
+    else request.token = BigInt(token);
+    if (nestedIn !== undefined) request.nestedIn = BigInt(nestedIn);
     requests.set(ticket, request);
   }
   const all = [...requests.values()];

@@ -9,7 +9,7 @@
 import { DeadlockError, noSession, refusal } from './errors.js';
 import { task } from './host.js';
 import { queueMicrotask } from './intrinsics.js';
-import { packAll, type Uint } from './pack.js';
+import { packAll } from './pack.js';
 import type { Listener, Outcome, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
 import { SessionMachine } from './session.js';
@@ -565,17 +565,13 @@ function entryOf(entry: WireEntry): Snapshot['entries'][0] {
   return {
     place: { name: fromName(name), mode: shared ? 'shared' : 'exclusive' },
     clientId,
-    ticket: BigInt(arrival),
-    token: exact(token),
+    ticket: arrival,
+    token: token ?? undefined,
     info: info ?? undefined,
     since: Number(since),
-    nestedIn: exact(nestedIn),
+    nestedIn: nestedIn ?? undefined,
     stole,
   };
-}
-
-function exact(number: Uint | null): bigint | undefined {
-  return number === null ? undefined : BigInt(number);
 }
 
 function deadlockOf([message, steps]: WireDeadlock): Deadlock {

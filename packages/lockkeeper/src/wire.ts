@@ -3,7 +3,7 @@
  * is the kind of the message. Elements after those that are known are ignored, so a later version can add some.
  */
 
-import { isBytes, Malformed, newDecoder, pack, unpack, unpackAll, type Value } from './pack.js';
+import { isBytes, Malformed, newDecoder, pack, remembering, unpack, unpackAll, type Value } from './pack.js';
 import type { ToClient } from './to-client.js';
 import type { ToServer } from './to-server.js';
 
@@ -82,13 +82,17 @@ const shapes: Shape[] = [
   message(uint, text),
 ];
 
-const decodeText = newDecoder(false);
+const decoder = newDecoder(false);
 
 /** The bytes of a name: two strings are equal if and only if these are. */
 export { wtf8 as toName } from './pack.js';
 
 /** The string that a name's bytes spell. What no string spells becomes U+FFFD. */
 export function fromName(bytes: Uint8Array): string {
+  return nameOf(bytes, 0, bytes.length);
+}
+
+const nameOf = remembering((bytes) => {
   let name = '';
   let start = 0;
   for (let at = bytes.indexOf(0xed); at >= 0; at = bytes.indexOf(0xed, at + 1)) {
@@ -96,8 +100,8 @@ export function fromName(bytes: Uint8Array): string {
     // In UTF-8, these never follow each other.
     if ((second & 0xe0) !== 0xa0 || (third & 0xc0) !== 0x80) continue;
     const surrogate = 0xd000 | ((second & 0x3f) << 6) | (third & 0x3f);
-    name += decodeText(bytes.subarray(start, at)) + String.fromCharCode(surrogate);
+    name += decoder.decode(bytes.subarray(start, at)) + String.fromCharCode(surrogate);
     start = at + 3;
   }
-  return name + decodeText(bytes.subarray(start));
-}
+  return name + decoder.decode(bytes.subarray(start));
+});
