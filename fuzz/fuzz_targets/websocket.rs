@@ -1,11 +1,14 @@
-//! WebSocket frames: a stream means the same however it is cut into reads, and what is framed is read back.
+//! WebSocket frames: a stream means the same however it is cut into reads, and what is framed is read back. A frame is split
+//! into messages, or is none.
 //!
 //! The first byte of an input is the size of a read, the second the longest message, the third whether frames are masked;
 //! the others are the stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use lockkeeper_wire::websocket::{Broken, Frames, Said, append, append_close, append_pong};
+use lockkeeper_wire::websocket::{
+    Broken, Frames, Said, append, append_close, append_message, append_pong, first_message,
+};
 
 fuzz_target!(|bytes: &[u8]| {
     let Some((&[step, max, masked], stream)) = bytes.split_first_chunk() else { return };
@@ -22,6 +25,20 @@ fuzz_target!(|bytes: &[u8]| {
     append_close(&mut framed, mask);
     let expected = vec![Event::Message(stream.to_vec()), Event::Nothing, Event::Close];
     assert_eq!(read(&framed, step, Frames::new(masked, stream.len())), (expected, None));
+
+    // The messages that a frame begins with, in one frame again.
+    let (mut left, mut messages) = (stream, Vec::new());
+    while let Ok((message, rest)) = first_message(left) {
+        assert!(!message.is_empty());
+        messages.push(message);
+        left = rest;
+    }
+    let (mut framed, mut open) = (Vec::new(), None);
+    for message in &messages {
+        append_message(&mut framed, &mut open, |out| out.extend_from_slice(message));
+    }
+    let expected = if messages.is_empty() { Vec::new() } else { vec![Event::Message(messages.concat())] };
+    assert_eq!(read(&framed, step, Frames::new(false, stream.len())), (expected, None));
 });
 
 /// [`Said`], without what it borrows.
@@ -43,7 +60,7 @@ fn read(stream: &[u8], step: usize, mut frames: Frames) -> (Vec<Event>, Option<B
                 Ok(None) => break,
                 Ok(Some((said, length))) => {
                     events.push(match said {
-                        Said::Message(message) => Event::Message(message.to_vec()),
+                        Said::Messages(message) => Event::Message(message.to_vec()),
                         Said::Ping(payload) => Event::Ping(payload.to_vec()),
                         Said::Nothing => Event::Nothing,
                         Said::Close(_) => Event::Close,

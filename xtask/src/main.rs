@@ -47,7 +47,7 @@ Jobs of the Lockkeeper workspace:
   cargo xtask bench daemon  the daemon beside Redis, PostgreSQL and a bare echo; writes bench/RESULTS-daemon.md
   cargo xtask bench fleet   a fleet on etcd beside etcd's lock API, Redis and PostgreSQL; writes bench/RESULTS-fleet.md
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
-  npm run bench:browser     the drop-in beside the native locks of Chromium, in one page; prints a table
+  npm run bench:browser     the drop-in beside the native locks of Chromium, in one page; writes bench/RESULTS-browser.md
   cargo xtask fuzz [TARGET] [SECS]
                             what reads bytes of others, and the engine against the models, from libFuzzer's bytes: the
                             targets of fuzz/, all in turns if none is named, without end by default

@@ -9,6 +9,7 @@ use lockkeeper_testing::{Cluster, Daemons, Setup};
 use lockkeeper_wire::{
     frame,
     v2::{EndFlags, Flags, ToClient, ToServer},
+    websocket::{self, Frames, Said},
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
@@ -180,6 +181,80 @@ fn messages_that_are_not_whole_are_limited_at_a_follower() {
 }
 
 /// A load balancer is told the truth while etcd is silent.
+/// A follower takes the messages out of the frames of a WebSocket, and puts those of the leader into frames.
+#[test]
+fn frames_of_several_messages_go_through_a_follower() {
+    const MANY: u64 = 1_000;
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    let url = daemons.url(1 - daemons.wait_for_leader());
+    let address = url.strip_prefix("ws://").expect("it is a WebSocket").trim_end_matches('/');
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+    let upgrade = format!(
+        "GET / HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n\
+         Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: lockkeeper.v2\r\n\r\n"
+    );
+    stream.write_all(upgrade.as_bytes()).expect("it is read");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).expect("it answers");
+        head.extend(byte);
+    }
+    let say = |stream: &mut TcpStream, messages: &mut dyn Iterator<Item = ToServer<'static>>| {
+        let mut frame = Vec::new();
+        websocket::append(&mut frame, Some([1, 2, 3, 4]), |out| {
+            messages.for_each(|message| message.encode(out))
+        });
+        stream.write_all(&frame).expect("it is read");
+    };
+    let (mut frames, mut input) = (Frames::new(false, frame::MAX_TO_CLIENT), Vec::new());
+    // The messages of one frame.
+    let mut hear = |stream: &mut TcpStream| loop {
+        if let Some((said, length)) = frames.first(&mut input).expect("a frame") {
+            let Said::Messages(frame) = said else { panic!("{said:?}") };
+            let frame = frame.to_vec();
+            input.drain(..length);
+            let (mut left, mut messages) = (&frame[..], Vec::new());
+            while !left.is_empty() {
+                let (message, rest) = websocket::first_message(left).expect("a whole message");
+                messages.push(message.to_vec());
+                left = rest;
+            }
+            return messages;
+        }
+        let mut bytes = [0; 4096];
+        let count = stream.read(&mut bytes).expect("it answers");
+        input.extend_from_slice(&bytes[..count]);
+    };
+    say(&mut stream, &mut [ToServer::hello("default", Some(600_000))].into_iter());
+    let synced = |messages: &[Vec<u8>]| {
+        messages.iter().any(|message| ToClient::decode(message) == Ok(ToClient::Synced))
+    };
+    while !synced(&hear(&mut stream)) {}
+    let request = |rid: u64| ToServer::Request {
+        ack: 1,
+        rid,
+        scope: vec![(format!("name {rid}").leak().as_bytes(), Mode::Exclusive)],
+        flags: Flags::default(),
+        nested_in: None,
+        info: None,
+    };
+    say(&mut stream, &mut (1..=MANY).map(request));
+    let (mut next, mut most) = (1, 0);
+    while next <= MANY {
+        let messages = hear(&mut stream);
+        most = most.max(messages.len());
+        for message in messages {
+            let granted = ToClient::decode(&message);
+            assert!(matches!(granted, Ok(ToClient::Granted { rid, .. }) if rid == next), "{granted:?}");
+            next += 1;
+        }
+    }
+    assert!(most > 1, "the answers of one round come in few frames");
+}
+
 #[test]
 fn nobody_is_healthy_while_etcd_does_not_answer() {
     let cluster = Cluster::start(1).expect("etcd starts");

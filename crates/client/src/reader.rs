@@ -2,7 +2,7 @@
 
 use crate::connection::Connection;
 #[cfg(feature = "network")]
-use lockkeeper_wire::websocket::{Frames, Said};
+use lockkeeper_wire::websocket::{Frames, Said, first_message};
 use lockkeeper_wire::{
     frame,
     spin::{self, Backoff},
@@ -127,7 +127,7 @@ impl Reader {
 }
 
 impl Source {
-    /// Hands on the first message. Its length, if it is whole.
+    /// Hands on the first message, or those of the first frame. Its length, if it is whole.
     fn take(
         &mut self,
         input: &mut [u8],
@@ -136,8 +136,12 @@ impl Source {
         #[cfg(feature = "network")]
         if let Some(frames) = &mut self.frames {
             return match frames.first(input).map_err(invalid)? {
-                Some((Said::Message(message), length)) => {
-                    on_message(ToClient::decode(message).map_err(invalid)?);
+                Some((Said::Messages(mut frame), length)) => {
+                    while !frame.is_empty() {
+                        let (message, rest) = first_message(frame).map_err(invalid)?;
+                        on_message(ToClient::decode(message).map_err(invalid)?);
+                        frame = rest;
+                    }
                     Ok(Some(length))
                 }
                 Some((Said::Ping(ping), length)) => {

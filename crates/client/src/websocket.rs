@@ -53,9 +53,16 @@ impl WebSocket {
     /// Appends the bytes for messages, each of which is preceded by its length.
     pub(crate) fn encode(&self, mut messages: &[u8], out: &mut Vec<u8>) -> io::Result<()> {
         let mut frames = Vec::with_capacity(messages.len() + 16);
+        let mut batch = Vec::new();
         while let Ok(Some((message, length))) = frame::first(messages, usize::MAX) {
-            websocket::append(&mut frames, Some(random()?), |out| out.extend(message));
+            if !batch.is_empty() && batch.len() + message.len() > websocket::BATCH {
+                websocket::append(&mut frames, Some(random()?), |out| out.append(&mut batch));
+            }
+            batch.extend_from_slice(message);
             messages = &messages[length..];
+        }
+        if !batch.is_empty() {
+            websocket::append(&mut frames, Some(random()?), |out| out.append(&mut batch));
         }
         self.encrypt(&frames, out)
     }

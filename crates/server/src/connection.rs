@@ -95,6 +95,8 @@ struct Connection<S> {
     more: bool,
     /// How to find messages in it, if not by their lengths.
     frames: Option<Frames>,
+    /// A frame whose messages have not all had their turn, and how much of it is done.
+    batch: (Vec<u8>, usize),
     /// It has sent Hello, and may send long messages.
     greeted: bool,
     /// The server's work at which it is the others' turn.
@@ -130,6 +132,7 @@ pub(crate) async fn run<S: Transport>(
         input,
         more,
         frames,
+        batch: (Vec::new(), 0),
         greeted,
         turn_ends,
         closes,
@@ -206,7 +209,7 @@ impl<S: Transport> Connection<S> {
     /// A connection that is being closed needs no input, and does not stay for a client that does not read.
     fn poll_close_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.closes.is_none() {
-            self.input = Vec::new();
+            (self.input, self.batch) = (Vec::new(), (Vec::new(), 0));
             self.daemon.borrow_mut().set_unfinished(self.id, 0);
         }
         let timeout = self.closes.get_or_insert_with(|| Box::pin(sleep(CLOSE_TIMEOUT)));
@@ -234,35 +237,29 @@ impl<S: Transport> Connection<S> {
     /// long answer.
     fn handle_input(&mut self) {
         let (mut input, mut frames) = (std::mem::take(&mut self.input), self.frames.take());
+        let (batch, begun) = std::mem::take(&mut self.batch);
         let mut done = 0;
-        loop {
-            {
-                let mut daemon = self.daemon.borrow_mut();
-                if daemon.server().is_closing(self.id) {
-                    break;
-                }
-                if daemon.is_crowded(self.id) || daemon.server().work() >= self.turn_ends {
-                    self.more = true;
-                    break;
-                }
-            }
+        let left = self.on_messages(&batch[begun..]);
+        if left > 0 {
+            let begun = batch.len() - left;
+            self.batch = (batch, begun);
+        }
+        while self.goes_on() {
             let rest = &mut input[done..];
+            let max = if self.greeted { frame::MAX } else { HELLO };
             let first = match &mut frames {
-                Some(frames) => frames.first(rest).map_err(|error| error.to_string()),
-                None => match frame::first(rest, if self.greeted { frame::MAX } else { HELLO }) {
-                    Ok(first) => Ok(first.map(|(message, length)| (Said::Message(message), length))),
-                    Err(error) => Err(error.to_string()),
-                },
+                Some(frames) => {
+                    frames.set_max(max);
+                    let first = frames.first(rest).map_err(|error| error.to_string());
+                    first.map(|first| first.map(|(said, length)| (self.on_frame(said), length)))
+                }
+                None => {
+                    let first = frame::first(rest, max).map_err(|error| error.to_string());
+                    first.map(|first| first.map(|(message, length)| (self.on_message(message), length)))
+                }
             };
             match first {
-                Ok(Some((said, length))) => {
-                    let greeted = self.greeted;
-                    self.on_frame(said);
-                    done += length;
-                    if self.greeted && !greeted && frames.is_some() {
-                        frames = Some(Frames::new(true, frame::MAX));
-                    }
-                }
+                Ok(Some(((), length))) => done += length,
                 Ok(None) => break,
                 Err(why) => self.daemon.borrow_mut().reject(self.id, code::MALFORMED, &why),
             }
@@ -273,7 +270,8 @@ impl<S: Transport> Connection<S> {
             input.shrink_to(KEPT);
         }
         // What is read in one go is not counted: it is little, and everybody has some.
-        let kept = input.len() + frames.as_ref().map_or(0, Frames::kept);
+        let batch = self.batch.0.len() - self.batch.1;
+        let kept = input.len() + batch + frames.as_ref().map_or(0, Frames::kept);
         let unfinished = kept.saturating_sub(READ);
         if unfinished != self.unfinished {
             self.unfinished = unfinished;
@@ -282,21 +280,55 @@ impl<S: Transport> Connection<S> {
         (self.input, self.frames) = (input, frames);
     }
 
+    /// Whether it may go on with its input now. If it may later, `more` says so.
+    fn goes_on(&mut self) -> bool {
+        let mut daemon = self.daemon.borrow_mut();
+        if daemon.server().is_closing(self.id) {
+            return false;
+        }
+        self.more = daemon.is_crowded(self.id) || daemon.server().work() >= self.turn_ends;
+        !self.more
+    }
+
+    /// Handles the messages of a frame, until the turn is over. Returns how many bytes are left then.
+    fn on_messages(&mut self, mut frame: &[u8]) -> usize {
+        while !frame.is_empty() && self.goes_on() {
+            match websocket::first_message(frame) {
+                Ok((message, rest)) => {
+                    self.on_message(message);
+                    frame = rest;
+                }
+                Err(error) => self.daemon.borrow_mut().reject(self.id, code::MALFORMED, &error.to_string()),
+            }
+        }
+        frame.len()
+    }
+
+    fn on_message(&mut self, bytes: &[u8]) {
+        let mut daemon = self.daemon.borrow_mut();
+        match ToServer::decode(bytes) {
+            Ok(message @ ToServer::Hello { features, .. })
+                if self.handshake.is_some() || self.peer.origin == Origin::Local =>
+            {
+                self.going_away_ends = self.peer.ends_going_away(features);
+                daemon.hello(self.id, message, &self.peer);
+                self.handshake = None;
+                self.greeted = true;
+            }
+            Ok(message) => daemon.message(self.id, message, bytes.len()),
+            Err(error) => daemon.reject(self.id, code::MALFORMED, &error.to_string()),
+        }
+    }
+
     fn on_frame(&mut self, said: Said<'_>) {
+        if let Said::Messages(frame @ [_, ..]) = said {
+            let left = self.on_messages(frame);
+            self.batch = (frame[frame.len() - left..].to_vec(), 0);
+            return;
+        }
         let mut daemon = self.daemon.borrow_mut();
         match said {
-            Said::Message(bytes) => match ToServer::decode(bytes) {
-                Ok(message @ ToServer::Hello { features, .. })
-                    if self.handshake.is_some() || self.peer.origin == Origin::Local =>
-                {
-                    self.going_away_ends = self.peer.ends_going_away(features);
-                    daemon.hello(self.id, message, &self.peer);
-                    self.handshake = None;
-                    self.greeted = true;
-                }
-                Ok(message) => daemon.message(self.id, message, bytes.len()),
-                Err(error) => daemon.reject(self.id, code::MALFORMED, &error.to_string()),
-            },
+            Said::Messages(_) => daemon.reject(self.id, code::MALFORMED, "a frame without a message"),
             Said::Ping(ping) => daemon.pong(self.id, |out| websocket::append_pong(out, None, ping)),
             Said::Nothing => {}
             Said::Close(Some(GOING_AWAY)) if self.going_away_ends => {

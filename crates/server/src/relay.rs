@@ -258,6 +258,7 @@ pub(crate) async fn run<S: Transport>(
         start: 0,
         counted,
         frames,
+        batch: (Vec::new(), 0),
         max: HELLO,
         going_away_ends: false,
         over: false,
@@ -295,13 +296,14 @@ pub(crate) async fn run<S: Transport>(
         Err(error) => {
             tracing::info!(leader = leader.url, %error, "the leader cannot be reached");
             *relays.unreachable.borrow_mut() = Some((leader.url.clone(), Instant::now(), error.to_string()));
-            let FromClient { reader, input: rest, start, .. } = from_client;
+            let FromClient { reader, input: rest, start, batch, .. } = from_client;
             let mut input = Vec::new();
             match framing {
                 Framing::Lengths => frame::append(&mut input, |out| out.extend_from_slice(&hello)),
-                Framing::WebSocket => {
-                    websocket::append(&mut input, Some([0; 4]), |out| out.extend_from_slice(&hello));
-                }
+                Framing::WebSocket => websocket::append(&mut input, Some([0; 4]), |out| {
+                    out.extend_from_slice(&hello);
+                    out.extend_from_slice(&batch.0[batch.1..]);
+                }),
             }
             input.extend_from_slice(&rest[start..]);
             let stream = reader.unsplit(writer.writer);
@@ -342,6 +344,8 @@ struct FromClient<'a, S> {
     start: usize,
     counted: Counted<'a>,
     frames: Option<Frames>,
+    /// A frame whose messages were not all taken, and how much of it is done.
+    batch: (Vec<u8>, usize),
     max: usize,
     /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
     going_away_ends: bool,
@@ -352,60 +356,19 @@ impl<S: Transport> FromClient<'_, S> {
     /// After Hello, messages may be long.
     fn grant_length(&mut self) {
         self.max = frame::MAX;
-        if self.frames.is_some() {
-            self.frames = Some(Frames::new(true, frame::MAX));
+        if let Some(frames) = &mut self.frames {
+            frames.set_max(frame::MAX);
         }
     }
 
     /// The next message, or none at the end. Nothing is lost if it is not awaited to its end.
     async fn message(&mut self, to_client: &ToClientQueue) -> io::Result<Option<Vec<u8>>> {
-        let malformed = |why: String| io::Error::new(io::ErrorKind::InvalidData, why);
         loop {
+            if let Some(message) = self.next(to_client)? {
+                return Ok(Some(message));
+            }
             if self.over {
                 return Ok(None);
-            }
-            let (message, length, ends) = match &mut self.frames {
-                Some(frames) => {
-                    match frames
-                        .first(&mut self.input[self.start..])
-                        .map_err(|error| malformed(error.to_string()))?
-                    {
-                        Some((Said::Message(message), length)) => (Some(message.to_vec()), length, false),
-                        Some((Said::Ping(ping), length)) => {
-                            let mut bytes = to_client.bytes.borrow_mut();
-                            if bytes.len() > READ {
-                                return Err(malformed("it does not read the answers to its pings".into()));
-                            }
-                            websocket::append_pong(&mut bytes, None, ping);
-                            to_client.filled.notify_one();
-                            (None, length, false)
-                        }
-                        Some((Said::Nothing, length)) => (None, length, false),
-                        Some((Said::Close(Some(GOING_AWAY)), _)) if self.going_away_ends => {
-                            self.over = true;
-                            let mut bye = Vec::new();
-                            ToServer::Bye { ack: 0 }.encode(&mut bye);
-                            return Ok(Some(bye));
-                        }
-                        Some((Said::Close(_), length)) => (None, length, true),
-                        None => (None, 0, false),
-                    }
-                }
-                None => {
-                    match frame::first(&self.input[self.start..], self.max)
-                        .map_err(|error| malformed(error.to_string()))?
-                    {
-                        Some((message, length)) => (Some(message.to_vec()), length, false),
-                        None => (None, 0, false),
-                    }
-                }
-            };
-            self.start += length;
-            match message {
-                Some(message) => return Ok(Some(message)),
-                None if ends => return Ok(None),
-                None if length > 0 => continue,
-                None => {}
             }
             self.input.drain(..std::mem::take(&mut self.start));
             self.counted.set(self.input.len());
@@ -415,6 +378,59 @@ impl<S: Transport> FromClient<'_, S> {
             }
         }
     }
+
+    /// The next message of what was read.
+    fn next(&mut self, to_client: &ToClientQueue) -> io::Result<Option<Vec<u8>>> {
+        let Some(frames) = &mut self.frames else {
+            let first = frame::first(&self.input[self.start..], self.max).map_err(malformed)?;
+            let Some((message, length)) = first else { return Ok(None) };
+            self.start += length;
+            return Ok(Some(message.to_vec()));
+        };
+        while !self.over {
+            let (batch, done) = &mut self.batch;
+            if *done < batch.len() {
+                let (message, _) = websocket::first_message(&batch[*done..]).map_err(malformed)?;
+                *done += message.len();
+                return Ok(Some(message.to_vec()));
+            }
+            let Some((said, length)) = frames.first(&mut self.input[self.start..]).map_err(malformed)? else {
+                self.batch = (Vec::new(), 0);
+                break;
+            };
+            match said {
+                Said::Messages([]) => return Err(malformed("a frame without a message")),
+                Said::Messages(frame) => {
+                    batch.clear();
+                    batch.extend_from_slice(frame);
+                    *done = 0;
+                }
+                Said::Ping(ping) => {
+                    let mut bytes = to_client.bytes.borrow_mut();
+                    if bytes.len() > READ {
+                        return Err(malformed("it does not read the answers to its pings"));
+                    }
+                    websocket::append_pong(&mut bytes, None, ping);
+                    to_client.filled.notify_one();
+                }
+                Said::Nothing => {}
+                Said::Close(status) => {
+                    self.over = true;
+                    if status == Some(GOING_AWAY) && self.going_away_ends {
+                        let mut bye = Vec::new();
+                        ToServer::Bye { ack: 0 }.encode(&mut bye);
+                        return Ok(Some(bye));
+                    }
+                }
+            }
+            self.start += length;
+        }
+        Ok(None)
+    }
+}
+
+fn malformed(why: impl ToString) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, why.to_string())
 }
 
 /// What may end a relay while the client is silent: other keys.
@@ -450,9 +466,15 @@ async fn upward<S: Transport>(
     loop {
         out.clear();
         tokio::select! {
-            message = from_client.message(to_client) => match message? {
-                Some(message) => frame::append(&mut out, |out| out.extend_from_slice(&message)),
-                None => return Ok(None),
+            message = from_client.message(to_client) => {
+                let Some(message) = message? else { return Ok(None) };
+                frame::append(&mut out, |out| out.extend_from_slice(&message));
+                // What came with it goes with it.
+                while out.len() < READ
+                    && let Some(message) = from_client.next(to_client)?
+                {
+                    frame::append(&mut out, |out| out.extend_from_slice(&message));
+                }
             },
             gone = watched.revoked() => {
                 if gone {
@@ -479,11 +501,11 @@ async fn downward<S: Transport>(
 ) -> io::Result<()> {
     loop {
         let mut out = std::mem::take(&mut *to_client.bytes.borrow_mut());
-        let mut done = 0;
+        let (mut done, mut open) = (0, None);
         while let Some((message, length)) = frame::first(&input[done..], frame::MAX_TO_CLIENT)
             .map_err(|error| io::Error::other(error.to_string()))?
         {
-            writer.framing.append(&mut out, |out| out.extend_from_slice(message));
+            writer.framing.append(&mut out, &mut open, |out| out.extend_from_slice(message));
             done += length;
         }
         input.drain(..done);
@@ -508,7 +530,8 @@ struct Writer<S> {
 impl<S: Transport> Writer<S> {
     async fn goodbye(&mut self, code: u32, why: &str) -> io::Result<()> {
         let mut out = Vec::new();
-        self.framing.append(&mut out, |out| ToClient::Goodbye { code, message: why }.encode(out));
+        let goodbye = ToClient::Goodbye { code, message: why };
+        self.framing.append(&mut out, &mut None, |out| goodbye.encode(out));
         self.write(&out).await?;
         timeout(UNREAD, self.writer.shutdown()).await?
     }

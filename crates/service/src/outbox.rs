@@ -9,16 +9,16 @@ use std::collections::VecDeque;
 pub enum Framing {
     /// Each is preceded by its length.
     Lengths,
-    /// Each is a WebSocket frame.
+    /// WebSocket frames have one or more.
     WebSocket,
 }
 
 impl Framing {
-    /// Appends a message, which `write` writes.
-    pub fn append(self, bytes: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
+    /// Appends a message, which `write` writes. `open` is where the last frame begins, if it may have more messages.
+    pub fn append(self, bytes: &mut Vec<u8>, open: &mut Option<usize>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Lengths => frame::append(bytes, write),
-            Self::WebSocket => websocket::append(bytes, None, write),
+            Self::WebSocket => websocket::append_message(bytes, open, write),
         }
     }
 }
@@ -30,6 +30,8 @@ pub(crate) struct Outbox {
     released: usize,
     /// Up to where the bytes belong to which round, beyond those released.
     held: VecDeque<(u64, usize)>,
+    /// Where the last frame begins, as long as more messages of its round may go into it.
+    open: Option<usize>,
 }
 
 /// Capacity that an empty outbox keeps.
@@ -37,21 +39,30 @@ const KEPT: usize = 4 << 10;
 
 impl Outbox {
     pub(crate) fn new(framing: Framing) -> Self {
-        Self { framing, bytes: Vec::new(), released: 0, held: VecDeque::new() }
+        Self { framing, bytes: Vec::new(), released: 0, held: VecDeque::new(), open: None }
     }
 
     /// Appends a message of this round. Returns whether it is the round's first here.
     pub(crate) fn send(&mut self, round: u64, message: &ToClient<'_>) -> bool {
-        self.append(round, |framing, bytes| framing.append(bytes, |out| message.encode(out)))
+        self.append_message(round, |out| message.encode(out))
     }
 
     /// The same, of a message that is encoded already.
     pub(crate) fn send_encoded(&mut self, round: u64, message: &[u8]) -> bool {
-        self.append(round, |framing, bytes| framing.append(bytes, |out| out.extend_from_slice(message)))
+        self.append_message(round, |out| out.extend_from_slice(message))
+    }
+
+    fn append_message(&mut self, round: u64, write: impl FnOnce(&mut Vec<u8>)) -> bool {
+        // A frame is sent as a whole: what is committed later is not part of it.
+        let mut open = self.open.filter(|_| self.held.back().is_some_and(|(last, _)| *last == round));
+        let first = self.append(round, |framing, bytes| framing.append(bytes, &mut open, write));
+        self.open = open.filter(|_| holds(Rule::SpeakAfterCommit));
+        first
     }
 
     /// Appends what the transport itself has to say.
     pub(crate) fn append(&mut self, round: u64, write: impl FnOnce(Framing, &mut Vec<u8>)) -> bool {
+        self.open = None;
         write(self.framing, &mut self.bytes);
         if !holds(Rule::SpeakAfterCommit) {
             self.released = self.bytes.len();
@@ -71,10 +82,11 @@ impl Outbox {
     /// Puts a message before those that wait for their round.
     pub(crate) fn overtake(&mut self, message: &[u8]) {
         let held = self.bytes.split_off(self.released);
-        self.framing.append(&mut self.bytes, |out| out.extend_from_slice(message));
+        self.framing.append(&mut self.bytes, &mut None, |out| out.extend_from_slice(message));
         let length = self.bytes.len() - self.released;
         self.released += length;
         self.held.iter_mut().for_each(|(_, end)| *end += length);
+        self.open = self.open.map(|start| start + length);
         self.bytes.extend_from_slice(&held);
     }
 
@@ -83,6 +95,7 @@ impl Outbox {
         while let Some((_, end)) = self.held.pop_front_if(|(held, _)| *held <= round) {
             self.released = self.released.max(end);
         }
+        self.open = self.open.filter(|&start| start >= self.released);
     }
 
     /// What may be sent.
@@ -100,6 +113,7 @@ impl Outbox {
         }
         self.released -= count;
         self.held.iter_mut().for_each(|(_, end)| *end -= count);
+        self.open = self.open.map(|start| start - count);
     }
 
     /// How much waits, held or not.
@@ -116,5 +130,97 @@ impl Outbox {
     pub(crate) fn clear(&mut self) {
         (self.bytes, self.released) = (Vec::new(), 0);
         self.held.clear();
+        self.open = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Framing, Outbox};
+    use lockkeeper_wire::{
+        v2::ToClient,
+        websocket::{BATCH, Frames, Said, first_message},
+    };
+
+    /// Sends all that may be sent, and tells how many messages each frame had.
+    fn sent(outbox: &mut Outbox) -> Vec<usize> {
+        let mut bytes = outbox.ready().to_vec();
+        outbox.consume(bytes.len());
+        let (mut frames, mut start, mut counts) = (Frames::new(false, 2 * BATCH), 0, Vec::new());
+        while let Some((said, length)) = frames.first(&mut bytes[start..]).expect("frames") {
+            let Said::Messages(mut frame) = said else { panic!("{said:?}") };
+            let mut count = 0;
+            while !frame.is_empty() {
+                (_, frame) = first_message(frame).expect("whole messages");
+                count += 1;
+            }
+            counts.push(count);
+            start += length;
+        }
+        assert_eq!(start, bytes.len(), "whole frames");
+        counts
+    }
+
+    fn send(outbox: &mut Outbox, round: u64, messages: u64) {
+        for rid in 0..messages {
+            outbox.send(round, &ToClient::Granted { rid, token: rid });
+        }
+    }
+
+    #[test]
+    fn a_frame_has_the_messages_of_one_round() {
+        let mut outbox = Outbox::new(Framing::WebSocket);
+        send(&mut outbox, 1, 100);
+        send(&mut outbox, 2, 3);
+        assert_eq!(sent(&mut outbox), []);
+        outbox.release(1);
+        send(&mut outbox, 2, 4);
+        assert_eq!(sent(&mut outbox), [100]);
+        send(&mut outbox, 2, 5);
+        outbox.release(2);
+        send(&mut outbox, 3, 1);
+        outbox.release(3);
+        assert_eq!(sent(&mut outbox), [12, 1]);
+    }
+
+    #[test]
+    fn what_overtakes_is_a_frame_of_its_own() {
+        let mut outbox = Outbox::new(Framing::WebSocket);
+        let pong = [0x92, 12, 1];
+        send(&mut outbox, 1, 2);
+        outbox.overtake(&pong);
+        outbox.overtake(&pong);
+        send(&mut outbox, 1, 3);
+        assert_eq!(sent(&mut outbox), [1, 1]);
+        send(&mut outbox, 1, 4);
+        outbox.release(1);
+        assert_eq!(sent(&mut outbox), [9]);
+    }
+
+    #[test]
+    fn what_the_transport_says_stands_between_messages() {
+        let mut outbox = Outbox::new(Framing::WebSocket);
+        send(&mut outbox, 1, 2);
+        // A frame of somebody else's making.
+        outbox.append(1, |_, bytes| bytes.extend(b"\x82\x01\xc0"));
+        send(&mut outbox, 1, 3);
+        outbox.release(1);
+        assert_eq!(sent(&mut outbox), [2, 1, 3]);
+    }
+
+    #[test]
+    fn a_frame_with_several_messages_has_a_length() {
+        let mut outbox = Outbox::new(Framing::WebSocket);
+        let of = |length: usize| {
+            let message = "m".repeat(length);
+            let mut bytes = Vec::new();
+            ToClient::Goodbye { code: 1, message: &message }.encode(&mut bytes);
+            bytes
+        };
+        for length in [30_000, 30_000, 30_000, BATCH, 1, 1] {
+            outbox.send_encoded(1, &of(length));
+        }
+        outbox.release(1);
+        assert_eq!(sent(&mut outbox), [2, 1, 1, 2]);
     }
 }

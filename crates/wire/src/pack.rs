@@ -71,6 +71,11 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
+    /// What is not read yet.
+    pub(crate) fn rest(&self) -> &'a [u8] {
+        self.0
+    }
+
     pub(crate) fn end(self) -> Result<()> {
         if self.0.is_empty() { Ok(()) } else { Err(Malformed("bytes after its end")) }
     }

@@ -1,6 +1,10 @@
-//! Messages as WebSocket frames them (RFC 6455), without the handshake and without I/O.
+//! Messages as WebSocket frames them (RFC 6455), without the handshake and without I/O. A frame has one message or more, one
+//! after the other: each says itself where it ends.
 
-use crate::frame::TooLong;
+use crate::{
+    frame::TooLong,
+    pack::{Malformed, Reader},
+};
 use std::fmt;
 
 /// The name of the protocol in a WebSocket handshake.
@@ -43,7 +47,10 @@ pub const GOING_AWAY: u16 = 1001;
 /// What a control frame has room for.
 const CONTROL_MAX: usize = 125;
 
-/// Appends a message: whatever `write` appends, in one frame. A client masks what it says, a daemon does not.
+/// The longest frame that has several messages: one reads it whole before the first of them.
+pub const BATCH: usize = 64 << 10;
+
+/// Appends one frame with whatever `write` appends. A client masks what it says, a daemon does not.
 ///
 /// ```
 /// # use lockkeeper_wire::websocket;
@@ -53,6 +60,50 @@ const CONTROL_MAX: usize = 125;
 /// ```
 pub fn append(out: &mut Vec<u8>, mask: Option<[u8; 4]>, write: impl FnOnce(&mut Vec<u8>)) {
     append_frame(out, BINARY, mask, write);
+}
+
+/// Appends a message to the frame that begins at `open`, or in a frame of its own if there is none or it has no room. Tells
+/// where the last frame begins. Nothing may follow that frame, and none of it may have been sent.
+///
+/// ```
+/// # use lockkeeper_wire::websocket;
+/// let (mut out, mut open) = (Vec::new(), None);
+/// websocket::append_message(&mut out, &mut open, |out| out.extend(b"ab"));
+/// websocket::append_message(&mut out, &mut open, |out| out.extend(b"c"));
+/// assert_eq!((&*out, open), (&b"\x82\x03abc"[..], Some(0)));
+/// ```
+pub fn append_message(out: &mut Vec<u8>, open: &mut Option<usize>, write: impl FnOnce(&mut Vec<u8>)) {
+    let Some(start) = *open else {
+        *open = Some(out.len());
+        return append(out, None, write);
+    };
+    let payload = start + 2 + length_bytes(out[start + 1]);
+    let end = out.len();
+    write(out);
+    if out.len() - payload <= BATCH {
+        set_length(out, start, out.len() - payload);
+    } else {
+        *open = Some(end);
+        out.splice(end..end, [FINAL | BINARY, 0]);
+        set_length(out, end, out.len() - end - 2);
+    }
+}
+
+/// The first message of a frame, and the others.
+///
+/// # Errors
+///
+/// If there is none, or it does not end within the frame.
+///
+/// ```
+/// # use lockkeeper_wire::websocket::first_message;
+/// assert_eq!(first_message(b"\x92\x08\x01\x91"), Ok((&b"\x92\x08\x01"[..], &b"\x91"[..])));
+/// assert!(first_message(b"\x91").is_err());
+/// ```
+pub fn first_message(frame: &[u8]) -> Result<(&[u8], &[u8]), Malformed> {
+    let mut reader = Reader::new(frame);
+    reader.skip(1)?;
+    Ok(frame.split_at(frame.len() - reader.rest().len()))
 }
 
 /// Appends the answer to a ping.
@@ -67,7 +118,7 @@ pub fn append_close(out: &mut Vec<u8>, mask: Option<[u8; 4]>) {
 
 fn append_frame(out: &mut Vec<u8>, opcode: u8, mask: Option<[u8; 4]>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
-    out.extend([FINAL | opcode, 0]);
+    out.extend([FINAL | opcode, if mask.is_some() { MASKED } else { 0 }]);
     out.extend(mask.iter().flatten());
     let payload = out.len();
     write(out);
@@ -75,14 +126,28 @@ fn append_frame(out: &mut Vec<u8>, opcode: u8, mask: Option<[u8; 4]>, write: imp
     if let Some(mask) = mask {
         apply(mask, &mut out[payload..]);
     }
-    // Nearly all messages are short. Room is made for the length of the others.
+    set_length(out, start, length);
+}
+
+/// Sets the length of the last frame. Nearly all are short: room is made for the length of the others.
+fn set_length(out: &mut Vec<u8>, start: usize, length: usize) {
     let (short, long) = match u16::try_from(length) {
         Ok(length) if usize::from(length) <= CONTROL_MAX => (length.to_be_bytes()[1], &[][..]),
         Ok(length) => (126, &length.to_be_bytes()[..]),
         Err(_) => (127, &(length as u64).to_be_bytes()[..]),
     };
-    out[start + 1] = short | if mask.is_some() { MASKED } else { 0 };
-    out.splice(start + 2..start + 2, long.iter().copied());
+    let before = length_bytes(out[start + 1]);
+    out[start + 1] = short | out[start + 1] & MASKED;
+    out.splice(start + 2..start + 2 + before, long.iter().copied());
+}
+
+/// How many bytes of a frame's length follow its second byte.
+fn length_bytes(second: u8) -> usize {
+    match second & !MASKED {
+        126 => 2,
+        127 => 8,
+        _ => 0,
+    }
 }
 
 fn apply(mask: [u8; 4], payload: &mut [u8]) {
@@ -94,33 +159,38 @@ fn apply(mask: [u8; 4], payload: &mut [u8]) {
 /// What the other side says.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Said<'a> {
-    /// A message of the protocol.
-    Message(&'a [u8]),
+    /// Messages of the protocol, one or more: see [`first_message`].
+    Messages(&'a [u8]),
     /// It wants this back in a pong.
     Ping(&'a [u8]),
-    /// Nothing that matters: a part of a message, a pong.
+    /// Nothing that matters: a part of a frame, a pong.
     Nothing,
     /// It wants to end the connection, with this status if it gives one.
     Close(Option<u16>),
 }
 
-/// Messages out of frames. A message can come in several, and pings in between.
+/// Frames, whole. One can come in fragments, and pings in between.
 #[derive(Debug)]
 pub struct Frames {
     masked: bool,
     max: usize,
-    /// The message so far, and whether there is one.
+    /// The fragments so far, and whether there are any.
     parts: Vec<u8>,
     open: bool,
 }
 
 impl Frames {
-    /// Takes messages of up to `max` bytes, from a client, whose frames are masked, or from a daemon.
+    /// Takes frames of up to `max` bytes, from a client, whose frames are masked, or from a daemon.
     pub fn new(masked: bool, max: usize) -> Self {
         Self { masked, max, parts: Vec::new(), open: false }
     }
 
-    /// Bytes of a message in parts so far.
+    /// Takes frames of up to `max` bytes from now on.
+    pub fn set_max(&mut self, max: usize) {
+        self.max = max;
+    }
+
+    /// Bytes of a frame in fragments so far.
     pub fn kept(&self) -> usize {
         self.parts.len()
     }
@@ -137,12 +207,12 @@ impl Frames {
     /// let mut frames = Frames::new(false, 10);
     /// assert_eq!(frames.first(&mut b"\x82\x03ab".to_owned()), Ok(None));
     /// assert_eq!(frames.first(&mut b"\x02\x02ab".to_owned()), Ok(Some((Said::Nothing, 4))));
-    /// assert_eq!(frames.first(&mut b"\x80\x01c".to_owned()), Ok(Some((Said::Message(b"abc"), 3))));
+    /// assert_eq!(frames.first(&mut b"\x80\x01c".to_owned()), Ok(Some((Said::Messages(b"abc"), 3))));
     /// assert!(frames.first(&mut b"\x82\x0b".to_owned()).is_err());
     /// ```
     pub fn first<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<Option<(Said<'a>, usize)>, Broken> {
         if !self.open && self.parts.capacity() > 0 {
-            // The message was taken. An idle connection keeps no space for the next one.
+            // They were taken. An idle connection keeps no space for the next one.
             self.parts = Vec::new();
         }
         let Some(&[first, second]) = bytes.first_chunk() else { return Ok(None) };
@@ -173,7 +243,7 @@ impl Frames {
             CLOSE | PING | PONG if !last || length > CONTROL_MAX => {
                 return Err(Broken::Rules("a control frame in parts, or too long"));
             }
-            CONTINUATION | BINARY if length > self.max - before => {
+            CONTINUATION | BINARY if length > self.max.saturating_sub(before) => {
                 return Err(Broken::TooLong(TooLong {
                     length: before.saturating_add(length),
                     max: self.max,
@@ -193,14 +263,14 @@ impl Frames {
         }
         let payload = &bytes[payload..end];
         let said = match opcode {
-            BINARY if last => Said::Message(payload),
+            BINARY if last => Said::Messages(payload),
             BINARY | CONTINUATION => {
                 if opcode == BINARY {
                     self.parts.clear();
                 }
                 self.parts.extend(payload);
                 self.open = !last;
-                if last { Said::Message(&self.parts) } else { Said::Nothing }
+                if last { Said::Messages(&self.parts) } else { Said::Nothing }
             }
             PING => Said::Ping(payload),
             CLOSE => Said::Close(payload.first_chunk().map(|status| u16::from_be_bytes(*status))),

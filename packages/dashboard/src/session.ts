@@ -7,7 +7,7 @@ import { pack, type Uint } from '../../lockkeeper/src/pack.js';
 import * as to from '../../lockkeeper/src/to-client.js';
 import * as from from '../../lockkeeper/src/to-server.js';
 import { SUBPROTOCOL, VERSION } from '../../lockkeeper/src/wire.js';
-import { CHANGES, decode, SUBSCRIBE, type ToServer } from './messages.js';
+import { CHANGES, decodeAll, SUBSCRIBE, type ToClient, type ToServer } from './messages.js';
 import type { Deadlock, Lock, Model, Request } from './model.js';
 
 /** Flags of a request. */
@@ -158,11 +158,10 @@ export class Session {
       this.#send([from.HELLO, VERSION, features, this.#hello, bucket, this.#identity, this.#ack, token, null, 'dashboard']);
     };
     socket.onmessage = ({ data }: MessageEvent<ArrayBuffer>) => {
-      if (this.#socket !== socket) return;
       try {
-        this.#onMessage(new Uint8Array(data));
+        for (const message of decodeAll(new Uint8Array(data))) if (this.#socket === socket) this.#onMessage(message);
       } catch (error) {
-        this.#fail(String(error));
+        if (this.#socket === socket) this.#fail(String(error));
       }
     };
     socket.onclose = () => {
@@ -202,9 +201,8 @@ export class Session {
     this.#options.onStatus({ kind: 'refused', why });
   }
 
-  #onMessage(bytes: Uint8Array): void {
+  #onMessage(message: ToClient): void {
     const { model, onChange } = this.#options;
-    const message = decode(bytes);
     switch (message[0]) {
       case to.WELCOME: {
         const [, , , number, clientId, secret, ttl, resumed, lastRid] = message;

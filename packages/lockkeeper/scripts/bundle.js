@@ -12,8 +12,8 @@ import { minify } from 'terser';
 const INTERNAL = `
   advise answer arm begin beginLate blocked broke callback cancelTimeout check checkLease config
   connectAt connectFailed connected connecting controller deliver deliverNothing disarm disconnected enter
-  failure fifo frozen getStore give giveUp goingAwayEnds granted grantedAtOnce hasEvents helloTimeout inTask
-  isHeld isOpen isUnanswered kind lastRid later listed names newLiveness nextWake nothing number opened
+  failure frozen getStore give giveUp goingAwayEnds granted grantedAtOnce helloTimeout inTask
+  isHeld isOpen isUnanswered kind lastRid later listed names newLiveness nextWake number opened
   orTimedOut outcome over owner parts place publish queued rejected resolved resumed rid sent seq
   settled shared since slot snapshot socket sortedNames stage state storage submit submitScope takeEvents
   takeOutput tell ticket timedOut transport ttl turn unavailable waits waitsForToken wantsDrop watchExit
@@ -47,8 +47,8 @@ const withoutProcess = {
       const contents = text
         .replace('export const { process } = globalThis;', 'export const process = undefined;')
         .replaceAll(/\b(?:process|timers)(?=\?\.| ===| &&)/g, 'undefined')
-        .replace("globalThis.TextEncoder ? globalThis : builtin('node:util')", 'globalThis');
-      if (contents === text) throw new Error(`${path} has changed: it takes nothing of a process`);
+        .replace("const { TextDecoder } = globalThis.TextDecoder ? globalThis : builtin('node:util');", '');
+      if (contents === text) throw new Error(`${path} has changed: it takes of a process`);
       return { contents };
     });
   },

@@ -69,15 +69,11 @@ export function watchPage(left: (ends: boolean) => void, shown: () => void): () 
 /** In a browser, a message is the quickest task, and the one that no timer's throttle holds up. */
 function taskByMessage(): typeof task {
   const { port1, port2 } = new MessageChannel();
-  const tasks = new Map<number, () => void>();
-  let last = 0;
-  (port1 as unknown as { onmessage?: (event: { data: number }) => void }).onmessage = ({ data }) => {
-    const run = tasks.get(data)!;
-    tasks.delete(data);
-    run();
-  };
+  const tasks: (() => void)[] = [];
+  // Messages come in their order.
+  (port1 as unknown as { onmessage?: () => void }).onmessage = () => tasks.shift()!();
   return (run, argument) => {
-    tasks.set((last += 1), () => run(argument!));
-    port2.postMessage(last);
+    tasks.push(() => run(argument!));
+    port2.postMessage(0);
   };
 }

@@ -9,34 +9,68 @@ export type Uint = number | bigint;
 export type Value = Uint | string | Uint8Array | boolean | null | readonly Value[];
 
 /** Bytes that are no value. */
-export class Malformed extends Error {
-  override readonly name = 'Malformed';
-}
+export class Malformed extends Error {}
 
 /** No message of the protocol is as deep. */
 const DEPTH = 8;
 
-/** Where a page is simulated, as jsdom does it, the runtime may have to provide them. */
-const { TextEncoder, TextDecoder } = globalThis.TextEncoder ? globalThis : builtin('node:util');
-export const encoder = new TextEncoder();
+/** Where a page is simulated, as jsdom does it, the runtime may have to provide it. */
+const { TextDecoder } = globalThis.TextDecoder ? globalThis : builtin('node:util');
+
 export const newDecoder = (fatal: boolean): InstanceType<typeof TextDecoder> =>
   new TextDecoder('utf-8', { fatal, ignoreBOM: true });
+
+/**
+ * Decodes a part of bytes, unless it is what it was before: in a long list, much is of one client. The last text of each
+ * length is remembered, about.
+ */
+export function remembering(
+  decode: (bytes: Uint8Array) => string,
+): (bytes: Uint8Array, start: number, length: number) => string {
+  const last: { from: Uint8Array; text: string }[] = [];
+  return (bytes, start, length) => {
+    const place = length % 32;
+    const known = last[place];
+    if (known?.from.length === length) {
+      let i = 0;
+      while (i < length && known.from[i] === bytes[start + i]) i++;
+      if (i === length) return known.text;
+    }
+    const from = bytes.slice(start, start + length);
+    const text = decode(from);
+    last[place] = { from, text };
+    return text;
+  };
+}
+
 const decoder = newDecoder(true);
+const textOf = remembering((bytes) => decoder.decode(bytes));
 
 /** What is being written. Nothing else runs meanwhile. */
 let output: number[];
 
 /** The bytes of a value: of the forms that it may have, the shortest. */
 export function pack(value: Value): Uint8Array<ArrayBuffer> {
+  return packAll([value], Infinity)[0]!;
+}
+
+/** The bytes of values, one after the other, in pieces of at most `limit` bytes, or of one value that has more. */
+export function packAll(values: readonly Value[], limit: number): Uint8Array<ArrayBuffer>[] {
+  const pieces: Uint8Array<ArrayBuffer>[] = [];
   output = [];
-  write(value);
-  return Uint8Array.from(output);
+  for (const value of values) {
+    const end = output.length;
+    write(value);
+    if (end > 0 && output.length > limit) pieces.push(new Uint8Array(output.splice(0, end)));
+  }
+  if (output.length > 0) pieces.push(new Uint8Array(output));
+  return pieces;
 }
 
 function write(value: Value): void {
   if (typeof value === 'number' || typeof value === 'bigint') writeUint(value);
   else if (typeof value === 'string') {
-    const bytes = encoder.encode(value);
+    const bytes = wtf8(value.replace(/\p{Surrogate}/gu, '\ufffd'));
     writeLength(bytes.length, 32, 0xa0, 0xd9, 1);
     writeBytes(bytes);
   } else if (value === null) writeNumber(0xc0, 1);
@@ -52,7 +86,7 @@ function write(value: Value): void {
 
 function writeUint(value: Uint): void {
   if (value < 0x1_0000_0000) return writeLength(Number(value), 0x80, 0, 0xcc, 1);
-  const all = BigInt.asUintN(64, BigInt(value));
+  const all = BigInt(value);
   writeNumber(0xcf, 1);
   writeNumber(Number(all >> 32n), 4);
   writeNumber(Number(all & 0xffff_ffffn), 4);
@@ -75,6 +109,19 @@ function writeBytes(bytes: Uint8Array): void {
   for (const byte of bytes) output.push(byte);
 }
 
+/** UTF-8, with three bytes for half of a surrogate pair. For short strings, a `TextEncoder` takes longer. */
+export function wtf8(text: string): Uint8Array {
+  const bytes: number[] = [];
+  for (const character of text) {
+    const point = character.codePointAt(0)!;
+    // How many bytes follow the first, which begins with as many bits and one more.
+    const more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x1_0000 ? 2 : 3;
+    bytes.push(more === 0 ? point : (0x7f80 >> more) | (point >> (6 * more)));
+    for (let i = more - 1; i >= 0; i--) bytes.push(0x80 | ((point >> (6 * i)) & 0x3f));
+  }
+  return new Uint8Array(bytes);
+}
+
 /** Of whatever realm: test tools have several. */
 export function isBytes(value: unknown): value is Uint8Array {
   return ArrayBuffer.isView(value);
@@ -86,15 +133,22 @@ let at = 0;
 
 /** The value of these bytes, all of them. What it has of bytes is a view of them. */
 export function unpack(bytes: Uint8Array): Value {
-  input = bytes;
-  at = 0;
-  const value = read(DEPTH);
-  if (at !== bytes.length) throw new Malformed('bytes after its end');
+  const [value, ...more] = unpackAll(bytes);
+  if (value === undefined || more.length > 0) throw new Malformed('not one value');
   return value;
 }
 
+/** The values that these bytes are, one after the other. */
+export function unpackAll(bytes: Uint8Array): Value[] {
+  input = bytes;
+  at = 0;
+  const values: Value[] = [];
+  while (at < bytes.length) values.push(read(DEPTH));
+  return values;
+}
+
 function read(depth: number): Value {
-  const first = readNumber(1);
+  const first = readByte();
   if (first < 0x80) return first;
   if (first >= 0x90 && first < 0xa0) return readArray(first & 0x0f, depth);
   if (first >= 0xa0 && first < 0xc0) return readText(first & 0x1f);
@@ -132,9 +186,9 @@ function readLong(): Uint {
 }
 
 function readText(length: number): string {
-  const bytes = readBytes(length);
+  const start = pass(length);
   try {
-    return decoder.decode(bytes);
+    return textOf(input, start, length);
   } catch {
     throw new Malformed('text that is not UTF-8');
   }
@@ -148,19 +202,24 @@ function readArray(length: number, depth: number): Value[] {
   return values;
 }
 
+function readByte(): number {
+  return input[pass(1)]!;
+}
+
 /** A view for each would cost more than all else that is read. */
 function readNumber(size: number): number {
   let value = 0;
-  const end = endOf(size);
-  while (at < end) value = value * 256 + input[at++]!;
+  for (; size > 0; size--) value = value * 256 + readByte();
   return value;
 }
 
 function readBytes(length: number): Uint8Array {
-  return input.subarray(at, (at = endOf(length)));
+  return input.subarray(pass(length), at);
 }
 
-function endOf(length: number): number {
-  if (at + length > input.length) throw new Malformed('the message is cut off');
-  return at + length;
+/** Passes over some bytes. Returns where they begin. */
+function pass(length: number): number {
+  if (length > input.length - at) throw new Malformed('the message is cut off');
+  at += length;
+  return at - length;
 }

@@ -4,6 +4,7 @@
  */
 
 import { Promise, queueMicrotask } from './intrinsics.js';
+import type { Liveness } from './liveness.js';
 import { watchForDeadlock } from './nesting.js';
 import { observer } from './observer.js';
 import type { Request } from './request.js';
@@ -35,7 +36,8 @@ export type Status = 'connecting' | 'connected' | 'reconnecting' | 'closed';
 /** Hears what becomes of requests, and of the session. */
 export interface Listener {
   status(status: Status): void;
-  granted(request: Request, token: number | bigint): void;
+  /** With `now`, it is called in a task in which nothing else is told. */
+  granted(request: Request, token: number | bigint, now?: boolean): void;
   /** `why` tells more of a loss, for people. */
   over(request: Request, how: Outcome, why?: string): void;
 }
@@ -53,11 +55,11 @@ export interface Entry {
   place: { name: string; mode: LockMode };
   clientId: string;
   /** The same for all names of a request. */
-  ticket: bigint;
-  token?: bigint | undefined;
+  ticket: number | bigint;
+  token?: number | bigint | undefined;
   info?: string | undefined;
   since: number;
-  nestedIn?: bigint | undefined;
+  nestedIn?: number | bigint | undefined;
   stole: boolean;
 }
 
@@ -150,15 +152,16 @@ export class Remote implements Transport, Listener {
   async close(): Promise<void> {
     this.#closed = true;
     this.status('closed');
-    await this.#during(this.#started?.close());
+    const closed = this.#started?.close();
+    await (this.#liveness ? during(this.#liveness, closed) : closed);
     this.#liveness?.end();
   }
 
-  granted(request: Request, token: number | bigint): void {
+  granted(request: Request, token: number | bigint, now?: boolean): void {
     // One that was given up in the meantime will hear that it is.
     if (request.state !== State.WAITING) return;
     this.#liveness?.waits(-1);
-    request.granted(token);
+    request.granted(token, now);
   }
 
   over(request: Request, how: Outcome, why?: string): void {
@@ -183,7 +186,7 @@ export class Remote implements Transport, Listener {
   async #whenOpened(): Promise<void> {
     if (!this.#liveness) return this.#session.opened;
     try {
-      await this.#during(this.#session.opened);
+      await during(this.#liveness, this.#session.opened);
     } catch (error) {
       if (this.#liveness.waiting === 0) this.#liveness.end();
       throw error;
@@ -205,34 +208,35 @@ export class Remote implements Transport, Listener {
 
   #ask<T>(ask: (session: Session) => Promise<T>): Promise<T> {
     this.#check();
-    return this.#during(ask(this.#session));
+    const answer = ask(this.#session);
+    return this.#liveness ? during(this.#liveness, answer) : answer;
   }
+}
 
-  async #during<T>(promise: T | Promise<T>): Promise<T> {
-    if (!this.#liveness) return promise;
-    this.#liveness.waits(1);
-    try {
-      return await promise;
-    } finally {
-      this.#liveness.waits(-1);
-    }
+/** Keeps the process alive meanwhile. */
+async function during<T>(liveness: Liveness, promise: T | Promise<T>): Promise<T> {
+  liveness.waits(1);
+  try {
+    return await promise;
+  } finally {
+    liveness.waits(-1);
   }
 }
 
 /** By request rather than by name. */
 function inspection({ entries, deadlocks }: Snapshot): Inspection {
-  const requests = new Map<bigint, RequestInfo>();
+  const requests = new Map<number | bigint, RequestInfo>();
   for (const { place, clientId, ticket, token, info, since, nestedIn, stole } of entries) {
     const known = requests.get(ticket);
     if (known) {
       known.scope.push(place);
       continue;
     }
-    const request: RequestInfo = { request: ticket, clientId, scope: [place], stole };
+    const request: RequestInfo = { request: BigInt(ticket), clientId, scope: [place], stole };
     if (info !== undefined) request.info = info;
     if (token === undefined) request.waited = since;
-    else request.token = token;
-    if (nestedIn !== undefined) request.nestedIn = nestedIn;
+    else request.token = BigInt(token);
+    if (nestedIn !== undefined) request.nestedIn = BigInt(nestedIn);
     requests.set(ticket, request);
   }
   const all = [...requests.values()];

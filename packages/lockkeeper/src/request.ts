@@ -70,11 +70,6 @@ export abstract class Request {
   /** Tells the owner that there is no lock now (§4.1, step 3.5.1). */
   protected abstract deliverNothing(): void;
 
-  /** The channel that tells that there is no lock now. */
-  protected nothing(): Channel {
-    return 'unavailable';
-  }
-
   queued(): void {
     this.state = State.WAITING;
     // The grant will come out of somebody else's asynchronous context. A reaction runs in that of its own `then`.
@@ -115,7 +110,6 @@ export abstract class Request {
   begin(): void {
     if (this.state === State.UNAVAILABLE) {
       this.end();
-      observer.publish?.(this.nothing(), this);
       return this.deliverNothing();
     }
     if (this.state !== State.GRANTED) return;
@@ -130,7 +124,7 @@ export abstract class Request {
   broke(cause: BrokenBy, why?: string): void {
     if (this.state === State.ENDED) return;
     const error = broken(describe(this.scope()), cause, why);
-    this.fail(error, cause === 'stolen' ? 'steal' : 'lost', cause);
+    this.fail(error, observer.publish && [cause === 'stolen' ? 'steal' : 'lost', cause]);
     this.tell?.(error);
   }
 
@@ -144,7 +138,7 @@ export abstract class Request {
     const gone =
       (this.state === State.WAITING && this.transport.abort(this, timedOut)) ||
       (this.state === State.GRANTED && this.transport.release(this));
-    if (gone) this.fail(reason, timedOut ? 'timeout' : 'abort');
+    if (gone) this.fail(reason, observer.publish && [timedOut ? 'timeout' : 'abort', reason]);
   }
 
   /** Releases the lock. `false` if it was not held any more. */
@@ -200,14 +194,14 @@ export abstract class Request {
   }
 
   /** It is over, and this is why. */
-  fail(reason: unknown, channel: Channel = 'error', cause = reason): void {
+  fail(reason: unknown, told?: [Channel, unknown]): void {
     this.end();
     this.failure = reason;
     this.reject(reason);
     // Listeners are other people's code: they run when this thread is done with its mail.
     queueMicrotask(() => {
       this.controller?.abort(reason);
-      observer.publish?.(channel, this, cause);
+      observer.publish?.(told?.[0] ?? 'error', this, told ? told[1] : reason);
     });
   }
 
@@ -249,6 +243,7 @@ export class CallbackRequest extends Request {
   }
 
   protected override deliverNothing(): void {
+    observer.publish?.('unavailable', this);
     this.without = true;
     this.run(null);
   }
@@ -396,15 +391,12 @@ export class AcquireRequest extends Request {
     else this.begin();
   }
 
-  protected override nothing(): Channel {
-    return this.orTimedOut ? 'timeout' : super.nothing();
-  }
-
   protected override deliver(): void {
     this.resolve(newAcquiredLock(this));
   }
 
   protected override deliverNothing(): void {
+    observer.publish?.(this.orTimedOut ? 'timeout' : 'unavailable', this);
     if (this.orTimedOut) this.reject(timedOut(describe(this.names), 0));
     else this.resolve(null);
   }

@@ -14,8 +14,6 @@ export interface SessionConfig {
   owner: string | null;
   /** The lease that it would like, in milliseconds. */
   ttl: number | null;
-  /** Whether the transport can receive a descriptor. */
-  fifo: boolean;
   /** Whether the client ends for good when its WebSocket is closed with status 1001. */
   goingAwayEnds: boolean;
 }
@@ -76,8 +74,6 @@ export type Event<T> =
   | { type: 'sessionLost' }
   /** The session was closed by the host. */
   | { type: 'closed' }
-  /** A descriptor came. If the driver has it, it calls `confirm()`. */
-  | { type: 'fifo' }
   | { type: 'queued'; key: Key; arrival: Uint }
   | { type: 'granted'; key: Key; token: Uint; data: T }
   /** A request or question is over. */

@@ -1,7 +1,7 @@
 /**
- * The client's side of a session, whatever carries it: the port of `Session` in `crates/service`. It has no I/O, clock or
- * randomness. The same inputs at the same times give the same messages and events, which `test/transcripts.test.js`
- * checks against the Rust one.
+ * The client's side of a session that has a lease: the port of `Session` in `crates/service`, without the descriptors of a
+ * Unix socket. It has no I/O, clock or randomness. The same inputs at the same times give the same messages and events,
+ * which `test/transcripts.test.js` checks against the Rust one.
  *
  * A driver owns the connection and the clock, and calls:
  *
@@ -22,12 +22,12 @@
  */
 
 import * as Code from './codes.js';
-import { encoder, type Uint } from './pack.js';
+import { wtf8, type Uint } from './pack.js';
 import type { Ended, Event, Failure, Key, LockRequest, Parts, SessionConfig } from './session-types.js';
 import { ASKED, ENDING, GREETING, HELD, NONE, READY, SYNCING, WAITING } from './session-stages.js';
 import * as Receive from './to-client.js';
 import * as Send from './to-server.js';
-import { encode, MAX_MESSAGE, VERSION } from './wire.js';
+import { MAX_MESSAGE, VERSION } from './wire.js';
 
 /** How many pings a client sends within a ttl. */
 const BEATS = 7;
@@ -90,14 +90,13 @@ export class SessionMachine<T> {
   /** When to try to connect, if there is no connection. */
   #connectAt: number | undefined;
   #failures = 0;
-  /** In milliseconds; none if there is no session, or it lives by a FIFO. */
+  /** In milliseconds; none if there is no session. */
   #ttl: number | undefined;
-  /** The session lives as long as its descriptor is open: it has no lease. */
-  #livesByFifo = false;
   /** When the last message was sent that was answered. */
   #answered: number;
   #pings: { seq: number; sent: number }[] = [];
-  #nextPing = 0;
+  /** Never, if there is no lease. */
+  #nextPing = Infinity;
   #seq = 0;
   #ack: Uint = 0;
   #lastRid = 0;
@@ -106,7 +105,7 @@ export class SessionMachine<T> {
   readonly #entries = new Map<Key, Entry<T>>();
   /** The keys of the entries that have a number, in the order of the numbers: they only grow. */
   readonly #byRid = new Map<Uint, Key>();
-  #output: Uint8Array<ArrayBuffer>[] = [];
+  #output: Send.ToServer[] = [];
   #events: Event<T>[] = [];
   #dropConnection = false;
   #everOpened = false;
@@ -135,8 +134,8 @@ export class SessionMachine<T> {
     this.#output = [];
     this.#pings = [];
     this.#hello += 1;
-    const { bucket, owner, ttl, fifo, goingAwayEnds } = this.config;
-    const features = (fifo ? Send.FEATURE_FIFO : 0) | (goingAwayEnds ? Send.FEATURE_GOING_AWAY_ENDS : 0);
+    const { bucket, owner, ttl, goingAwayEnds } = this.config;
+    const features = goingAwayEnds ? Send.FEATURE_GOING_AWAY_ENDS : 0;
     const resume: [string, Uint8Array] | null = this.#identity
       ? [this.#identity.clientId, this.#identity.secret]
       : null;
@@ -221,13 +220,6 @@ export class SessionMachine<T> {
       }
       case Receive.PONG:
         return this.#onPong(message[1]);
-      case Receive.FIFO:
-        this.#events.push({ type: 'fifo' });
-        return;
-      case Receive.CONFIRMED:
-        this.#ttl = undefined;
-        this.#livesByFifo = true;
-        return;
       case Receive.GOODBYE:
         return this.#onGoodbye(now, Number(message[1]), message[2]);
     }
@@ -242,15 +234,10 @@ export class SessionMachine<T> {
     this.checkLease(now);
   }
 
-  /** The descriptor that came with `fifo` is held. */
-  confirm(): void {
-    if (this.#link === READY) this.#send([Send.CONFIRM, this.#ack]);
-  }
-
   /** Makes a request. It is sent as soon as there is a session. */
   request(request: LockRequest, data: T): Key {
     const { scope, flags, nestedIn, info } = request;
-    const length = scope.reduce((sum, [name]) => sum + name.length + 8, utf8Length(info ?? ''));
+    const length = scope.reduce((sum, [name]) => sum + name.length + 8, info ? wtf8(info).length : 0);
     const message: MessageOf = (ack, rid) => {
       const outer = nestedIn === null ? 0 : (this.#entries.get(nestedIn)?.rid ?? 0);
       return [Send.REQUEST, ack, rid, scope, flags, outer === 0 ? null : [null, outer], info];
@@ -305,14 +292,10 @@ export class SessionMachine<T> {
   }
 
   /** What is to be sent on the connection. */
-  takeOutput(): Uint8Array<ArrayBuffer>[] {
+  takeOutput(): Send.ToServer[] {
     const output = this.#output;
     if (output.length > 0) this.#output = [];
     return output;
-  }
-
-  hasEvents(): boolean {
-    return this.#events.length > 0;
   }
 
   /** What the host is to know. */
@@ -329,25 +312,21 @@ export class SessionMachine<T> {
     return drop;
   }
 
-  /** When `wake()` has something to do. */
-  nextWake(): number | undefined {
-    const times: number[] = [];
-    const timeout = this.helloTimeout();
-    if (this.#awaitsMarker() && timeout !== undefined) times.push(this.#helloSent + timeout);
-    if (this.#ttl !== undefined) {
-      times.push(this.#leaseDeadline());
-      if (this.#link === READY) times.push(this.#nextPing);
-    }
-    return times.length > 0 ? Math.min(...times) : undefined;
+  /** When `wake()` has something to do; `Infinity` if never. */
+  nextWake(): number {
+    return Math.min(
+      this.#awaitsMarker() ? this.#helloSent + this.helloTimeout() : Infinity,
+      this.#leaseDeadline(),
+      this.#link === READY ? this.#nextPing : Infinity,
+    );
   }
 
   /** Sends a ping, gives up a connection that does not answer, or the session when its lease has expired. */
   wake(now: number): void {
     if (this.checkLease(now)) return;
-    const timeout = this.helloTimeout();
     if (this.#awaitsMarker()) {
-      if (timeout !== undefined && now >= this.#helloSent + timeout) this.#giveUpConnection(now);
-    } else if (this.#link === READY && this.#ttl !== undefined && now >= this.#nextPing) {
+      if (now >= this.#helloSent + this.helloTimeout()) this.#giveUpConnection(now);
+    } else if (this.#link === READY && now >= this.#nextPing) {
       // Two pings without an answer: another connection may do better.
       if (this.#pings.length > 1) return this.#giveUpConnection(now);
       this.#seq += 1;
@@ -357,11 +336,9 @@ export class SessionMachine<T> {
     }
   }
 
-  /** How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped. */
-  helloTimeout(): number | undefined {
-    if (this.#ttl !== undefined) return Math.min(Math.max(this.#ttl * 250, 1), HELLO_TIMEOUT);
-    // Without a session, or between the Welcome of a new one and its end marker, there is no lease yet.
-    return this.#livesByFifo ? undefined : HELLO_TIMEOUT;
+  /** How long the server may take to answer a Hello: longer without a session, or before the end marker of a new one. */
+  helloTimeout(): number {
+    return Math.min(Math.max((this.#ttl ?? Infinity) * 250, 1), HELLO_TIMEOUT);
   }
 
   /** Whether the lease has expired. If so, all is lost, and the next session is opened. */
@@ -374,11 +351,11 @@ export class SessionMachine<T> {
   }
 
   #leaseDeadline(): number {
-    return this.#answered + clientLease(this.#ttl!);
+    return this.#ttl === undefined ? Infinity : this.#answered + clientLease(this.#ttl);
   }
 
   #leaseIsValid(now: number): boolean {
-    return this.#ttl === undefined || now < this.#leaseDeadline();
+    return now < this.#leaseDeadline();
   }
 
   #awaitsMarker(): boolean {
@@ -386,7 +363,7 @@ export class SessionMachine<T> {
   }
 
   #beat(): number {
-    return this.#ttl === undefined ? LONGEST_PAUSE : Math.max(Math.floor((this.#ttl * 1000) / BEATS), 1);
+    return Math.max(Math.floor((this.#ttl! * 1000) / BEATS), 1);
   }
 
   /** The session is over. What was sent in it is lost; what was not waits for the next one. */
@@ -402,7 +379,7 @@ export class SessionMachine<T> {
   #loseAll(): void {
     this.#identity = undefined;
     this.#ttl = undefined;
-    this.#livesByFifo = false;
+    this.#nextPing = Infinity;
     this.#ack = 0;
     this.#lastRid = 0;
     const keys = [...this.#byRid.values()];
@@ -474,8 +451,7 @@ export class SessionMachine<T> {
     this.#link = READY;
     const { number, ttl, resumed, lastRid, listed } = this.#sync!;
     this.#sync = undefined;
-    this.#ttl = ttl > 0 ? ttl : undefined;
-    this.#livesByFifo = ttl === 0;
+    this.#ttl = ttl;
     this.#answered = this.#helloSent;
     // The answer may have lain unread, while the session had no lease to expire.
     if (this.checkLease(now)) return;
@@ -584,7 +560,7 @@ export class SessionMachine<T> {
   }
 
   #send(message: Send.ToServer): void {
-    this.#output.push(encode(message));
+    this.#output.push(message);
   }
 
   #entryOf(rid: Uint): [Key, Entry<T> | undefined] {
@@ -609,10 +585,6 @@ export class SessionMachine<T> {
     if (entry.rid !== 0) this.#byRid.delete(entry.rid);
     return entry;
   }
-}
-
-function utf8Length(text: string): number {
-  return encoder.encode(text).length;
 }
 
 function noParts(): Parts {

@@ -15,8 +15,6 @@ export const REFUSED = 9;
 export const DEADLOCKED = 10;
 export const SNAPSHOT = 11;
 export const PONG = 12;
-export const FIFO = 13;
-export const CONFIRMED = 14;
 export const GOODBYE = 15;
 
 type Bytes = Uint8Array;
@@ -54,7 +52,7 @@ export type ToClient =
       lastRid: Uint,
     ]
   | [typeof LISTED, WireListed[]]
-  | [typeof SYNCED | typeof FIFO | typeof CONFIRMED]
+  | [typeof SYNCED]
   | [typeof GRANTED, rid: Uint, token: Uint]
   | [typeof QUEUED, rid: Uint, arrival: Uint]
   | [typeof UNAVAILABLE | typeof RELEASED, rid: Uint]

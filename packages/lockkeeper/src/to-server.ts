@@ -9,11 +9,9 @@ export const FORCE_RELEASE = 3;
 export const END_SESSION = 4;
 export const QUERY = 5;
 export const PING = 6;
-export const CONFIRM = 7;
 export const BYE = 8;
 
-/** Bits of `features` in Hello. */
-export const FEATURE_FIFO = 1;
+/** A bit of `features` in Hello. */
 export const FEATURE_GOING_AWAY_ENDS = 2;
 
 /** Bits of `flags` in Release. */
@@ -53,4 +51,4 @@ export type ToServer =
   | [typeof END_SESSION, ack: Uint, rid: Uint, clientId: string]
   | [typeof QUERY, ack: Uint, rid: Uint, name: Bytes | null, deadlocks: boolean]
   | [typeof PING, ack: Uint, seq: number]
-  | [typeof CONFIRM | typeof BYE, ack: Uint];
+  | [typeof BYE, ack: Uint];

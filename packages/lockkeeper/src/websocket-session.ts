@@ -7,14 +7,16 @@
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
-import type { Uint } from './pack.js';
+import { task } from './host.js';
+import { queueMicrotask } from './intrinsics.js';
+import { packAll } from './pack.js';
 import type { Listener, Outcome, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
 import { SessionMachine } from './session.js';
 import type { Ended, Event, Failure, Key } from './session-types.js';
 import { GOODBYE, PONG, type ToClient, type WireDeadlock, type WireEntry } from './to-client.js';
 import type { Deadlock } from './transport.js';
-import { decode, fromName, SUBPROTOCOL, toName } from './wire.js';
+import { decodeAll, fromName, MAX_BATCH, SUBPROTOCOL, toName } from './wire.js';
 
 /** What this needs of a `WebSocket`. */
 export interface Socket {
@@ -77,6 +79,8 @@ interface Connection {
 
 /** How much may be sent and not be answered yet. A ping waits behind it, and its answer must come in time. */
 const WINDOW = 1000;
+/** Microseconds that a message may wait for others, to go in one frame with them: while code of the page runs. */
+const MAX_WAIT = 1000;
 /** Milliseconds that a token may take, and that closing may take. */
 const TOKEN_TIMEOUT = 60_000;
 const CLOSE_TIMEOUT = 1000;
@@ -93,6 +97,9 @@ export class WebSocketSession implements Session {
   /** What waits for room in the window, in its order: by its request, or by itself. */
   readonly #backlog = new Map<Request | Asked, Asked>();
   readonly #unanswered = new Set<Key>();
+  /** Whether `#pump` is called soon, and until when what is to be sent may wait for that. */
+  #pumps = false;
+  #sendBy = 0;
   /** Whether a server that is not there is waited for: once there was a session, or from the beginning. */
   #waits: boolean;
   /** Whether the page is in the back/forward cache. */
@@ -203,7 +210,7 @@ export class WebSocketSession implements Session {
       get bucket() {
         return credentials.bucket;
       },
-      ...{ owner: null, ttl: null, fifo: false, goingAwayEnds },
+      ...{ owner: null, ttl: null, goingAwayEnds },
     };
     return new SessionMachine(config, this.#now());
   }
@@ -247,21 +254,35 @@ export class WebSocketSession implements Session {
   }
 
   #fillWindow(machine: SessionMachine<Asked>): void {
+    if (this.#unanswered.size >= WINDOW) return;
     for (const [what, asked] of this.#backlog) {
-      if (this.#unanswered.size >= WINDOW) return;
       this.#backlog.delete(what);
       this.#unanswered.add(asked.enter(machine));
+      if (this.#unanswered.size >= WINDOW) return;
     }
   }
 
-  /** The listener is told nothing within a call. */
+  /** The listener is told nothing within a call. What is asked in one turn of the page goes in one frame. */
   #afterCommand(): void {
+    if (!this.#pumps) return this.#pumpSoon(this.#unanswered.size > 16 ? task : queueMicrotask);
+    const now = this.#now();
+    if (now < this.#sendBy) return;
+    this.#sendBy = now + MAX_WAIT;
     this.#flush();
-    if (this.#machine?.hasEvents()) queueMicrotask(() => this.#pump());
+  }
+
+  #pumpSoon(schedule: (run: () => void) => void): void {
+    this.#pumps = true;
+    this.#sendBy = this.#now() + MAX_WAIT;
+    schedule(() => {
+      this.#pumps = false;
+      this.#pump();
+    });
   }
 
   #flush(): void {
-    for (const message of this.#machine?.takeOutput() ?? []) this.#connection?.socket.send(message);
+    const frames = packAll(this.#machine?.takeOutput() ?? [], MAX_BATCH);
+    for (const frame of frames) this.#connection?.socket.send(frame);
   }
 
   /**
@@ -277,7 +298,10 @@ export class WebSocketSession implements Session {
       this.#closeSocket();
       this.#interrupted();
     }
-    for (const event of machine.takeEvents()) this.#notify(machine, event);
+    const events = machine.takeEvents();
+    for (const event of events) this.#notify(machine, event, events.length === 1);
+    // Locks that were granted at once are released at once, as far as their callbacks are done.
+    if (events.length > 1 && !this.#pumps) this.#pumpSoon(task);
     if (this.#machine !== machine) return;
     if (drop && !this.#waits) return this.#refuse(this.#unreachable(SILENT));
     this.#fillWindow(machine);
@@ -286,7 +310,7 @@ export class WebSocketSession implements Session {
   }
 
   #schedule(machine: SessionMachine<Asked>, anew: boolean): void {
-    let at = machine.nextWake() ?? Infinity;
+    let at = machine.nextWake();
     const now = this.#now();
     const connectAt = this.#connection || this.#away ? undefined : machine.connectAt();
     if (connectAt !== undefined) {
@@ -322,7 +346,7 @@ export class WebSocketSession implements Session {
       return this.#pump();
     }
     socket.binaryType = 'arraybuffer';
-    const timeout = Math.ceil((machine.helloTimeout() ?? 1e7) / 1000);
+    const timeout = Math.ceil(machine.helloTimeout() / 1000);
     const connection: Connection = {
       socket,
       number: 0,
@@ -383,23 +407,24 @@ export class WebSocketSession implements Session {
   }
 
   #receive(connection: Connection, data: unknown): void {
-    let message: ToClient;
+    let messages: ToClient[];
     try {
       if (typeof data === 'string') throw new TypeError('a message of text');
-      message = decode(new Uint8Array(data as ArrayBuffer));
+      messages = decodeAll(new Uint8Array(data as ArrayBuffer));
     } catch (error) {
       const why = `it does not speak the protocol (${(error as Error).message})`;
       return connection.number > 0 ? this.#disconnected(why) : this.#attemptFailed(why);
     }
-    if (message[0] === GOODBYE) this.#why = message[2];
-    if (connection.number > 0) {
-      this.#machine!.message(this.#now(), connection.number, message);
-      this.#pump(message[0] === PONG);
-    } else if (message[0] === GOODBYE) {
-      // It is refused before it has said anything: no token would help.
-      this.#greet(connection, null);
-      this.#receive(connection, data);
+    const now = this.#now();
+    for (const message of messages) {
+      if (message[0] === GOODBYE) {
+        this.#why = message[2];
+        // It is refused before it has said anything: no token would help.
+        if (connection.number === 0) this.#greet(connection, null);
+      }
+      if (connection.number > 0) this.#machine!.message(now, connection.number, message);
     }
+    this.#pump(messages.some(([kind]) => kind === PONG));
   }
 
   #attemptFailed(why: string, cause?: unknown): void {
@@ -431,7 +456,8 @@ export class WebSocketSession implements Session {
     connection?.socket.close();
   }
 
-  #notify(machine: SessionMachine<Asked>, event: Event<Asked>): void {
+  /** With `alone`, nothing else is told in this task. */
+  #notify(machine: SessionMachine<Asked>, event: Event<Asked>, alone: boolean): void {
     if ('key' in event) this.#unanswered.delete(event.key);
     switch (event.type) {
       case 'opened':
@@ -449,7 +475,7 @@ export class WebSocketSession implements Session {
         if (this.#machine === machine) this.#refuse(this.#reason(event.failure));
         return;
       case 'granted':
-        return this.#listener.granted(event.data.request!, event.token);
+        return this.#listener.granted(event.data.request!, event.token, alone);
       case 'over':
         return this.#over(event.data, event.outcome);
     }
@@ -539,17 +565,13 @@ function entryOf(entry: WireEntry): Snapshot['entries'][0] {
   return {
     place: { name: fromName(name), mode: shared ? 'shared' : 'exclusive' },
     clientId,
-    ticket: BigInt(arrival),
-    token: exact(token),
+    ticket: arrival,
+    token: token ?? undefined,
     info: info ?? undefined,
     since: Number(since),
-    nestedIn: exact(nestedIn),
+    nestedIn: nestedIn ?? undefined,
     stole,
   };
-}
-
-function exact(number: Uint | null): bigint | undefined {
-  return number === null ? undefined : BigInt(number);
 }
 
 function deadlockOf([message, steps]: WireDeadlock): Deadlock {

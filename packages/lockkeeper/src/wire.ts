@@ -3,7 +3,7 @@
  * is the kind of the message. Elements after those that are known are ignored, so a later version can add some.
  */
 
-import { encoder, isBytes, Malformed, newDecoder, pack, unpack, type Value } from './pack.js';
+import { isBytes, Malformed, newDecoder, pack, remembering, unpack, unpackAll, type Value } from './pack.js';
 import type { ToClient } from './to-client.js';
 import type { ToServer } from './to-server.js';
 
@@ -12,20 +12,27 @@ export const VERSION = 2;
 /** The WebSocket subprotocol. */
 export const SUBPROTOCOL = 'lockkeeper.v2';
 
-/** The longest message that a server reads. */
+/** The longest message that a server reads, and the longest frame with several. */
 export const MAX_MESSAGE = 2 ** 20;
+export const MAX_BATCH = 2 ** 16;
 
 export function encode(message: ToServer): Uint8Array<ArrayBuffer> {
   return pack(message);
 }
 
-/** Reads what a server sends. Throws `Malformed` if it is no message. */
+/** Reads one message of a server. Throws `Malformed` if it is none. */
 export function decode(bytes: Uint8Array): ToClient {
-  const message = unpack(bytes);
-  const [kind, ...rest] = Array.isArray(message) ? (message as Value[]) : [];
-  const shape = typeof kind === 'number' ? shapes[kind] : undefined;
-  if (shape === undefined) throw new Malformed('no such message');
-  if (!shape(rest)) throw new Malformed('a message with missing or wrong elements');
+  return check(unpack(bytes));
+}
+
+/** Reads a frame: messages one after the other. */
+export function decodeAll(bytes: Uint8Array): ToClient[] {
+  return unpackAll(bytes).map(check);
+}
+
+export function check(message: Value): ToClient {
+  const shape = Array.isArray(message) && typeof message[0] === 'number' ? shapes[message[0]] : undefined;
+  if (!shape?.(message)) throw new Malformed('no such message');
   return message as unknown as ToClient;
 }
 
@@ -39,49 +46,53 @@ const cause: Shape = (value) => value === 0 || value === 1;
 const orNil = (shape: Shape): Shape => (value) => value === null || shape(value);
 export const list = (shape: Shape): Shape => (value) => Array.isArray(value) && value.every(shape);
 /** These elements at least. */
-export const begins = (...shapes: Shape[]): Shape => (value) =>
-  Array.isArray(value) && value.length >= shapes.length && shapes.every((shape, i) => shape(value[i]));
-const tuple = (...shapes: Shape[]): Shape => (value) =>
-  Array.isArray(value) && value.length === shapes.length && begins(...shapes)(value);
+const begins = (...shapes: Shape[]): Shape => (value) => {
+  if (!Array.isArray(value) || value.length < shapes.length) return false;
+  for (let i = 0; i < shapes.length; i++) if (!shapes[i]!(value[i])) return false;
+  return true;
+};
+const tuple = (...shapes: Shape[]): Shape => {
+  const elements = begins(...shapes);
+  return (value) => elements(value) && (value as Value[]).length === shapes.length;
+};
+/** Its kind, and these elements at least. */
+export const message = (...shapes: Shape[]): Shape => begins(uint, ...shapes);
 
 const listed = tuple(uint, uint, orNil(uint));
 export const entry = tuple(isBytes, bool, text, uint, orNil(uint), orNil(text), uint, orNil(uint), bool, orNil(text));
 const deadlock = tuple(text, list(tuple(uint, text, orNil(isBytes))));
 
-/** What follows the kind, by kind. */
+/** Messages by their kind. */
 const shapes: Shape[] = [
-  begins(uint, uint, uint, text, secret, uint, bool, uint),
-  begins(list(listed)),
-  begins(),
-  begins(uint, uint),
-  begins(uint, uint),
-  begins(uint),
-  begins(uint),
-  begins(uint, uint, cause, orNil(text)),
-  begins(uint, uint, uint),
-  begins(uint, uint, text),
-  begins(uint, deadlock),
-  begins(uint, list(entry), list(deadlock), uint, bool),
-  begins(uint),
-  begins(),
-  begins(),
-  begins(uint, text),
+  message(uint, uint, uint, text, secret, uint, bool, uint),
+  message(list(listed)),
+  message(),
+  message(uint, uint),
+  message(uint, uint),
+  message(uint),
+  message(uint),
+  message(uint, uint, cause, orNil(text)),
+  message(uint, uint, uint),
+  message(uint, uint, text),
+  message(uint, deadlock),
+  message(uint, list(entry), list(deadlock), uint, bool),
+  message(uint),
+  message(),
+  message(),
+  message(uint, text),
 ];
 
 const decoder = newDecoder(false);
 
-/** The bytes of a name: WTF-8, so that two strings are equal if and only if their bytes are. */
-export function toName(name: string): Uint8Array {
-  if (!/\p{Surrogate}/u.test(name)) return encoder.encode(name);
-  const parts = name.split(/(\p{Surrogate})/u).flatMap((part, i) => {
-    const unit = part.charCodeAt(0);
-    return i % 2 === 0 ? [...encoder.encode(part)] : [0xed, 0x80 | ((unit >> 6) & 0x3f), 0x80 | (unit & 0x3f)];
-  });
-  return Uint8Array.from(parts);
-}
+/** The bytes of a name: two strings are equal if and only if these are. */
+export { wtf8 as toName } from './pack.js';
 
 /** The string that a name's bytes spell. What no string spells becomes U+FFFD. */
 export function fromName(bytes: Uint8Array): string {
+  return nameOf(bytes, 0, bytes.length);
+}
+
+const nameOf = remembering((bytes) => {
   let name = '';
   let start = 0;
   for (let at = bytes.indexOf(0xed); at >= 0; at = bytes.indexOf(0xed, at + 1)) {
@@ -93,4 +104,4 @@ export function fromName(bytes: Uint8Array): string {
     start = at + 3;
   }
   return name + decoder.decode(bytes.subarray(start));
-}
+});

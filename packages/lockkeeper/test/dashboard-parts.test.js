@@ -11,7 +11,13 @@ const source = fileURLToPath(new URL('../../dashboard/src/', import.meta.url));
 const contents = ['messages', 'model', 'layout', 'text'].map((name) => `export * from './${name}.ts';`).join('\n');
 const stdin = { contents, resolveDir: source, loader: 'ts' };
 const { outputFiles } = await build({ stdin, bundle: true, format: 'esm', target: 'es2022', platform: 'neutral', write: false });
-const { age, decode, layers, Model, nameText, visible, who } = await import(`data:text/javascript,${encodeURIComponent(outputFiles[0].text)}`);
+const { age, decodeAll, layers, Model, nameText, visible, who } = await import(`data:text/javascript,${encodeURIComponent(outputFiles[0].text)}`);
+
+const decode = (bytes) => {
+  const [message, ...more] = decodeAll(bytes);
+  assert.ok(message && more.length === 0, 'one message');
+  return message;
+};
 
 test('every message that a server sends is understood; one that is cut off, or has other elements, is malformed', () => {
   const vectors = readFileSync(new URL('../../../docs/protocol-vectors.txt', import.meta.url), 'utf8')
@@ -26,6 +32,7 @@ test('every message that a server sends is understood; one that is cut off, or h
   const [, whole] = changes;
   for (let i = 1; i < whole.length; i++) assert.throws(() => decode(pack(whole.with(i, 'text'))));
   assert.throws(() => decode(pack([16, 1, [], ['x'], 0, false])));
+  assert.deepEqual(decodeAll(Uint8Array.of(...pack(whole), ...pack([2]))), [whole, [2]], 'a frame has several');
   assert.deepEqual(decode(pack([16, 1, [], [], 0, false, 'later'])).slice(0, 6), [16, 1, [], [], 0, false]);
 });
 

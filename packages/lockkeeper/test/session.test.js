@@ -7,7 +7,7 @@ import { DeadlockError } from '../dist/errors.js';
 import { clockOf } from '../dist/host.js';
 import { Remote } from '../dist/remote.js';
 import { newManager } from '../dist/manager.js';
-import { unpack, pack } from '../dist/pack.js';
+import { pack, packAll, unpackAll } from '../dist/pack.js';
 import { WebSocketSession } from '../dist/websocket-session.js';
 import * as R from '../dist/to-client.js';
 import { fromName, toName } from '../dist/wire.js';
@@ -20,6 +20,7 @@ const kinds = ['hello', 'request', 'release', 'force', 'end', 'query', 'ping', '
 /** A WebSocket whose other end is the test. */
 class FakeSocket {
   said = [];
+  frames = 0;
   closed = false;
   #listeners = [];
 
@@ -30,8 +31,8 @@ class FakeSocket {
     this.#listeners.push({ type, listener });
   }
   send(data) {
-    const [kind, ...rest] = unpack(data);
-    this.said.push([kinds[kind], ...rest]);
+    this.frames += 1;
+    for (const [kind, ...rest] of unpackAll(data)) this.said.push([kinds[kind], ...rest]);
   }
   close() {
     this.closed = true;
@@ -47,7 +48,12 @@ class FakeSocket {
     this.emit('open');
   }
   hear(...message) {
-    this.emit('message', { data: pack(message).buffer });
+    this.hearAll(message);
+  }
+  /** Messages in one frame. */
+  hearAll(...messages) {
+    const [frame] = packAll(messages, Infinity);
+    this.emit('message', { data: frame.buffer });
   }
   /** Answers the Hello: with these requests, and this as the greatest number that the server has. */
   answer({ resumed = false, id = 'me', number = 1, lastRid = 0, listed = [], ttl = TTL } = {}) {
@@ -157,8 +163,12 @@ async function settle() {
   for (let i = 0; i < 3; i++) await turn();
 }
 
+/** Has what was asked in this turn sent. */
+const sent = () => Promise.resolve();
+
 async function held(manager, world, name, rid, token = 40 + rid) {
   const asked = ask(manager, name);
+  await sent();
   world.socket.take();
   world.socket.hear(R.GRANTED, rid, token);
   await settle();
@@ -236,6 +246,7 @@ test('nothing is sent before the end marker', async () => {
 test('a request, its grant and its release', async () => {
   const { world, manager } = await connected();
   const asked = ask(manager, 'a', { mode: 'shared' });
+  await sent();
   const [[kind, ack, rid, [[name, shared]], ...rest]] = world.socket.take();
   assert.deepEqual([kind, ack, rid, fromName(name), shared, ...rest], ['request', 1, 1, 'a', true, 0, null, null]);
   world.socket.hear(R.QUEUED, 1, 5);
@@ -255,6 +266,7 @@ test('flags: those of the protocol', async () => {
   ask(manager, 'a', { ifAvailable: true });
   ask(manager, 'a', { steal: true });
   manager.acquire('a', { deadlock: 'refuse', info: 'label' }).catch(() => {});
+  await sent();
   assert.deepEqual(world.socket.take().map((said) => [said[4], said[6]]), [[1, null], [2, null], [4, 'label']]);
 });
 
@@ -592,6 +604,7 @@ test('a question that was half answered when the connection was lost is asked ag
 test('a force release is not asked again: its outcome comes, or it is not known', async () => {
   const { world, remote } = await connected();
   const forced = remote.forceRelease('a');
+  await sent();
   assert.deepEqual(brief(world.socket.take()), [['force', 1]]);
   world.socket.hear(R.OUTCOME, 2, 1, 1);
   await forced;
@@ -800,6 +813,7 @@ test('close() says bye, ends all, and resolves when the connection is closed', a
   const { world, manager } = await connected();
   const asked = await held(manager, world, 'a', 1);
   const waiting = ask(manager, 'b');
+  await sent();
   world.socket.take();
   let closed = false;
   const closing = manager.close().then(() => (closed = true));
@@ -838,6 +852,7 @@ test('a page that is left has no locks, and has a new session when it comes back
   const { world, manager, remote } = await connected();
   const asked = await held(manager, world, 'a', 1);
   const waiting = ask(manager, 'b');
+  await sent();
   world.socket.take();
   world.page.left(false);
   assert.deepEqual(world.socket.take(), [['bye', 1]]);
@@ -899,7 +914,7 @@ test('messages about what nobody asked for are ignored', async () => {
     world.socket.hear(R.SNAPSHOT, rid, [], [], 0, false);
     world.socket.hear(R.DEADLOCKED, rid, ['no', []]);
   }
-  for (const kind of [R.SYNCED, R.FIFO]) world.socket.hear(kind);
+  for (const kind of [R.SYNCED, 13, 14]) world.socket.hear(kind);
   world.socket.hear(R.LISTED, [[1, 1, 1]]);
   world.socket.hear(R.WELCOME, 2, 0, 1, 'nobody', SECRET, TTL, false, 0);
   world.socket.hear(R.PONG, 5);
@@ -956,6 +971,7 @@ test('no more than a thousand requests are unanswered at a time, and all are mad
   const all = Array.from({ length: count }, (_, i) => ask(manager, `${i}`));
   const rids = () => world.socket.take().filter(([kind]) => kind === 'request').map(([, , rid]) => rid);
   const from = (first, last) => Array.from({ length: last - first + 1 }, (_, i) => first + i);
+  await sent();
   assert.deepEqual(rids(), from(1, 1000));
   world.pass(TTL / 5);
   assert.deepEqual(world.socket.take(), [['ping', 1, 1]], 'it does not wait behind all of them');
@@ -972,6 +988,76 @@ test('no more than a thousand requests are unanswered at a time, and all are mad
   for (let rid = 1; rid <= count; rid++) world.socket.hear(R.GRANTED, rid, rid);
   assert.deepEqual(rids(), from(1111, count));
   await until(() => all.every(({ state }) => state === 'held'));
+});
+
+test('what is asked in one turn goes in one frame', async () => {
+  const { world, manager } = await connected();
+  world.socket.frames = 0;
+  for (let i = 0; i < 500; i++) ask(manager, `${i}`);
+  assert.equal(world.socket.frames, 0);
+  await sent();
+  assert.deepEqual([world.socket.frames, world.socket.take().length], [1, 500]);
+});
+
+test('a frame with several messages is not longer than 64 KiB', async () => {
+  const { world, manager } = await connected();
+  const lengths = [];
+  const { send } = world.socket;
+  world.socket.send = (data) => (lengths.push(data.length), send.call(world.socket, data));
+  const names = [30_000, 30_000, 30_000, 65_530, 65_536, 1, 1].map((length, i) => `${i}`.repeat(length));
+  for (const name of names) ask(manager, name);
+  await sent();
+  assert.deepEqual(world.socket.take().map(([, , , [[name]]]) => fromName(name)), names);
+  assert.deepEqual(lengths.map((length) => length > 65_536), [false, false, true, true, false], String(lengths));
+});
+
+test('locks that are granted in one frame are delivered each in a task, and released in one frame', async () => {
+  const { world, manager } = await connected();
+  const count = 100;
+  const seen = [];
+  const all = Array.from({ length: count }, (_, i) =>
+    manager.request(`${i}`, async () => {
+      seen.push(`${i}`);
+      await null;
+      seen.push(`${i}, later`);
+    }),
+  );
+  await sent();
+  world.socket.take();
+  world.socket.frames = 0;
+  world.socket.hearAll(...all.map((_, i) => [R.GRANTED, i + 1, i + 1]));
+  await settle();
+  assert.deepEqual(seen, all.flatMap((_, i) => [`${i}`, `${i}, later`]));
+  assert.equal(world.socket.frames, 1);
+  assert.deepEqual(brief(world.socket.take()), all.map((_, i) => ['release', i + 1]));
+  world.socket.hearAll(...all.map((_, i) => [R.RELEASED, i + 1]));
+  await Promise.all(all);
+});
+
+test('a release waits no longer than a millisecond for others to go with it', async () => {
+  const { world, manager } = await connected();
+  const all = [1, 2, 3].map((rid) => manager.request(`${rid}`, () => world.block(2)));
+  await sent();
+  world.socket.take();
+  world.socket.frames = 0;
+  world.socket.hearAll([R.GRANTED, 1, 1], [R.GRANTED, 2, 2], [R.GRANTED, 3, 3]);
+  await settle();
+  assert.deepEqual(brief(world.socket.take()), [['release', 1], ['release', 2], ['release', 3]]);
+  assert.equal(world.socket.frames, 3);
+  world.socket.hearAll([R.RELEASED, 1], [R.RELEASED, 2], [R.RELEASED, 3]);
+  await Promise.all(all);
+});
+
+test('a frame that does not end with a message ends the connection, and the session is resumed', async () => {
+  const { world, manager } = await connected();
+  const asked = await held(manager, world, 'a', 1);
+  const whole = pack([R.PONG, 1]);
+  world.socket.emit('message', { data: Uint8Array.of(...whole, ...whole.subarray(0, 1)).buffer });
+  assert.ok(world.socket.closed);
+  world.pass(20);
+  world.socket.resume({ lastRid: 1, listed: [[1, 1, 41]] });
+  await settle();
+  assert.ok(asked.lock.held);
 });
 
 test('a request that waits for room can be given up, and is lost with the session when that is closed', async () => {

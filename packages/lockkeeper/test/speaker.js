@@ -1,7 +1,7 @@
 /** A client that speaks the protocol's messages one by one: with any name, label and owner, and as many requests as a test likes. */
 
 import { cleanUp, deferred } from './harness.js';
-import { pack, unpack } from '../dist/pack.js';
+import { pack, unpackAll } from '../dist/pack.js';
 import { toName } from '../dist/wire.js';
 
 const { WebSocket } = globalThis.WebSocket ? globalThis : await import('ws');
@@ -19,8 +19,8 @@ export async function speaker(url, { owner = null, bucket = 'default', token = n
   socket.onopen = () => send([0, 2, 0, 1, bucket, null, 0, token, 600_000, owner]);
   socket.onerror = () => opened.reject(new Error('no connection'));
   socket.onclose = () => ended.resolve();
-  socket.onmessage = ({ data }) => {
-    const [kind, ...rest] = unpack(new Uint8Array(data));
+  socket.onmessage = ({ data }) => unpackAll(new Uint8Array(data)).forEach(onMessage);
+  const onMessage = ([kind, ...rest]) => {
     if (kind === WELCOME) id = rest[3];
     if (kind === SYNCED) opened.resolve();
     if (kind === GOODBYE) (opened.reject(new Error(rest[1])), ended.resolve(rest[0]));

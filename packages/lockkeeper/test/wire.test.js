@@ -1,8 +1,8 @@
 /** The protocol's codec: docs/protocol-vectors.txt in both directions, names, and bytes that are no message. */
 
 import { readFileSync } from 'node:fs';
-import { pack, Malformed, unpack } from '../dist/pack.js';
-import { decode, encode, fromName, toName } from '../dist/wire.js';
+import { pack, packAll, Malformed, unpack } from '../dist/pack.js';
+import { decode, decodeAll, encode, fromName, toName } from '../dist/wire.js';
 import { assert, test } from './harness.js';
 
 /** Sent to subscribers alone, of which this client is none. */
@@ -85,6 +85,15 @@ test('a message that is cut off anywhere is malformed', () => {
 
 test('a message with something after it is malformed', () => {
   for (const { what, bytes } of server) assert.throws(() => decode(Uint8Array.of(...bytes, 0xc0)), Malformed, what);
+});
+
+test('a frame has messages one after the other', () => {
+  const all = server.map(({ elements }) => elements);
+  const [frame] = packAll(all, Infinity);
+  assert.deepEqual(decodeAll(frame), all);
+  assert.deepEqual(packAll(all, 1).map((bytes) => decode(bytes)), all);
+  assert.throws(() => decodeAll(frame.subarray(0, -1)), Malformed);
+  assert.throws(() => decodeAll(Uint8Array.of(...frame, 0xc0)), Malformed);
 });
 
 test('elements after those that are known are ignored', () => {

@@ -356,7 +356,7 @@ impl Run {
                 frame::first(input, frame::MAX).unwrap().map(|(message, length)| (message.to_vec(), length))
             }
             Some(frames) => match frames.first(input).unwrap() {
-                Some((lockkeeper_wire::websocket::Said::Message(message), length)) => {
+                Some((lockkeeper_wire::websocket::Said::Messages(message), length)) => {
                     Some((message.to_vec(), length))
                 }
                 Some((said, _)) => panic!("the client says {said:?}"),
@@ -364,26 +364,34 @@ impl Run {
             },
         };
         self.peers.get_mut(&id)?.frames = frames;
-        let (message, length) = taken?;
-        let message = ToServer::decode(&message).expect("the client speaks the protocol");
+        let (messages, length) = taken?;
+        let mut messages = &messages[..];
+        while !messages.is_empty() {
+            let (message, rest) =
+                lockkeeper_wire::websocket::first_message(messages).expect("a whole message");
+            self.on_message(id, message);
+            messages = rest;
+        }
+        Some(length)
+    }
+
+    fn on_message(&mut self, id: ConnectionId, message: &[u8]) {
+        let message = ToServer::decode(message).expect("the client speaks the protocol");
         if let ToServer::Ping { .. } = message {
             self.shared.pings.fetch_add(1, SeqCst);
         }
         let ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner } = message
         else {
-            self.server.message(now(), id, message).unwrap();
-            return Some(length);
+            return self.server.message(now(), id, message).unwrap();
         };
         let wanted = self.shared.token.lock().unwrap().clone();
         if wanted.is_some() && wanted.as_deref() != token {
-            self.server.close(id, code::UNAUTHORIZED, "the token is not good");
-            return Some(length);
+            return self.server.close(id, code::UNAUTHORIZED, "the token is not good");
         }
         let hello = Hello { version, features, hello, bucket, resume, ack, ttl, owner };
         let access = Access { rights: Rights::ALL, subject: String::new() };
         self.server.hello(now(), id, hello, access).unwrap();
         self.actions();
-        Some(length)
     }
 
     fn actions(&mut self) {

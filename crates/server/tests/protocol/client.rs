@@ -9,6 +9,7 @@ use lockkeeper_core::{Cause, Mode};
 use lockkeeper_wire::{
     frame,
     v2::{Deadlock, EndFlags, Entry, Flags, Listed, NestedIn, Secret, ToClient, ToServer, VERSION, feature},
+    websocket::first_message,
 };
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use std::{
@@ -362,7 +363,12 @@ impl Client {
     /// The next message; `None` if the connection has ended.
     pub(crate) fn hear_or_end(&mut self) -> Option<ToClient<'static>> {
         if let Link::Network(web) = &mut self.link {
-            let message: &'static [u8] = web::hear(web)?.leak();
+            if self.input.is_empty() {
+                self.input = web::hear(web)?;
+            }
+            let (message, rest) = first_message(&self.input).expect("a whole message");
+            let message: &'static [u8] = message.to_vec().leak();
+            self.input = rest.to_vec();
             return Some(ToClient::decode(message).expect("the daemon speaks the protocol"));
         }
         loop {

@@ -4,7 +4,8 @@ use crate::{client::Client, daemon::Daemon, web};
 use lockkeeper_server::code;
 use lockkeeper_wire::{
     frame,
-    v2::{Flags, ToClient, ToServer},
+    v2::{EndFlags, Flags, ToClient, ToServer},
+    websocket::first_message,
 };
 use std::{
     io::{Read, Write},
@@ -171,6 +172,89 @@ fn a_message_may_come_in_parts_with_pings_in_between() {
         }
     }
     client.granted(1);
+}
+
+/// The messages of one frame.
+fn frame_of(messages: impl IntoIterator<Item = ToServer<'static>>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    messages.into_iter().for_each(|message| message.encode(&mut bytes));
+    bytes
+}
+
+fn request(rid: u64) -> ToServer<'static> {
+    let scope = vec![(format!("name {rid}").leak().as_bytes(), lockkeeper_core::Mode::Exclusive)];
+    ToServer::Request { ack: 0, rid, scope, flags: Flags::default(), nested_in: None, info: None }
+}
+
+#[test]
+fn a_frame_may_have_several_messages_and_so_may_the_answer() {
+    const MANY: u64 = 100;
+    let daemon = Daemon::on_network();
+    let mut client = Client::on_network(&daemon);
+    let release = |rid| ToServer::Release { ack: 0, rid, flags: EndFlags::default() };
+    web::say(client.web(), frame_of((1..=MANY).map(request).chain((1..=MANY).map(release))));
+    // What is handled in one turn is one round, and its answers are one frame.
+    let (mut frames, mut granted, mut released) = (0, Vec::new(), Vec::new());
+    while released.len() < (1..=MANY).count() {
+        let frame = web::hear(client.web()).expect("an answer");
+        frames += 1;
+        let mut left = &frame[..];
+        while !left.is_empty() {
+            let (message, rest) = first_message(left).expect("a whole message");
+            match ToClient::decode(message).expect("the daemon speaks the protocol") {
+                ToClient::Granted { rid, .. } => granted.push(rid),
+                ToClient::Released { rid } => released.push(rid),
+                other => panic!("{other:?}"),
+            }
+            left = rest;
+        }
+    }
+    let all: Vec<u64> = (1..=MANY).collect();
+    assert_eq!((&granted, &released), (&all, &all));
+    assert!(frames < 20, "{frames} frames for 200 messages");
+}
+
+#[test]
+fn a_frame_that_does_not_end_with_a_message_is_malformed() {
+    let daemon = Daemon::on_network();
+    for (rid, end) in (1..).zip([&b"\xc1"[..], b"\x94\x02", b"\x00", b"\x91\x63"]) {
+        let mut client = Client::on_network(&daemon);
+        web::say(client.web(), [&frame_of([request(rid)]), end].concat());
+        client.granted(rid);
+        assert_eq!(client.goodbye().0, code::MALFORMED, "{end:?}");
+    }
+    let mut client = Client::on_network(&daemon);
+    web::say(client.web(), Vec::new());
+    assert_eq!(client.goodbye().0, code::MALFORMED, "a frame has a message at least");
+    well(&daemon);
+}
+
+#[test]
+fn before_hello_is_done_a_frame_is_short() {
+    let daemon = Daemon::on_network();
+    let mut client = Client::mute_on_network(&daemon);
+    let pings = (0..5_000).map(|seq| ToServer::Ping { ack: 0, seq });
+    web::say(client.web(), frame_of([ToServer::hello("default", None)].into_iter().chain(pings)));
+    let (code, words) = client.goodbye();
+    assert!(code == code::MALFORMED && words.contains("8192"), "{words}");
+    well(&daemon);
+}
+
+/// Its messages have their turns among those of others, and wait while their answers are not read.
+#[test]
+fn a_frame_full_of_messages_keeps_nobody_waiting_and_loses_nothing() {
+    const MANY: u64 = 100_000;
+    let daemon = Daemon::on_network();
+    let (mut greedy, mut other) = (Client::on_network(&daemon), Client::on_network(&daemon));
+    let bytes = frame_of((1..=MANY).map(|seq| ToServer::Ping { ack: 0, seq }));
+    assert!(bytes.len() > frame::MAX / 2 && bytes.len() <= frame::MAX, "{}", bytes.len());
+    web::say(greedy.web(), bytes);
+    for _ in 0..50 {
+        other.ping();
+    }
+    for seq in 1..=MANY {
+        assert_eq!(greedy.hear(), ToClient::Pong { seq });
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use lockkeeper_wire::v2::{self, ToClient, code};
 
 /// How many entries are looked at in one go, and how many bytes they have in one message, about. An answer with more
 /// comes in parts, and others have their turns in between.
-pub(super) const ENTRIES: usize = 128;
+pub(super) const ENTRIES: usize = 512;
 pub(super) const PART: usize = 256 << 10;
 
 /// How many long answers may be on their way at a time, and how many more questions a client may have.
