@@ -18,7 +18,7 @@ use std::{
     net::TcpStream,
     os::unix::net::UnixStream,
     process::{Command, Output, Stdio},
-    sync::mpsc,
+    sync::{LazyLock, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -220,21 +220,7 @@ fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
     let cluster = Cluster::start(1).expect("etcd starts");
     let mut daemons = fleet(&cluster, 2, &[]);
     let leader = daemons.wait_for_leader();
-    let open = || {
-        let mut stream = UnixStream::connect(daemons.socket(leader)).expect("a daemon listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
-        say(&mut stream, [ToServer::hello("default", Some(600_000))]);
-        hear_until(&mut stream, |message| matches!(message, ToClient::Synced));
-        stream
-    };
-    let request = |rid: u64, scope: Vec<(&'static [u8], Mode)>, flags: Flags| ToServer::Request {
-        ack: 1,
-        rid,
-        scope,
-        flags,
-        nested_in: None,
-        info: None,
-    };
+    let open = || open(&daemons, leader);
     let name = |number: u64| -> &'static [u8] { format!("lock {number}").leak().as_bytes() };
     let mut victim = open();
     let mut thief = open();
@@ -251,26 +237,80 @@ fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
     }
     // More than the log may have before a snapshot is taken.
     let mut other = open();
-    for rid in 1..=20 {
-        let long =
-            |number: usize| -> &'static [u8] { format!("{number}{}", "n".repeat(60_000)).leak().as_bytes() };
-        let scope = (0..16).map(|number| (long(number), Mode::Exclusive)).collect();
-        say(
-            &mut other,
-            [
-                request(rid, scope, Flags::default()),
-                ToServer::Release { ack: 1, rid, flags: EndFlags::default() },
-            ],
-        );
-        hear_until(
-            &mut other,
-            |message| matches!(message, ToClient::Granted { rid: granted, .. } if *granted == rid),
-        );
-    }
+    (1..=20).for_each(|rid| have_megabyte(&mut other, rid));
     wait_until(|| has_snapshot(&cluster));
     daemons.kill(leader);
     let next = daemons.wait_for_leader();
     wait_until(|| run(&socket(&daemons, next), &["run", "-n", "free", "--", "true"]).status.success());
+}
+
+/// One client writes several times what etcd may have. Snapshots make room for it, and nobody else notices.
+#[test]
+fn scopes_of_a_megabyte_do_not_fill_etcd() {
+    const QUOTA: u64 = 96_000_000;
+    let quota = QUOTA.to_string();
+    let cluster = Cluster::start_with(1, &["--quota-backend-bytes", &quota]).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 2, &["--store-own"]);
+    let leader = daemons.wait_for_leader();
+    let all = daemons.urls(1 - leader);
+    let (mut holder, fence) = hold(&all, "held");
+    let mut greedy = open(&daemons, leader);
+    for rid in 1..=3 * QUOTA / MEGABYTE {
+        have_megabyte(&mut greedy, rid);
+        if rid.is_multiple_of(20) {
+            assert_eq!(holder.say("still"), "still", "the command was not ended");
+        }
+    }
+    assert!(!etcd(&cluster, "/v3/maintenance/alarm", "{\"action\":\"GET\"}").contains("NOSPACE"));
+    // The keys from "test/0/log/" to "test/0/log0": those of entries that the snapshot has are gone.
+    let counted = r#"{"key":"dGVzdC8wL2xvZy8=","range_end":"dGVzdC8wL2xvZzA=","count_only":true}"#;
+    wait_until(|| {
+        let counted = etcd(&cluster, "/v3/kv/range", counted);
+        counted.split("\"count\":\"").nth(1).is_none_or(|rest| {
+            rest.split('"').next().and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count < 60)
+        })
+    });
+    // What is left is the whole log: for the daemon that takes over, and for one that starts.
+    daemons.kill(leader);
+    wait_until(|| daemons.leader() == Some(1 - leader));
+    daemons.run(leader).expect("it starts");
+    daemons.wait(leader).expect("it serves");
+    for at in [0, 1] {
+        wait_for(&daemons.url(at), "held", 1, 0);
+    }
+    assert_eq!(holder.say("still"), "still", "the command was not ended");
+    assert_eq!(holder.let_go(), 0);
+    daemons.stop(1 - leader);
+    assert!(hold(&daemons.url(leader), "held").1 > fence);
+}
+
+/// A session at a daemon's socket.
+fn open(daemons: &Daemons, at: usize) -> UnixStream {
+    let mut stream = UnixStream::connect(daemons.socket(at)).expect("a daemon listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+    say(&mut stream, [ToServer::hello("default", Some(600_000))]);
+    hear_until(&mut stream, |message| matches!(message, ToClient::Synced));
+    stream
+}
+
+fn request(rid: u64, scope: Vec<(&'static [u8], Mode)>, flags: Flags) -> ToServer<'static> {
+    ToServer::Request { ack: 1, rid, scope, flags, nested_in: None, info: None }
+}
+
+/// Bytes of an entry that [`have_megabyte`] makes, at least.
+const MEGABYTE: u64 = 960_000;
+
+/// Has a lock with a scope of about a megabyte, and releases it.
+fn have_megabyte(stream: &mut UnixStream, rid: u64) {
+    static NAMES: LazyLock<Vec<Vec<u8>>> =
+        LazyLock::new(|| (0..16).map(|number| vec![number; 60_000]).collect());
+    let scope = NAMES.iter().map(|name| (name.as_slice(), Mode::Exclusive)).collect();
+    let release = ToServer::Release { ack: 1, rid, flags: EndFlags::default() };
+    say(stream, [request(rid, scope, Flags::default()), release]);
+    hear_until(
+        stream,
+        |message| matches!(message, ToClient::Granted { rid: granted, .. } if *granted == rid),
+    );
 }
 
 /// Whether etcd has the key `test/0/snapshot`, by its JSON gateway.

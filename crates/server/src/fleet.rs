@@ -111,7 +111,8 @@ impl Fleet {
         let mut tried: Vec<(String, String)> = Vec::new();
         let key: Vec<u8> = random::<32>().into();
         while begun.elapsed() < START {
-            let writes = Guarded { guard: (name.clone(), 0), puts: vec![(name.clone(), key.clone())] };
+            let puts = vec![(name.clone(), key.clone())];
+            let writes = Guarded { guard: (name.clone(), 0), puts, deletes: Vec::new() };
             match self.etcd.write(writes).await {
                 Ok(Outcome::Done(_)) => return Ok(key),
                 Ok(Outcome::Refused(Some(kv))) => return Ok(kv.value),
@@ -189,13 +190,14 @@ impl Fleet {
     ) -> Result<Reply, Error> {
         loop {
             let answer = match operation {
-                Operation::Write { guard, head, entry, snapshot } => {
+                Operation::Write { guard, head, entry, snapshot, deletes } => {
                     let entry = entry.iter().map(|(slot, bytes)| (self.keys.entry(*slot), bytes.clone()));
                     let snapshot = snapshot.iter().map(|pointer| (self.keys.snapshot(), pointer.clone()));
                     let head = (self.keys.head(), head.encode());
                     // The head last: who watches has the entry when it sees the head.
                     let puts = entry.chain(snapshot).chain([head]).collect();
-                    let writes = Guarded { guard: (self.keys.head(), *guard), puts };
+                    let deletes = deletes.iter().map(|places| self.keys.entries(places)).collect();
+                    let writes = Guarded { guard: (self.keys.head(), *guard), puts, deletes };
                     self.etcd.write(writes).await.map(|outcome| match outcome {
                         Outcome::Done(revision) => Ok(Reply::Done(revision)),
                         Outcome::Refused(kv) => keys::head(kv).map(Reply::Seen),

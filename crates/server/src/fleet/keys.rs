@@ -4,6 +4,7 @@ use crate::Error;
 use lockkeeper_etcd::{KeyValue, end_of_prefix};
 use lockkeeper_service::replica::{Head, Revision};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// The names of keys. There is one log, number 0. Buckets are independent: more logs, with leaders of their own, would
 /// have other numbers.
@@ -29,6 +30,11 @@ impl Keys {
     /// An entry, by its place in the ring.
     pub(crate) fn entry(&self, slot: u64) -> Vec<u8> {
         format!("{}0/log/{slot:08x}", self.prefix).into()
+    }
+
+    /// The entries of these places: the first key, and the end.
+    pub(crate) fn entries(&self, places: &RangeInclusive<u64>) -> (Vec<u8>, Vec<u8>) {
+        (self.entry(*places.start()), self.entry(places.end() + 1))
     }
 
     /// What says which snapshot is the newest whole one.

@@ -22,10 +22,11 @@ pub(super) enum End {
     HandedOver,
 }
 
-/// A snapshot is taken when the log has so many bytes, or twice as many as the snapshot before.
+/// A snapshot is taken when the entries that none has have so many bytes, or as many as the snapshot before: etcd
+/// has to have room for two snapshots and what is between them.
 const SNAPSHOT_AT: u64 = 16 << 20;
 
-/// etcd's history is compacted after so many revisions, and keeps so many.
+/// etcd's history is compacted after so many revisions, and keeps so many; and after each snapshot, when it keeps none.
 const COMPACT_EVERY: i64 = 10_000;
 const HISTORY: i64 = 1_000;
 
@@ -38,8 +39,7 @@ struct Lead<'a> {
     daemon: &'a Rc<RefCell<Daemon>>,
     replica: Replica,
     snapshots: Snapshots,
-    /// Bytes of entries since the snapshot before, and how many are enough for another.
-    bytes: u64,
+    /// How many bytes of entries are enough for another snapshot.
     enough: u64,
     /// When the head was last written.
     beat: Instant,
@@ -54,11 +54,11 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Begins one before the first round if much of the ring is used. The leader before may have left a full one, to which
-    /// nothing can be appended; and what a round has recorded can be in no snapshot before that round is committed.
+    /// Begins one before the first round if the log is long. The leader before may have left a full ring, to which nothing
+    /// can be appended; and what a round has recorded can be in no snapshot before that round is committed.
     pub(super) fn begin(fleet: &Fleet, state: &mut State, replica: &Replica) -> Self {
         let mut snapshots = Self { taken: None, written: Rc::default() };
-        if is_long(replica) {
+        if is_long(replica) || replica.tail_bytes() >= SNAPSHOT_AT {
             snapshots.take(fleet, state, replica);
         }
         snapshots
@@ -89,7 +89,6 @@ impl Fleet {
             daemon,
             replica,
             snapshots,
-            bytes: 0,
             enough: SNAPSHOT_AT,
             beat: Instant::now(),
             compacted: 0,
@@ -163,8 +162,7 @@ impl Lead<'_> {
             true if self.next_beat() <= Instant::now() => self.replica.beat(),
             true => self.replica.confirm(),
             false => {
-                self.bytes += round.batch.len() as u64;
-                self.begin_snapshot();
+                self.begin_snapshot(round.batch.len());
                 self.replica.append(&round.batch)
             }
         };
@@ -206,14 +204,14 @@ impl Lead<'_> {
         None
     }
 
-    /// Begins a snapshot if the log is long enough. The batch that was just taken is in it; it is pointed at after that
-    /// is committed.
-    fn begin_snapshot(&mut self) {
-        let long = is_long(&self.replica) || self.bytes >= self.enough;
+    /// Begins a snapshot if the log is long enough. The batch that was just taken, of so many bytes, is in it; it is pointed
+    /// at after that is committed.
+    fn begin_snapshot(&mut self, batch: usize) {
+        let bytes = self.replica.tail_bytes() + batch as u64;
+        let long = is_long(&self.replica) || bytes >= self.enough;
         if self.snapshots.taken.is_some() || !long {
             return;
         }
-        self.bytes = 0;
         let mut daemon = self.daemon.borrow_mut();
         self.snapshots.take(self.fleet, daemon.server().state_mut(), &self.replica);
     }
@@ -227,17 +225,14 @@ impl Lead<'_> {
         let pointer = snapshot.pointer.clone();
         self.snapshots.taken = None;
         tracing::debug!(position = pointer.position, bytes = pointer.bytes, "snapshot taken");
-        self.enough = SNAPSHOT_AT.max(2 * pointer.bytes);
+        self.enough = SNAPSHOT_AT.max(pointer.bytes);
         let json = serde_json::to_vec(&pointer).map_err(|error| Error::Fleet(error.to_string()))?;
         let operation = self.replica.point(pointer.position, json);
         let end = self.execute(operation).await?;
         if end.is_none() {
             let (etcd, keys) = (self.fleet.etcd.clone(), Keys::new(&self.fleet.store.etcd.prefix));
-            tokio::task::spawn_local(async move {
-                if let Err(error) = snapshot::delete_earlier(&etcd, &keys, &pointer.id).await {
-                    tracing::debug!(%error, "earlier snapshots stay");
-                }
-            });
+            let own = self.fleet.store.own;
+            tokio::task::spawn_local(async move { snapshot::free(&etcd, &keys, &pointer.id, own).await });
         }
         Ok(end)
     }
