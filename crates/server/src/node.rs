@@ -202,7 +202,7 @@ impl Node {
     pub(crate) fn metrics(&self, buckets: bool) -> String {
         let (mut out, position, lag) = match &*self.role.borrow() {
             Role::Leading(daemon) => {
-                let position = daemon.borrow_mut().server().state().position();
+                let position = daemon.borrow_mut().server().position();
                 (daemon.borrow().metrics(buckets), position, 0)
             }
             Role::Following(following) => (metrics::of_process(), following.position, following.lag),
