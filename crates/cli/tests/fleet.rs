@@ -193,6 +193,21 @@ fn nobody_is_healthy_while_etcd_does_not_answer() {
     wait_until(|| healthy(0) && healthy(1));
 }
 
+/// Whoever stops a daemon is told that nobody could be left the lead.
+#[test]
+fn a_leader_that_stops_while_etcd_is_silent_says_so() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 1, &[]);
+    let leader = daemons.wait_for_leader();
+    // There is something to commit, too.
+    let _holder = hold(&daemons.url(leader), "a");
+    cluster.signal(0, Signal::STOP);
+    daemons.stop(leader);
+    let log = daemons.log(leader);
+    assert!(log.contains("stopping without a hand-over") && log.contains("no answer within"), "{log}");
+    assert!(log.contains("stopped"), "{log}");
+}
+
 /// It takes connections, and answers none. The client goes to another daemon before `run` would have to end its command.
 #[test]
 fn a_lock_outlives_a_daemon_that_is_silent() {

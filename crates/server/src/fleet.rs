@@ -50,6 +50,9 @@ const FORGET: Duration = Duration::from_secs(600);
 /// How often it says that etcd does not answer.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
+/// How long a leader that is to stop tries to hand over, at most.
+const HAND_OVER: Duration = Duration::from_secs(5);
+
 pub(crate) struct Fleet {
     etcd: Etcd,
     keys: Keys,
@@ -65,8 +68,12 @@ pub(crate) struct Fleet {
     /// The store was restored from a backup, and somebody said to go on with that.
     restored: Cell<bool>,
     /// Told when the daemon is to stop.
-    pub(crate) stop: Notify,
+    stop: Notify,
+    /// When it was told.
+    stopped: Cell<Option<Instant>>,
     stopping: Cell<bool>,
+    /// When etcd last answered.
+    answered: Cell<Instant>,
     complained: Cell<Option<Instant>>,
     /// Why etcd does not answer, while it does not.
     pub(crate) silence: Rc<RefCell<Option<String>>>,
@@ -97,6 +104,8 @@ impl Fleet {
             remembered: Cell::new(None),
             restored: Cell::new(false),
             stop: Notify::new(),
+            stopped: Cell::new(None),
+            answered: Cell::new(Instant::now()),
             stopping: Cell::new(false),
             complained: Cell::new(None),
             silence: Rc::default(),
@@ -132,6 +141,32 @@ impl Fleet {
         Err(Error::Fleet(format!("etcd cannot be reached: tried {}", tried.join(", "))))
     }
 
+    /// Has the daemon hand over, if it leads, and stop.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(Some(Instant::now()));
+        self.stop.notify_one();
+    }
+
+    /// Done when the daemon is to stop, and cannot hand over: etcd has not answered for as long as an attempt at each member
+    /// may take, and two if there is one; or it answers, and takes nothing for longer. Who waits for it stops then. To the
+    /// others it was killed, which is as safe.
+    async fn give_up(&self) {
+        let attempts = u32::try_from(self.etcd.members().len()).unwrap_or(u32::MAX).max(2);
+        let patience = self.etcd.deadline().saturating_mul(attempts).min(HAND_OVER);
+        loop {
+            let Some(stopped) = self.stopped.get() else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let silent = self.answered.get().max(stopped).elapsed();
+            let left = patience.saturating_sub(silent).min(HAND_OVER.saturating_sub(stopped.elapsed()));
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
+        }
+    }
+
     /// Follows and leads, in turns, until it is stopped.
     pub(crate) async fn run(&self, node: &Rc<Node>) -> Result<(), Error> {
         let worked = tokio::select! {
@@ -140,7 +175,10 @@ impl Fleet {
         };
         node.set_role(Role::Stopping);
         self.remember();
-        let _ = self.etcd.delete(self.keys.daemon(self.id), Vec::new()).await;
+        // Others forget it anyway, after some minutes.
+        if self.silence.borrow().is_none() {
+            let _ = self.etcd.delete(self.keys.daemon(self.id), Vec::new()).await;
+        }
         worked
     }
 
@@ -160,6 +198,7 @@ impl Fleet {
             let ending = tokio::select! {
                 ending = self.lead(&daemon, replica, snapshots) => ending,
                 () = daemon::run(&daemon) => Ok(End::Deposed),
+                () = self.give_up() => Ok(End::GaveUp),
             };
             daemon.borrow_mut().depose();
             node.set_role(Role::Following(Following::default()));
@@ -170,6 +209,16 @@ impl Fleet {
                 End::Deposed => tracing::warn!("another daemon leads: following"),
                 End::HandedOver => {
                     tracing::info!("handed over");
+                    return Ok(());
+                }
+                End::GaveUp => {
+                    let silence = self.silence.borrow().clone();
+                    let why = silence.unwrap_or_else(|| "etcd takes no writes".into());
+                    let takeover = self.store.takeover;
+                    tracing::warn!(
+                        why,
+                        "stopping without a hand-over: another daemon leads {takeover:?} later"
+                    );
                     return Ok(());
                 }
             }
@@ -207,6 +256,9 @@ impl Fleet {
                     self.etcd.get(&self.keys.head()).await.map(|(kv, _)| keys::head(kv).map(Reply::Seen))
                 }
             };
+            if !matches!(answer, Err(lockkeeper_etcd::Error::NoAnswer { .. })) {
+                self.answered.set(Instant::now());
+            }
             match answer {
                 Ok(reply) => {
                     self.complained.set(None);

@@ -11,7 +11,7 @@ use lockkeeper_service::{
     State,
     replica::{Operation, Replica, Reply, Verdict},
 };
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc};
 use tokio::{sync::Notify, time::Instant};
 
 /// How a leadership ends.
@@ -20,6 +20,8 @@ pub(super) enum End {
     Deposed,
     /// It has left the lead to anybody.
     HandedOver,
+    /// It is to stop, and etcd does not take the hand-over.
+    GaveUp,
 }
 
 /// A snapshot is taken when the entries that none has have so many bytes, or as many as the snapshot before: etcd
@@ -29,9 +31,6 @@ const SNAPSHOT_AT: u64 = 16 << 20;
 /// etcd's history is compacted after so many revisions, and keeps so many; and after each snapshot, when it keeps none.
 const COMPACT_EVERY: i64 = 10_000;
 const HISTORY: i64 = 1_000;
-
-/// How long a hand-over may take before the daemon stops without it.
-const HAND_OVER: Duration = Duration::from_secs(5);
 
 /// One leadership.
 struct Lead<'a> {
@@ -101,14 +100,14 @@ impl Lead<'_> {
     async fn run(&mut self) -> Result<End, Error> {
         let signals = self.daemon.borrow().signals();
         let written = Rc::clone(&self.snapshots.written);
-        let mut stop_by = None;
+        let mut stops = false;
         loop {
             tokio::select! {
                 biased;
                 () = self.fleet.stop.notified() => {
                     self.fleet.stopping.set(true);
                     self.daemon.borrow_mut().stop();
-                    stop_by = Some(Instant::now() + HAND_OVER);
+                    stops = true;
                 }
                 () = signals.commit.notified() => {
                     // Those that have something to say now are in this round, too.
@@ -125,11 +124,10 @@ impl Lead<'_> {
             if let Some(end) = self.commit().await? {
                 return Ok(end);
             }
-            if let Some(stop_by) = stop_by {
+            if stops {
                 // Silent from here on: nothing is committed any more.
                 let operation = self.replica.hand_over();
-                let handed = tokio::time::timeout_at(stop_by, self.execute(operation)).await;
-                return handed.unwrap_or(Ok(None)).map(|end| end.unwrap_or(End::HandedOver));
+                return self.execute(operation).await.map(|end| end.unwrap_or(End::HandedOver));
             }
         }
     }
