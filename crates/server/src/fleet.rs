@@ -24,9 +24,10 @@ use lockkeeper_etcd::{Etcd, Guarded, Outcome};
 use lockkeeper_service::replica::{Head, Operation, Replica, ReplicaConfig, Reply, Revision, WentBack};
 use std::{
     cell::{Cell, RefCell},
-    fs, io,
+    fs,
+    io::{self, Write},
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -174,7 +175,7 @@ impl Fleet {
             () = self.register(node) => Ok(()),
         };
         node.set_role(Role::Stopping);
-        self.remember();
+        self.remember().await;
         // Others forget it anyway, after some minutes.
         if self.silence.borrow().is_none() {
             let _ = self.etcd.delete(self.keys.daemon(self.id), Vec::new()).await;
@@ -315,14 +316,15 @@ impl Fleet {
     }
 
     /// Has the next daemon of this state directory know the position, too.
-    fn remember(&self) {
-        if self.remembered.replace(Some(self.known.get())) == Some(self.known.get()) {
+    async fn remember(&self) {
+        let known = self.known.get();
+        if self.remembered.replace(Some(known)) == Some(known) {
             return;
         }
-        let path = self.known_path.with_extension("new");
-        let written =
-            fs::write(&path, self.known.get().to_string()).and_then(|()| fs::rename(&path, &self.known_path));
-        if let Err(error) = written {
+        let path = self.known_path.clone();
+        // A sync can take a tenth of a second: clients do not wait for it.
+        let written = tokio::task::spawn_blocking(move || write_position(&path, known)).await;
+        if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             tracing::warn!(%error, "{}", self.known_path.display());
         }
     }
@@ -346,7 +348,7 @@ impl Fleet {
             {
                 self.complain(&error);
             }
-            self.remember();
+            self.remember().await;
             if leads && forgotten.elapsed() >= FORGET {
                 self.forget_others().await;
                 forgotten = Instant::now();
@@ -375,6 +377,18 @@ impl Fleet {
         let (position, lag) = (replica.position(), replica.lag());
         node.set_role(Role::Following(Following { leader, position, lag, trouble }));
     }
+}
+
+/// Writes the position to a file that has an earlier one. The file is synced before it takes that one's place: else a crash of
+/// the machine could leave an empty file, and the next daemon would refuse to start. Its folder is not: if the crash undoes the
+/// renaming, the earlier position is there. It is some seconds old anyway, and all that it has to show is a store that
+/// went back further than that.
+fn write_position(path: &Path, position: u64) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = fs::File::create(&new)?;
+    file.write_all(position.to_string().as_bytes())?;
+    file.sync_all()?;
+    fs::rename(new, path)
 }
 
 fn went_back(WentBack { known, found }: WentBack) -> Error {
