@@ -540,6 +540,101 @@ fn a_store_that_has_less_than_before_is_refused() {
     assert!(run(&other.url(0), &["run", "a", "--", "true"]).status.success());
 }
 
+/// `lockkeeper fleet` about this etcd: what it prints, and its status.
+fn report(cluster: &Cluster) -> (String, Option<i32>) {
+    let shown = Command::new(PROGRAM).args(["fleet", "--store", &cluster.url("test")]).output();
+    let shown = shown.expect("it starts");
+    (String::from_utf8(shown.stdout).expect("it is text"), shown.status.code())
+}
+
+/// A daemon says so, and so does `lockkeeper fleet`: clients of the others would only wait.
+#[test]
+fn a_url_that_is_not_of_the_daemon_is_named() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.wait_for_leader();
+    let other = 1 - leader;
+    wait_until(|| report(&cluster).1 == Some(0));
+    // Started again, it has left a record of itself: that is not another daemon.
+    daemons.kill(other);
+    daemons.run(other).expect("it starts");
+    daemons.wait(other).expect("it serves");
+    wait_until(|| report(&cluster).1 == Some(0));
+
+    // Two with the URL of the one that leads.
+    let url = daemons.url(leader);
+    let user = User::new();
+    let advertises = |name: &str, url: &str| {
+        let dir = user.file(name, "").replace(name, &format!("dir-{name}"));
+        let (socket, state) = (format!("{dir}/socket"), format!("{dir}/state"));
+        let args = ["serve", "--listen", "127.0.0.1:0", "--socket", &socket, "--state-dir", &state];
+        let mut command = Command::new(PROGRAM);
+        command.args(args).args(["--takeover", "500ms", "--ttl", "20s", "--store", &cluster.url("test")]);
+        let log = user.file(&format!("log-{name}"), "");
+        let file = std::fs::File::create(&log).expect("a file");
+        let child = command.args(["--advertise", url]).stderr(file).spawn().expect("it starts");
+        (Ended(child), log)
+    };
+    let (double, log) = advertises("double", &url);
+    let doubled = format!("two daemons advertise {url}");
+    wait_until(|| matches!(report(&cluster), (shown, Some(1)) if shown.contains(&doubled)));
+    let said = |log: &str, words: &str| std::fs::read_to_string(log).is_ok_and(|log| log.contains(words));
+    wait_until(|| said(&log, &doubled) && daemons.log(leader).contains(&doubled));
+    drop(double);
+
+    // One that nobody reaches leads.
+    let (alone, log) = advertises("alone", "ws://127.0.0.1:1");
+    wait_until(|| said(&log, "serving"));
+    daemons.kill(leader);
+    daemons.kill(other);
+    wait_until(|| said(&log, "leading"));
+    daemons.run(other).expect("it starts");
+    let unreachable = "the leader, ws://127.0.0.1:1, cannot be reached";
+    wait_until(|| daemons.log(other).contains(unreachable) && daemons.log(other).contains("--advertise"));
+    wait_until(|| matches!(report(&cluster), (shown, Some(1)) if shown.contains(unreachable)));
+    drop(alone);
+}
+
+/// A process that ends with its test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn keys_that_are_deleted_from_etcd_are_named() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.wait_for_leader();
+    assert!(run(&daemons.url(leader), &["run", "a", "--", "true"]).status.success());
+    // "test/key": the daemons that run write it again, as it was.
+    let key = || {
+        let answer = etcd(&cluster, "/v3/kv/range", "{\"key\":\"dGVzdC9rZXk=\"}");
+        answer.split("\"value\":\"").nth(1).map(|rest| rest.split('"').next().map(str::to_owned))
+    };
+    let before = key();
+    assert!(before.is_some());
+    etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC9rZXk=\"}");
+    wait_until(|| key().is_some());
+    assert_eq!(key(), before);
+    wait_until(|| {
+        [0, 1].iter().any(|at| daemons.log(*at).contains("was deleted from etcd: it is there again"))
+    });
+    // "test/0/log": nobody knows what is locked.
+    etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC8wL2xvZw==\"}");
+    for at in [0, 1] {
+        wait_until(|| daemons.log(at).contains("the head of the log, test/0/log, was deleted from etcd"));
+        assert!(daemons.log(at).contains("etcdctl del --prefix test/0/"), "{}", daemons.log(at));
+    }
+    let (shown, status) = report(&cluster);
+    assert_eq!(status, Some(1));
+    assert!(shown.contains("the head of the log, test/0/log, was deleted from etcd"), "{shown}");
+}
+
 #[test]
 fn what_is_wrong_with_the_store_is_said() {
     let user = User::new();

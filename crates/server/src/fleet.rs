@@ -7,13 +7,14 @@
 mod follow;
 mod keys;
 mod lead;
+mod register;
 mod report;
 mod snapshot;
 
 pub use report::{DaemonReport, LeaderReport, MemberReport, Report, report};
 
 use crate::{
-    Config, Error, Store, clock,
+    Config, Error, Store,
     daemon::{self, Daemon, random},
     gate::Gate,
     node::{Following, Leader, Node, Role},
@@ -42,12 +43,6 @@ const START: Duration = Duration::from_secs(10);
 /// How long it waits before it asks etcd again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a daemon says that it is there.
-const REGISTER: Duration = Duration::from_secs(3);
-
-/// After how long a daemon that says nothing is forgotten.
-const FORGET: Duration = Duration::from_secs(600);
-
 /// How often it says that etcd does not answer.
 const COMPLAIN: Duration = Duration::from_secs(10);
 
@@ -57,6 +52,8 @@ const HAND_OVER: Duration = Duration::from_secs(5);
 pub(crate) struct Fleet {
     etcd: Etcd,
     keys: Keys,
+    /// What the daemons know each other by.
+    key: Vec<u8>,
     config: Config,
     store: Store,
     /// This daemon, to others.
@@ -94,9 +91,10 @@ impl Fleet {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(Error::File(known_path, error)),
         };
-        let fleet = Self {
+        let mut fleet = Self {
             etcd,
             keys: Keys::new(&store.etcd.prefix),
+            key: Vec::new(),
             config: config.clone(),
             store: store.clone(),
             id: u64::from_le_bytes(random()),
@@ -111,12 +109,13 @@ impl Fleet {
             complained: Cell::new(None),
             silence: Rc::default(),
         };
-        let key = fleet.key().await?;
+        fleet.key = fleet.find_key().await?;
+        let key = fleet.key.clone();
         Ok((fleet, key))
     }
 
     /// The key of the fleet. The first daemon makes it.
-    async fn key(&self) -> Result<Vec<u8>, Error> {
+    async fn find_key(&self) -> Result<Vec<u8>, Error> {
         let (name, begun) = (self.keys.key(), Instant::now());
         let mut tried: Vec<(String, String)> = Vec::new();
         let key: Vec<u8> = random::<32>().into();
@@ -329,46 +328,6 @@ impl Fleet {
         }
     }
 
-    /// Says to others, now and then, that this daemon is there.
-    async fn register(&self, node: &Node) {
-        let mut forgotten = Instant::now();
-        loop {
-            let leads = node.daemon().is_some();
-            let record = keys::Registered {
-                url: self.store.advertise.clone(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                level: lockkeeper_service::LEVEL,
-                leads,
-                position: self.known.get(),
-                lag: node.lag(),
-                time: clock::wall(),
-            };
-            if let Ok(json) = serde_json::to_vec(&record)
-                && let Err(error) = self.etcd.put(self.keys.daemon(self.id), json).await
-            {
-                self.complain(&error);
-            }
-            self.remember().await;
-            if leads && forgotten.elapsed() >= FORGET {
-                self.forget_others().await;
-                forgotten = Instant::now();
-            }
-            tokio::time::sleep(REGISTER).await;
-        }
-    }
-
-    /// Removes what daemons have said of themselves that were killed long ago.
-    async fn forget_others(&self) {
-        let (first, end) = self.keys.daemons();
-        let Ok((registered, _)) = self.etcd.range(&first, &end, 10_000).await else { return };
-        for kv in registered {
-            let time = serde_json::from_slice::<keys::Registered>(&kv.value).map_or(0, |said| said.time);
-            if Duration::from_millis(clock::wall().saturating_sub(time)) > FORGET {
-                let _ = self.etcd.delete(kv.key, Vec::new()).await;
-            }
-        }
-    }
-
     /// Tells clients' connections what is known of the leader.
     fn tell(&self, node: &Node, replica: &Replica, trouble: Option<String>) {
         let led = |head: &Head| !head.vacant;
@@ -389,6 +348,17 @@ fn write_position(path: &Path, position: u64) -> io::Result<()> {
     file.write_all(position.to_string().as_bytes())?;
     file.sync_all()?;
     fs::rename(new, path)
+}
+
+/// The head was deleted by hand: nobody knows any more how long the log is.
+fn head_is_gone(keys: &Keys) -> Error {
+    let (head, log) = (keys.head(), keys.log());
+    let (head, log) = (String::from_utf8_lossy(&head), String::from_utf8_lossy(&log));
+    Error::Fleet(format!(
+        "the head of the log, {head}, was deleted from etcd: what is locked is not known any more. Stop every daemon, delete \
+         what is left (etcdctl del --prefix {log}), then start them with --accept-restored-store: earlier sessions end, and \
+         nothing is granted until the longest lease has expired"
+    ))
 }
 
 fn went_back(WentBack { known, found }: WentBack) -> Error {

@@ -145,6 +145,14 @@ impl Node {
         }
     }
 
+    /// The daemon that leads, if it is another one.
+    pub(crate) fn leader(&self) -> Option<Leader> {
+        match &*self.role.borrow() {
+            Role::Following(following) => following.leader.clone(),
+            _ => None,
+        }
+    }
+
     /// Done when that leader leads no longer, as far as is known here.
     pub(crate) async fn leader_changed(&self, leader: &Leader) {
         loop {

@@ -1,6 +1,6 @@
 //! Following: everything that the leader commits is applied here, too.
 
-use super::{Fleet, PAUSE, keys, keys::Pointer, went_back};
+use super::{Fleet, PAUSE, head_is_gone, keys, keys::Pointer, went_back};
 use crate::{Error, clock, daemon::random, node::Node};
 use lockkeeper_etcd::{Change, Watch};
 use lockkeeper_service::{
@@ -90,14 +90,14 @@ impl Fleet {
     ) -> Result<(), Trouble> {
         let ((state, replica), revision) = match following {
             Some(following) => {
-                let (seen, revision) = self.find_head().await?;
+                let (seen, revision) = self.find_head(following.0.position()).await?;
                 following.1.saw(seen, clock::now()).map_err(went_back)?;
                 (following, revision)
             }
             None => {
                 // The snapshot first: a head that is read after it has all that the snapshot has.
                 let state = self.load().await?;
-                let (seen, revision) = self.find_head().await?;
+                let (seen, revision) = self.find_head(state.position()).await?;
                 let replica = Replica::follow(self.replica_config(), state.position(), seen, clock::now());
                 (following.insert((state, replica.map_err(went_back)?)), revision)
             }
@@ -125,10 +125,13 @@ impl Fleet {
         }
     }
 
-    /// The head, and the revision of the store.
-    async fn find_head(&self) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
+    /// The head, and the revision of the store, for a state with so many entries.
+    async fn find_head(&self, position: u64) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
         let (seen, revision) = self.etcd.get(&self.keys.head()).await?;
         let seen = keys::head(seen)?;
+        if seen.is_none() && position > 0 {
+            return Err(head_is_gone(&self.keys).into());
+        }
         self.see(seen.as_ref().map_or(0, |(head, _)| head.position))?;
         Ok((seen, revision))
     }
@@ -145,7 +148,7 @@ impl Fleet {
             return if change.deleted { Ok(()) } else { apply(&change.kv.value, state, replica) };
         }
         if change.deleted {
-            return Err(Error::Fleet("keys of the log were deleted from etcd".into()).into());
+            return Err(head_is_gone(&self.keys).into());
         }
         let before = replica.head().map(|head| (head.owner, head.vacant));
         replica.saw(keys::head(Some(change.kv))?, clock::now()).map_err(went_back)?;

@@ -22,6 +22,11 @@ impl Keys {
         format!("{}key", self.prefix).into()
     }
 
+    /// What the keys of the log begin with, those of its snapshots among them.
+    pub(crate) fn log(&self) -> Vec<u8> {
+        format!("{}0/", self.prefix).into()
+    }
+
     /// The head of the log. It is also the beginning of the keys of entries: one watch has all.
     pub(crate) fn head(&self) -> Vec<u8> {
         format!("{}0/log", self.prefix).into()
@@ -102,4 +107,7 @@ pub(crate) struct Registered {
     pub(crate) lag: u64,
     /// Milliseconds since 1970.
     pub(crate) time: u64,
+    /// What is wrong with how daemons reach each other, as far as this one has noticed.
+    #[serde(default)]
+    pub(crate) trouble: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! Leading: rounds are committed to etcd, one at a time.
 
 use super::{
-    Fleet, PAUSE, RING,
+    Fleet, PAUSE, RING, head_is_gone,
     keys::Keys,
     snapshot::{self, Snapshot},
     went_back,
@@ -178,8 +178,11 @@ impl Lead<'_> {
         let stuck = async |error: &lockkeeper_etcd::Error| self.keep_leases(error).await;
         let reply = self.fleet.execute(&operation, stuck).await?;
         self.daemon.borrow_mut().set_stuck(None);
-        if let Reply::Done(revision) = reply {
-            self.compact(revision);
+        match reply {
+            Reply::Done(revision) => self.compact(revision),
+            // It was there when this leadership began.
+            Reply::Seen(None) => return Err(head_is_gone(&self.fleet.keys)),
+            Reply::Seen(Some(_)) => {}
         }
         self.beat = if operation == Operation::Read { self.beat } else { Instant::now() };
         Ok(match self.replica.answered(reply, clock::now()).map_err(went_back)? {
