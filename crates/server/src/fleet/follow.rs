@@ -69,6 +69,10 @@ impl Fleet {
                         )));
                     }
                 }
+                // A leader does that with every snapshot. What is missing is read.
+                Err(Trouble::Etcd(lockkeeper_etcd::Error::Compacted)) => {
+                    tracing::debug!("the watch was behind the history that etcd keeps");
+                }
                 Err(Trouble::Etcd(error)) => {
                     self.complain(&error);
                     if let Some((_, replica)) = &following {
