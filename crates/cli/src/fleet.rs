@@ -41,7 +41,7 @@ fn is_well(report: &Report) -> bool {
     let led = report.leader.as_ref().is_some_and(|leader| {
         !leader.vacant && report.daemons.iter().any(|daemon| daemon.url == leader.url && daemon.seen < LATE)
     });
-    led && report.etcd.iter().all(|member| member.trouble.is_empty())
+    led && report.trouble.is_empty() && report.etcd.iter().all(|member| member.trouble.is_empty())
 }
 
 fn show(report: &Report) {
@@ -58,7 +58,11 @@ fn show(report: &Report) {
         daemons.row(paint, [daemon.url.clone(), role.into(), behind, daemon.version.clone(), seen]);
     }
     print!("{}", daemons.text());
+    for trouble in &report.trouble {
+        println!("\nTrouble: {trouble}");
+    }
     match &report.leader {
+        None if !report.trouble.is_empty() => {}
         None => println!("\nNo daemon has led yet: the log is empty."),
         Some(LeaderReport { vacant: true, .. }) => {
             println!("\nNobody leads: the last leader has handed over.")

@@ -221,6 +221,10 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         ..Limits::default()
     };
     let mut default = Bytes::default();
+    if settings.store.is_some() {
+        // Two snapshots and the log between them have to fit into etcd's quota, which is 2 GiB by default: docs/fleet.md.
+        default = Bytes { session: 64 << 20, bucket: 256 << 20, all: 256 << 20 };
+    }
     if let Some(memory) = memory::available(background) {
         // The other half is for messages on their way, for what is more than was estimated, and, when it starts, for two
         // segments of the log.

@@ -118,13 +118,13 @@ pub(crate) struct Settings {
     /// The most clients of a bucket [default: 1000000]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_CLIENTS", hide_env = true)]
     pub(crate) max_clients: Option<u32>,
-    /// The most memory that requests of a client take [default: 256MiB]
+    /// The most memory that requests of a client take [default: 256MiB; 64MiB in a fleet]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_CLIENT", hide_env = true)]
     pub(crate) max_bytes_per_client: Option<Size>,
-    /// The most memory that requests of a bucket take [default: 1GiB]
+    /// The most memory that requests of a bucket take [default: 1GiB; 256MiB in a fleet]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_BUCKET", hide_env = true)]
     pub(crate) max_bytes_per_bucket: Option<Size>,
-    /// The most memory that requests of all clients take [default: 2GiB, or half of what the daemon may have]
+    /// The most memory that requests of all clients take [default: 2GiB, 256MiB in a fleet, or half of what the daemon may have]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
     pub(crate) max_bytes: Option<Size>,
     /// How to write the log [default: text]

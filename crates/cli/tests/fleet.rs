@@ -19,7 +19,7 @@ use std::{
     net::TcpStream,
     os::unix::net::UnixStream,
     process::{Command, Output, Stdio},
-    sync::mpsc,
+    sync::{LazyLock, mpsc},
     thread,
     time::{Duration, Instant},
 };
@@ -268,6 +268,21 @@ fn nobody_is_healthy_while_etcd_does_not_answer() {
     wait_until(|| healthy(0) && healthy(1));
 }
 
+/// Whoever stops a daemon is told that nobody could be left the lead.
+#[test]
+fn a_leader_that_stops_while_etcd_is_silent_says_so() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 1, &[]);
+    let leader = daemons.wait_for_leader();
+    // There is something to commit, too.
+    let _holder = hold(&daemons.url(leader), "a");
+    cluster.signal(0, Signal::STOP);
+    daemons.stop(leader);
+    let log = daemons.log(leader);
+    assert!(log.contains("stopping without a hand-over") && log.contains("no answer within"), "{log}");
+    assert!(log.contains("stopped"), "{log}");
+}
+
 /// It takes connections, and answers none. The client goes to another daemon before `run` would have to end its command.
 #[test]
 fn a_lock_outlives_a_daemon_that_is_silent() {
@@ -295,21 +310,7 @@ fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
     let cluster = Cluster::start(1).expect("etcd starts");
     let mut daemons = fleet(&cluster, 2, &[]);
     let leader = daemons.wait_for_leader();
-    let open = || {
-        let mut stream = UnixStream::connect(daemons.socket(leader)).expect("a daemon listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
-        say(&mut stream, [ToServer::hello("default", Some(600_000))]);
-        hear_until(&mut stream, |message| matches!(message, ToClient::Synced));
-        stream
-    };
-    let request = |rid: u64, scope: Vec<(&'static [u8], Mode)>, flags: Flags| ToServer::Request {
-        ack: 1,
-        rid,
-        scope,
-        flags,
-        nested_in: None,
-        info: None,
-    };
+    let open = || open(&daemons, leader);
     let name = |number: u64| -> &'static [u8] { format!("lock {number}").leak().as_bytes() };
     let mut victim = open();
     let mut thief = open();
@@ -326,26 +327,80 @@ fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
     }
     // More than the log may have before a snapshot is taken.
     let mut other = open();
-    for rid in 1..=20 {
-        let long =
-            |number: usize| -> &'static [u8] { format!("{number}{}", "n".repeat(60_000)).leak().as_bytes() };
-        let scope = (0..16).map(|number| (long(number), Mode::Exclusive)).collect();
-        say(
-            &mut other,
-            [
-                request(rid, scope, Flags::default()),
-                ToServer::Release { ack: 1, rid, flags: EndFlags::default() },
-            ],
-        );
-        hear_until(
-            &mut other,
-            |message| matches!(message, ToClient::Granted { rid: granted, .. } if *granted == rid),
-        );
-    }
+    (1..=20).for_each(|rid| have_megabyte(&mut other, rid));
     wait_until(|| has_snapshot(&cluster));
     daemons.kill(leader);
     let next = daemons.wait_for_leader();
     wait_until(|| run(&socket(&daemons, next), &["run", "-n", "free", "--", "true"]).status.success());
+}
+
+/// One client writes several times what etcd may have. Snapshots make room for it, and nobody else notices.
+#[test]
+fn scopes_of_a_megabyte_do_not_fill_etcd() {
+    const QUOTA: u64 = 96_000_000;
+    let quota = QUOTA.to_string();
+    let cluster = Cluster::start_with(1, &["--quota-backend-bytes", &quota]).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 2, &["--store-own"]);
+    let leader = daemons.wait_for_leader();
+    let all = daemons.urls(1 - leader);
+    let (mut holder, fence) = hold(&all, "held");
+    let mut greedy = open(&daemons, leader);
+    for rid in 1..=3 * QUOTA / MEGABYTE {
+        have_megabyte(&mut greedy, rid);
+        if rid.is_multiple_of(20) {
+            assert_eq!(holder.say("still"), "still", "the command was not ended");
+        }
+    }
+    assert!(!etcd(&cluster, "/v3/maintenance/alarm", "{\"action\":\"GET\"}").contains("NOSPACE"));
+    // The keys from "test/0/log/" to "test/0/log0": those of entries that the snapshot has are gone.
+    let counted = r#"{"key":"dGVzdC8wL2xvZy8=","range_end":"dGVzdC8wL2xvZzA=","count_only":true}"#;
+    wait_until(|| {
+        let counted = etcd(&cluster, "/v3/kv/range", counted);
+        counted.split("\"count\":\"").nth(1).is_none_or(|rest| {
+            rest.split('"').next().and_then(|count| count.parse::<u64>().ok()).is_some_and(|count| count < 60)
+        })
+    });
+    // What is left is the whole log: for the daemon that takes over, and for one that starts.
+    daemons.kill(leader);
+    wait_until(|| daemons.leader() == Some(1 - leader));
+    daemons.run(leader).expect("it starts");
+    daemons.wait(leader).expect("it serves");
+    for at in [0, 1] {
+        wait_for(&daemons.url(at), "held", 1, 0);
+    }
+    assert_eq!(holder.say("still"), "still", "the command was not ended");
+    assert_eq!(holder.let_go(), 0);
+    daemons.stop(1 - leader);
+    assert!(hold(&daemons.url(leader), "held").1 > fence);
+}
+
+/// A session at a daemon's socket.
+fn open(daemons: &Daemons, at: usize) -> UnixStream {
+    let mut stream = UnixStream::connect(daemons.socket(at)).expect("a daemon listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket takes a timeout");
+    say(&mut stream, [ToServer::hello("default", Some(600_000))]);
+    hear_until(&mut stream, |message| matches!(message, ToClient::Synced));
+    stream
+}
+
+fn request(rid: u64, scope: Vec<(&'static [u8], Mode)>, flags: Flags) -> ToServer<'static> {
+    ToServer::Request { ack: 1, rid, scope, flags, nested_in: None, info: None }
+}
+
+/// Bytes of an entry that [`have_megabyte`] makes, at least.
+const MEGABYTE: u64 = 960_000;
+
+/// Has a lock with a scope of about a megabyte, and releases it.
+fn have_megabyte(stream: &mut UnixStream, rid: u64) {
+    static NAMES: LazyLock<Vec<Vec<u8>>> =
+        LazyLock::new(|| (0..16).map(|number| vec![number; 60_000]).collect());
+    let scope = NAMES.iter().map(|name| (name.as_slice(), Mode::Exclusive)).collect();
+    let release = ToServer::Release { ack: 1, rid, flags: EndFlags::default() };
+    say(stream, [request(rid, scope, Flags::default()), release]);
+    hear_until(
+        stream,
+        |message| matches!(message, ToClient::Granted { rid: granted, .. } if *granted == rid),
+    );
 }
 
 /// Whether etcd has the key `test/0/snapshot`, by its JSON gateway.
@@ -558,6 +613,101 @@ fn a_store_that_has_less_than_before_is_refused() {
     // A daemon that has seen nothing before goes on: only one that remembers can know.
     let other = Daemons::start(1, setup).expect("it starts");
     assert!(run(&other.url(0), &["run", "a", "--", "true"]).status.success());
+}
+
+/// `lockkeeper fleet` about this etcd: what it prints, and its status.
+fn report(cluster: &Cluster) -> (String, Option<i32>) {
+    let shown = Command::new(PROGRAM).args(["fleet", "--store", &cluster.url("test")]).output();
+    let shown = shown.expect("it starts");
+    (String::from_utf8(shown.stdout).expect("it is text"), shown.status.code())
+}
+
+/// A daemon says so, and so does `lockkeeper fleet`: clients of the others would only wait.
+#[test]
+fn a_url_that_is_not_of_the_daemon_is_named() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.wait_for_leader();
+    let other = 1 - leader;
+    wait_until(|| report(&cluster).1 == Some(0));
+    // Started again, it has left a record of itself: that is not another daemon.
+    daemons.kill(other);
+    daemons.run(other).expect("it starts");
+    daemons.wait(other).expect("it serves");
+    wait_until(|| report(&cluster).1 == Some(0));
+
+    // Two with the URL of the one that leads.
+    let url = daemons.url(leader);
+    let user = User::new();
+    let advertises = |name: &str, url: &str| {
+        let dir = user.file(name, "").replace(name, &format!("dir-{name}"));
+        let (socket, state) = (format!("{dir}/socket"), format!("{dir}/state"));
+        let args = ["serve", "--listen", "127.0.0.1:0", "--socket", &socket, "--state-dir", &state];
+        let mut command = Command::new(PROGRAM);
+        command.args(args).args(["--takeover", "500ms", "--ttl", "20s", "--store", &cluster.url("test")]);
+        let log = user.file(&format!("log-{name}"), "");
+        let file = std::fs::File::create(&log).expect("a file");
+        let child = command.args(["--advertise", url]).stderr(file).spawn().expect("it starts");
+        (Ended(child), log)
+    };
+    let (double, log) = advertises("double", &url);
+    let doubled = format!("two daemons advertise {url}");
+    wait_until(|| matches!(report(&cluster), (shown, Some(1)) if shown.contains(&doubled)));
+    let said = |log: &str, words: &str| std::fs::read_to_string(log).is_ok_and(|log| log.contains(words));
+    wait_until(|| said(&log, &doubled) && daemons.log(leader).contains(&doubled));
+    drop(double);
+
+    // One that nobody reaches leads.
+    let (alone, log) = advertises("alone", "ws://127.0.0.1:1");
+    wait_until(|| said(&log, "serving"));
+    daemons.kill(leader);
+    daemons.kill(other);
+    wait_until(|| said(&log, "leading"));
+    daemons.run(other).expect("it starts");
+    let unreachable = "the leader, ws://127.0.0.1:1, cannot be reached";
+    wait_until(|| daemons.log(other).contains(unreachable) && daemons.log(other).contains("--advertise"));
+    wait_until(|| matches!(report(&cluster), (shown, Some(1)) if shown.contains(unreachable)));
+    drop(alone);
+}
+
+/// A process that ends with its test.
+struct Ended(std::process::Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn keys_that_are_deleted_from_etcd_are_named() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.wait_for_leader();
+    assert!(run(&daemons.url(leader), &["run", "a", "--", "true"]).status.success());
+    // "test/key": the daemons that run write it again, as it was.
+    let key = || {
+        let answer = etcd(&cluster, "/v3/kv/range", "{\"key\":\"dGVzdC9rZXk=\"}");
+        answer.split("\"value\":\"").nth(1).map(|rest| rest.split('"').next().map(str::to_owned))
+    };
+    let before = key();
+    assert!(before.is_some());
+    etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC9rZXk=\"}");
+    wait_until(|| key().is_some());
+    assert_eq!(key(), before);
+    wait_until(|| {
+        [0, 1].iter().any(|at| daemons.log(*at).contains("was deleted from etcd: it is there again"))
+    });
+    // "test/0/log": nobody knows what is locked.
+    etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC8wL2xvZw==\"}");
+    for at in [0, 1] {
+        wait_until(|| daemons.log(at).contains("the head of the log, test/0/log, was deleted from etcd"));
+        assert!(daemons.log(at).contains("etcdctl del --prefix test/0/"), "{}", daemons.log(at));
+    }
+    let (shown, status) = report(&cluster);
+    assert_eq!(status, Some(1));
+    assert!(shown.contains("the head of the log, test/0/log, was deleted from etcd"), "{shown}");
 }
 
 #[test]

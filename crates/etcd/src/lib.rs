@@ -68,6 +68,8 @@ pub struct Guarded {
     pub guard: (Vec<u8>, i64),
     /// Keys that are written.
     pub puts: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Ranges of keys that are deleted: the first, and the end. None of those that are written is in them.
+    pub deletes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
 /// What became of guarded writes.
@@ -162,15 +164,15 @@ impl Etcd {
         Ok(())
     }
 
-    /// Deletes the keys from `key` up to, and without, `end`.
+    /// Deletes the keys from `key` up to, and without, `end`. Returns the revision of the store after that.
     ///
     /// # Errors
     ///
     /// [`Error`].
-    pub async fn delete(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<(), Error> {
-        let _: Done =
+    pub async fn delete(&self, key: Vec<u8>, range_end: Vec<u8>) -> Result<i64, Error> {
+        let done: Done =
             self.call("/etcdserverpb.KV/DeleteRange", DeleteRangeRequest { key, range_end }).await?;
-        Ok(())
+        Ok(done.header.map_or(0, |header| header.revision))
     }
 
     /// Writes if the guard's key is as it was seen.
@@ -182,6 +184,8 @@ impl Etcd {
         let (key, revision) = writes.guard;
         let op = |request| RequestOp { request: Some(request) };
         let put = |(key, value)| op(RequestKind::Put(PutRequest { key, value }));
+        let delete = |(key, range_end)| op(RequestKind::Delete(DeleteRangeRequest { key, range_end }));
+        let deletes = writes.deletes.into_iter().map(delete);
         let request = TxnRequest {
             compare: vec![Compare {
                 result: CompareResult::Equal as i32,
@@ -189,7 +193,7 @@ impl Etcd {
                 key: key.clone(),
                 mod_revision: Some(revision),
             }],
-            success: writes.puts.into_iter().map(put).collect(),
+            success: deletes.chain(writes.puts.into_iter().map(put)).collect(),
             failure: vec![op(RequestKind::Range(RangeRequest { key, ..RangeRequest::default() }))],
         };
         let answer: TxnResponse = self.call("/etcdserverpb.KV/Txn", request).await?;

@@ -7,13 +7,14 @@
 mod follow;
 mod keys;
 mod lead;
+mod register;
 mod report;
 mod snapshot;
 
 pub use report::{DaemonReport, LeaderReport, MemberReport, Report, report};
 
 use crate::{
-    Config, Error, Store, clock,
+    Config, Error, Store,
     daemon::{self, Daemon, random},
     gate::Gate,
     node::{Following, Leader, Node, Role},
@@ -24,9 +25,10 @@ use lockkeeper_etcd::{Etcd, Guarded, Outcome};
 use lockkeeper_service::replica::{Head, Operation, Replica, ReplicaConfig, Reply, Revision, WentBack};
 use std::{
     cell::{Cell, RefCell},
-    fs, io,
+    fs,
+    io::{self, Write},
     os::unix::fs::DirBuilderExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     rc::Rc,
     time::{Duration, Instant},
 };
@@ -41,18 +43,17 @@ const START: Duration = Duration::from_secs(10);
 /// How long it waits before it asks etcd again.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How often a daemon says that it is there.
-const REGISTER: Duration = Duration::from_secs(3);
-
-/// After how long a daemon that says nothing is forgotten.
-const FORGET: Duration = Duration::from_secs(600);
-
 /// How often it says that etcd does not answer.
 const COMPLAIN: Duration = Duration::from_secs(10);
+
+/// How long a leader that is to stop tries to hand over, at most.
+const HAND_OVER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Fleet {
     etcd: Etcd,
     keys: Keys,
+    /// What the daemons know each other by.
+    key: Vec<u8>,
     config: Config,
     store: Store,
     /// This daemon, to others.
@@ -65,8 +66,12 @@ pub(crate) struct Fleet {
     /// The store was restored from a backup, and somebody said to go on with that.
     restored: Cell<bool>,
     /// Told when the daemon is to stop.
-    pub(crate) stop: Notify,
+    stop: Notify,
+    /// When it was told.
+    stopped: Cell<Option<Instant>>,
     stopping: Cell<bool>,
+    /// When etcd last answered.
+    answered: Cell<Instant>,
     complained: Cell<Option<Instant>>,
     /// Why etcd does not answer, while it does not.
     pub(crate) silence: Rc<RefCell<Option<String>>>,
@@ -86,9 +91,10 @@ impl Fleet {
             Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
             Err(error) => return Err(Error::File(known_path, error)),
         };
-        let fleet = Self {
+        let mut fleet = Self {
             etcd,
             keys: Keys::new(&store.etcd.prefix),
+            key: Vec::new(),
             config: config.clone(),
             store: store.clone(),
             id: u64::from_le_bytes(random()),
@@ -97,21 +103,25 @@ impl Fleet {
             remembered: Cell::new(None),
             restored: Cell::new(false),
             stop: Notify::new(),
+            stopped: Cell::new(None),
+            answered: Cell::new(Instant::now()),
             stopping: Cell::new(false),
             complained: Cell::new(None),
             silence: Rc::default(),
         };
-        let key = fleet.key().await?;
+        fleet.key = fleet.find_key().await?;
+        let key = fleet.key.clone();
         Ok((fleet, key))
     }
 
     /// The key of the fleet. The first daemon makes it.
-    async fn key(&self) -> Result<Vec<u8>, Error> {
+    async fn find_key(&self) -> Result<Vec<u8>, Error> {
         let (name, begun) = (self.keys.key(), Instant::now());
         let mut tried: Vec<(String, String)> = Vec::new();
         let key: Vec<u8> = random::<32>().into();
         while begun.elapsed() < START {
-            let writes = Guarded { guard: (name.clone(), 0), puts: vec![(name.clone(), key.clone())] };
+            let puts = vec![(name.clone(), key.clone())];
+            let writes = Guarded { guard: (name.clone(), 0), puts, deletes: Vec::new() };
             match self.etcd.write(writes).await {
                 Ok(Outcome::Done(_)) => return Ok(key),
                 Ok(Outcome::Refused(Some(kv))) => return Ok(kv.value),
@@ -131,6 +141,32 @@ impl Fleet {
         Err(Error::Fleet(format!("etcd cannot be reached: tried {}", tried.join(", "))))
     }
 
+    /// Has the daemon hand over, if it leads, and stop.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(Some(Instant::now()));
+        self.stop.notify_one();
+    }
+
+    /// Done when the daemon is to stop, and cannot hand over: etcd has not answered for as long as an attempt at each member
+    /// may take, and two if there is one; or it answers, and takes nothing for longer. Who waits for it stops then. To the
+    /// others it was killed, which is as safe.
+    async fn give_up(&self) {
+        let attempts = u32::try_from(self.etcd.members().len()).unwrap_or(u32::MAX).max(2);
+        let patience = self.etcd.deadline().saturating_mul(attempts).min(HAND_OVER);
+        loop {
+            let Some(stopped) = self.stopped.get() else {
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            };
+            let silent = self.answered.get().max(stopped).elapsed();
+            let left = patience.saturating_sub(silent).min(HAND_OVER.saturating_sub(stopped.elapsed()));
+            if left.is_zero() {
+                return;
+            }
+            tokio::time::sleep(left).await;
+        }
+    }
+
     /// Follows and leads, in turns, until it is stopped.
     pub(crate) async fn run(&self, node: &Rc<Node>) -> Result<(), Error> {
         let worked = tokio::select! {
@@ -138,8 +174,11 @@ impl Fleet {
             () = self.register(node) => Ok(()),
         };
         node.set_role(Role::Stopping);
-        self.remember();
-        let _ = self.etcd.delete(self.keys.daemon(self.id), Vec::new()).await;
+        self.remember().await;
+        // Others forget it anyway, after some minutes.
+        if self.silence.borrow().is_none() {
+            let _ = self.etcd.delete(self.keys.daemon(self.id), Vec::new()).await;
+        }
         worked
     }
 
@@ -159,6 +198,7 @@ impl Fleet {
             let ending = tokio::select! {
                 ending = self.lead(&daemon, replica, snapshots) => ending,
                 () = daemon::run(&daemon) => Ok(End::Deposed),
+                () = self.give_up() => Ok(End::GaveUp),
             };
             daemon.borrow_mut().depose();
             node.set_role(Role::Following(Following::default()));
@@ -169,6 +209,16 @@ impl Fleet {
                 End::Deposed => tracing::warn!("another daemon leads: following"),
                 End::HandedOver => {
                     tracing::info!("handed over");
+                    return Ok(());
+                }
+                End::GaveUp => {
+                    let silence = self.silence.borrow().clone();
+                    let why = silence.unwrap_or_else(|| "etcd takes no writes".into());
+                    let takeover = self.store.takeover;
+                    tracing::warn!(
+                        why,
+                        "stopping without a hand-over: another daemon leads {takeover:?} later"
+                    );
                     return Ok(());
                 }
             }
@@ -189,13 +239,14 @@ impl Fleet {
     ) -> Result<Reply, Error> {
         loop {
             let answer = match operation {
-                Operation::Write { guard, head, entry, snapshot } => {
+                Operation::Write { guard, head, entry, snapshot, deletes } => {
                     let entry = entry.iter().map(|(slot, bytes)| (self.keys.entry(*slot), bytes.clone()));
                     let snapshot = snapshot.iter().map(|pointer| (self.keys.snapshot(), pointer.clone()));
                     let head = (self.keys.head(), head.encode());
                     // The head last: who watches has the entry when it sees the head.
                     let puts = entry.chain(snapshot).chain([head]).collect();
-                    let writes = Guarded { guard: (self.keys.head(), *guard), puts };
+                    let deletes = deletes.iter().map(|places| self.keys.entries(places)).collect();
+                    let writes = Guarded { guard: (self.keys.head(), *guard), puts, deletes };
                     self.etcd.write(writes).await.map(|outcome| match outcome {
                         Outcome::Done(revision) => Ok(Reply::Done(revision)),
                         Outcome::Refused(kv) => keys::head(kv).map(Reply::Seen),
@@ -205,6 +256,9 @@ impl Fleet {
                     self.etcd.get(&self.keys.head()).await.map(|(kv, _)| keys::head(kv).map(Reply::Seen))
                 }
             };
+            if !matches!(answer, Err(lockkeeper_etcd::Error::NoAnswer { .. })) {
+                self.answered.set(Instant::now());
+            }
             match answer {
                 Ok(reply) => {
                     self.complained.set(None);
@@ -261,55 +315,16 @@ impl Fleet {
     }
 
     /// Has the next daemon of this state directory know the position, too.
-    fn remember(&self) {
-        if self.remembered.replace(Some(self.known.get())) == Some(self.known.get()) {
+    async fn remember(&self) {
+        let known = self.known.get();
+        if self.remembered.replace(Some(known)) == Some(known) {
             return;
         }
-        let path = self.known_path.with_extension("new");
-        let written =
-            fs::write(&path, self.known.get().to_string()).and_then(|()| fs::rename(&path, &self.known_path));
-        if let Err(error) = written {
+        let path = self.known_path.clone();
+        // A sync can take a tenth of a second: clients do not wait for it.
+        let written = tokio::task::spawn_blocking(move || write_position(&path, known)).await;
+        if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             tracing::warn!(%error, "{}", self.known_path.display());
-        }
-    }
-
-    /// Says to others, now and then, that this daemon is there.
-    async fn register(&self, node: &Node) {
-        let mut forgotten = Instant::now();
-        loop {
-            let leads = node.daemon().is_some();
-            let record = keys::Registered {
-                url: self.store.advertise.clone(),
-                version: env!("CARGO_PKG_VERSION").into(),
-                level: lockkeeper_service::LEVEL,
-                leads,
-                position: self.known.get(),
-                lag: node.lag(),
-                time: clock::wall(),
-            };
-            if let Ok(json) = serde_json::to_vec(&record)
-                && let Err(error) = self.etcd.put(self.keys.daemon(self.id), json).await
-            {
-                self.complain(&error);
-            }
-            self.remember();
-            if leads && forgotten.elapsed() >= FORGET {
-                self.forget_others().await;
-                forgotten = Instant::now();
-            }
-            tokio::time::sleep(REGISTER).await;
-        }
-    }
-
-    /// Removes what daemons have said of themselves that were killed long ago.
-    async fn forget_others(&self) {
-        let (first, end) = self.keys.daemons();
-        let Ok((registered, _)) = self.etcd.range(&first, &end, 10_000).await else { return };
-        for kv in registered {
-            let time = serde_json::from_slice::<keys::Registered>(&kv.value).map_or(0, |said| said.time);
-            if Duration::from_millis(clock::wall().saturating_sub(time)) > FORGET {
-                let _ = self.etcd.delete(kv.key, Vec::new()).await;
-            }
         }
     }
 
@@ -321,6 +336,29 @@ impl Fleet {
         let (position, lag) = (replica.position(), replica.lag());
         node.set_role(Role::Following(Following { leader, position, lag, trouble }));
     }
+}
+
+/// Writes the position to a file that has an earlier one. The file is synced before it takes that one's place: else a crash of
+/// the machine could leave an empty file, and the next daemon would refuse to start. Its folder is not: if the crash undoes the
+/// renaming, the earlier position is there. It is some seconds old anyway, and all that it has to show is a store that
+/// went back further than that.
+fn write_position(path: &Path, position: u64) -> io::Result<()> {
+    let new = path.with_extension("new");
+    let mut file = fs::File::create(&new)?;
+    file.write_all(position.to_string().as_bytes())?;
+    file.sync_all()?;
+    fs::rename(new, path)
+}
+
+/// The head was deleted by hand: nobody knows any more how long the log is.
+fn head_is_gone(keys: &Keys) -> Error {
+    let (head, log) = (keys.head(), keys.log());
+    let (head, log) = (String::from_utf8_lossy(&head), String::from_utf8_lossy(&log));
+    Error::Fleet(format!(
+        "the head of the log, {head}, was deleted from etcd: what is locked is not known any more. Stop every daemon, delete \
+         what is left (etcdctl del --prefix {log}), then start them with --accept-restored-store: earlier sessions end, and \
+         nothing is granted until the longest lease has expired"
+    ))
 }
 
 fn went_back(WentBack { known, found }: WentBack) -> Error {

@@ -373,7 +373,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     }
     if let Some(fleet) = fleet {
         if failure.is_ok() {
-            fleet.stop.notify_one();
+            fleet.stop();
             failure = tokio::select! {
                 done = &mut working => done.unwrap_or(Ok(())),
                 // `/healthz` says that it stops.

@@ -19,7 +19,7 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     one("lockkeeper_pending", gauge, "Requests that wait.", counts.pending);
     one("lockkeeper_sessions", gauge, "Sessions, connected or not.", server.state().session_count() as u64);
     one("lockkeeper_connections", gauge, "Connections.", server.connection_count() as u64);
-    one("lockkeeper_log_position", gauge, "Batches in the log.", server.state().position());
+    one("lockkeeper_log_position", gauge, "Batches in the log.", server.position());
     let counter = "counter";
     one("lockkeeper_grants_total", counter, "Requests that were granted.", counts.granted);
     one("lockkeeper_steals_total", counter, "Locks broken by a steal or by force.", counts.broken);
@@ -62,7 +62,11 @@ pub(crate) fn of_process() -> String {
 pub(crate) fn fleet(out: &mut String, leads: bool, position: u64, lag: u64, relayed: usize) {
     for (name, help, value) in [
         ("lockkeeper_fleet_leads", "Whether this daemon leads.", u64::from(leads)),
-        ("lockkeeper_fleet_position", "Entries of the shared log that this daemon has applied.", position),
+        (
+            "lockkeeper_fleet_position",
+            "Entries of the shared log that this daemon has applied, or committed.",
+            position,
+        ),
         ("lockkeeper_fleet_lag", "Entries that it has yet to apply.", lag),
         ("lockkeeper_fleet_relayed", "Clients whose messages it relays to the leader.", relayed as u64),
     ] {

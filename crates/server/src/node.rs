@@ -145,6 +145,14 @@ impl Node {
         }
     }
 
+    /// The daemon that leads, if it is another one.
+    pub(crate) fn leader(&self) -> Option<Leader> {
+        match &*self.role.borrow() {
+            Role::Following(following) => following.leader.clone(),
+            _ => None,
+        }
+    }
+
     /// Done when that leader leads no longer, as far as is known here.
     pub(crate) async fn leader_changed(&self, leader: &Leader) {
         loop {
@@ -202,7 +210,7 @@ impl Node {
     pub(crate) fn metrics(&self, buckets: bool) -> String {
         let (mut out, position, lag) = match &*self.role.borrow() {
             Role::Leading(daemon) => {
-                let position = daemon.borrow_mut().server().state().position();
+                let position = daemon.borrow_mut().server().position();
                 (daemon.borrow().metrics(buckets), position, 0)
             }
             Role::Following(following) => (metrics::of_process(), following.position, following.lag),

@@ -116,6 +116,17 @@ impl Relays {
         Some(format!("the leader, {}, cannot be reached: {why}", leader.url))
     }
 
+    /// Finds out whether clients can be relayed to this leader. Why not, if they cannot.
+    pub(crate) async fn probe(&self, leader: &Leader) -> Option<String> {
+        let rights = Rights { steal: false, force_release: false, inspect: false };
+        let access = Access { rights, subject: String::new() };
+        let connected = timeout(CONNECT, self.connect(leader, &access)).await;
+        let error = connected.map_err(io::Error::from).flatten().err();
+        *self.unreachable.borrow_mut() =
+            error.map(|error| (leader.url.clone(), Instant::now(), error.to_string()));
+        self.unreachable(leader)
+    }
+
     /// How many clients are relayed.
     pub(crate) fn count(&self) -> usize {
         Rc::strong_count(&self.counted) - 1

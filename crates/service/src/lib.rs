@@ -28,6 +28,7 @@ mod server;
 mod session;
 mod snapshot;
 mod state;
+mod tail;
 mod view;
 mod walk;
 

@@ -12,92 +12,19 @@
 //! One operation is under way at a time. A driver that gets no answer sends the same operation again, until it is answered:
 //! if the first one was executed after all, the answer shows it.
 
+mod head;
+
+pub use head::{Head, decode_entry, encode_entry};
+
 use crate::{
-    Micros,
-    codec::{Damaged, Reader, put_bytes, put_uint},
-    micros,
+    Micros, micros,
     sabotage::{Rule, holds},
+    tail::Tail,
 };
+use std::ops::RangeInclusive;
 
 /// The revision of a key in the store. Zero is that of a key that is not there.
 pub type Revision = i64;
-
-/// The head of the log: who leads, and how long the log is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Head {
-    /// A random number of this leadership. No other has it.
-    pub owner: u64,
-    /// Counts the writes of this leadership.
-    pub sequence: u64,
-    /// How many entries there are.
-    pub position: u64,
-    /// The position of the snapshot that the log begins with.
-    pub snapshot: u64,
-    /// After how long without a change another replica takes over, in milliseconds.
-    pub takeover: u64,
-    /// Whether the leader has handed over: anybody may take over at once.
-    pub vacant: bool,
-    /// Where the leader can be reached.
-    pub url: String,
-}
-
-/// The version of the bytes of a head and of an entry.
-const FORMAT: u64 = 1;
-
-impl Head {
-    /// As the store has it.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::new();
-        let numbers = [FORMAT, self.owner, self.sequence, self.position, self.snapshot, self.takeover];
-        numbers.into_iter().for_each(|number| put_uint(&mut out, number));
-        out.push(u8::from(self.vacant));
-        put_bytes(&mut out, self.url.as_bytes());
-        out
-    }
-
-    /// What [`encode`](Self::encode) has written.
-    ///
-    /// # Errors
-    ///
-    /// If it is something else, or of a later version.
-    pub fn decode(bytes: &[u8]) -> Result<Self, Damaged> {
-        let mut reader = Reader(bytes);
-        format(&mut reader)?;
-        let mut number = || reader.uint();
-        let (owner, sequence, position) = (number()?, number()?, number()?);
-        let (snapshot, takeover) = (number()?, number()?);
-        let vacant = reader.bool()?;
-        let url = String::from_utf8_lossy(reader.bytes()?).into_owned();
-        Ok(Self { owner, sequence, position, snapshot, takeover, vacant, url })
-    }
-}
-
-fn format(reader: &mut Reader<'_>) -> Result<(), Damaged> {
-    match reader.uint()? {
-        FORMAT => Ok(()),
-        format => Err(Damaged::new(format!("format {format} is of a later version of Lockkeeper: upgrade"))),
-    }
-}
-
-/// An entry as the store has it: its position and a batch.
-pub fn encode_entry(position: u64, batch: &[u8]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(batch.len() + 11);
-    put_uint(&mut out, FORMAT);
-    put_uint(&mut out, position);
-    out.extend_from_slice(batch);
-    out
-}
-
-/// The position and the batch of an entry.
-///
-/// # Errors
-///
-/// If it is something else, or of a later version.
-pub fn decode_entry(bytes: &[u8]) -> Result<(u64, &[u8]), Damaged> {
-    let mut reader = Reader(bytes);
-    format(&mut reader)?;
-    Ok((reader.uint()?, reader.0))
-}
 
 /// How a replica is set up.
 #[derive(Clone, Debug)]
@@ -123,6 +50,8 @@ pub enum Operation {
         entry: Option<(u64, Vec<u8>)>,
         /// What the key of the newest snapshot says from now on.
         snapshot: Option<Vec<u8>>,
+        /// Places in the ring whose entries are deleted.
+        deletes: Vec<RangeInclusive<u64>>,
     },
     /// Reads the head. What was written before it is sent is seen.
     Read,
@@ -179,6 +108,8 @@ pub struct Replica {
     revision: Revision,
     role: Role,
     flight: Option<Flight>,
+    /// The entries that no snapshot has, of those that its state has.
+    tail: Tail,
 }
 
 #[derive(Debug)]
@@ -196,6 +127,8 @@ struct Flight {
     kind: Kind,
     /// The head that it writes.
     head: Option<Head>,
+    /// Bytes of the entry that it writes.
+    bytes: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -219,7 +152,8 @@ impl Replica {
         now: Micros,
     ) -> Result<Self, WentBack> {
         let role = Role::Follower { since: now };
-        let mut replica = Self { config, position, head: None, revision: 0, role, flight: None };
+        let tail = Tail::default();
+        let mut replica = Self { config, position, head: None, revision: 0, role, flight: None, tail };
         replica.saw(seen, now)?;
         Ok(replica)
     }
@@ -263,12 +197,13 @@ impl Replica {
         if let Role::Follower { since } = &mut self.role {
             *since = now;
         }
+        self.tail.begin_after(head.as_ref().map_or(0, |head| head.snapshot));
         (self.head, self.revision) = (head, revision);
         Ok(())
     }
 
-    /// What to do with an entry of that position. It counts as applied if it is to be.
-    pub fn entry(&mut self, position: u64) -> Next {
+    /// What to do with an entry of that position and so many bytes. It counts as applied if it is to be.
+    pub fn entry(&mut self, position: u64, bytes: usize) -> Next {
         if position <= self.position {
             return Next::Skip;
         }
@@ -276,7 +211,13 @@ impl Replica {
             return Next::Missing;
         }
         self.position = position;
+        self.tail.push(position, bytes as u64);
         Next::Apply
+    }
+
+    /// How many bytes those entries have that no snapshot has. For a leader, those that are committed.
+    pub fn tail_bytes(&self) -> u64 {
+        self.tail.bytes()
     }
 
     /// How many entries a follower has yet to apply.
@@ -304,7 +245,7 @@ impl Replica {
         let snapshot = self.head.as_ref().map_or(0, |head| head.snapshot);
         let ReplicaConfig { takeover, ref url, .. } = self.config;
         let head = Head { owner, sequence: 0, position, snapshot, takeover, vacant: false, url: url.clone() };
-        Some(self.write(Kind::TakeOver, head, None, None))
+        Some(self.write(Kind::TakeOver, head))
     }
 
     /// Whether the next entry would overwrite one that no snapshot has.
@@ -317,32 +258,64 @@ impl Replica {
     pub fn append(&mut self, batch: &[u8]) -> Option<Operation> {
         let head = self.next_head()?;
         let position = head.position + 1;
-        let entry = (position % self.config.ring, encode_entry(position, batch));
-        Some(self.write(Kind::Write, Head { position, ..head }, Some(entry), None))
+        let bytes = encode_entry(position, batch);
+        let length = bytes.len() as u64;
+        let mut operation = self.write(Kind::Write, Head { position, ..head });
+        if let Operation::Write { entry, .. } = &mut operation {
+            *entry = Some((position % self.config.ring, bytes));
+        }
+        if let Some(flight) = &mut self.flight {
+            flight.bytes = length;
+        }
+        Some(operation)
     }
 
     /// Shows that the leader is alive.
     pub fn beat(&mut self) -> Option<Operation> {
         let head = self.next_head()?;
-        Some(self.write(Kind::Write, head, None, None))
+        Some(self.write(Kind::Write, head))
     }
 
-    /// Makes a snapshot the one that the log begins with, whose position is committed.
+    /// Makes a snapshot the one that the log begins with, whose position is committed. The entries that it has are deleted
+    /// with the same write: so they are there as long as somebody needs them, and no deposed leader deletes any.
     pub fn point(&mut self, snapshot: u64, pointer: Vec<u8>) -> Option<Operation> {
         let head = self.next_head()?;
-        Some(self.write(Kind::Write, Head { snapshot, ..head }, None, Some(pointer)))
+        let places = self.places_behind(snapshot, head.position);
+        let mut operation = self.write(Kind::Write, Head { snapshot, ..head });
+        if let Operation::Write { snapshot, deletes, .. } = &mut operation {
+            (*snapshot, *deletes) = (Some(pointer), places);
+        }
+        Some(operation)
+    }
+
+    /// All places of the ring but those of the entries after a snapshot.
+    fn places_behind(&self, snapshot: u64, position: u64) -> Vec<RangeInclusive<u64>> {
+        let ring = self.config.ring;
+        let kept =
+            position.saturating_sub(snapshot).saturating_sub(u64::from(!holds(Rule::DeleteBehindSnapshot)));
+        let count = ring.saturating_sub(kept);
+        if count == 0 || snapshot > position {
+            return Vec::new();
+        }
+        // The place of the next entry is the first that is free.
+        let first = (position + 1) % ring;
+        let last = first + count - 1;
+        match last < ring {
+            true => vec![first..=last],
+            false => vec![first..=ring - 1, 0..=last - ring],
+        }
     }
 
     /// Leaves the head to anybody. The leader says nothing from now on, whatever becomes of it.
     pub fn hand_over(&mut self) -> Option<Operation> {
         let head = self.next_head()?;
-        Some(self.write(Kind::HandOver, Head { vacant: true, ..head }, None, None))
+        Some(self.write(Kind::HandOver, Head { vacant: true, ..head }))
     }
 
     /// Has the store confirm that this replica leads.
     pub fn confirm(&mut self) -> Option<Operation> {
         self.next_head()?;
-        self.flight = Some(Flight { kind: Kind::Read, head: None });
+        self.flight = Some(Flight { kind: Kind::Read, head: None, bytes: 0 });
         Some(Operation::Read)
     }
 
@@ -352,15 +325,9 @@ impl Replica {
         Some(Head { sequence: head.sequence + 1, ..head.clone() })
     }
 
-    fn write(
-        &mut self,
-        kind: Kind,
-        head: Head,
-        entry: Option<(u64, Vec<u8>)>,
-        snapshot: Option<Vec<u8>>,
-    ) -> Operation {
-        self.flight = Some(Flight { kind, head: Some(head.clone()) });
-        Operation::Write { guard: self.revision, head, entry, snapshot }
+    fn write(&mut self, kind: Kind, head: Head) -> Operation {
+        self.flight = Some(Flight { kind, head: Some(head.clone()), bytes: 0 });
+        Operation::Write { guard: self.revision, head, entry: None, snapshot: None, deletes: Vec::new() }
     }
 
     /// The operation under way is answered.
@@ -369,7 +336,9 @@ impl Replica {
     ///
     /// [`WentBack`] if a follower was shown a head that it must not follow.
     pub fn answered(&mut self, reply: Reply, now: Micros) -> Result<Verdict, WentBack> {
-        let Some(Flight { kind, head: wanted }) = self.flight.take() else { return Ok(Verdict::Deposed) };
+        let Some(Flight { kind, head: wanted, bytes }) = self.flight.take() else {
+            return Ok(Verdict::Deposed);
+        };
         let revision = match (reply, &wanted) {
             (Reply::Done(revision), Some(_)) => revision,
             // It had been executed before, and its answer was lost.
@@ -388,7 +357,13 @@ impl Replica {
         if kind == Kind::HandOver {
             return Ok(Verdict::HandedOver);
         }
-        self.position = wanted.as_ref().map_or(self.position, |head| head.position);
+        if let Some(head) = &wanted {
+            if head.position > self.position {
+                self.tail.push(head.position, bytes);
+            }
+            self.tail.begin_after(head.snapshot);
+            self.position = head.position;
+        }
         (self.head, self.revision) = (wanted, revision);
         self.role = Role::Leader;
         Ok(Verdict::Done)
@@ -398,4 +373,56 @@ impl Replica {
 /// Whether two heads are of the same write.
 fn is_same(one: &Head, other: &Head) -> bool {
     (one.owner, one.sequence) == (other.owner, other.sequence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RING: u64 = 8;
+
+    /// A leader of a log with so many entries, of which a snapshot has the first.
+    fn leader(position: u64, snapshot: u64) -> Replica {
+        let config = ReplicaConfig { takeover: 1, ring: RING, url: String::new() };
+        let head =
+            Head { owner: 1, sequence: 0, position, snapshot, takeover: 1, vacant: true, url: String::new() };
+        let mut replica = Replica::follow(config, position, Some((head, 1)), 0).expect("nothing is missing");
+        replica.take_over(0, 2).expect("nobody leads");
+        assert_eq!(replica.answered(Reply::Done(2), 0), Ok(Verdict::Done));
+        replica
+    }
+
+    #[test]
+    fn a_snapshot_deletes_every_entry_that_it_has_and_no_other() {
+        for position in 0..3 * RING {
+            for before in position.saturating_sub(RING)..=position {
+                for snapshot in before..=position {
+                    let operation = leader(position, before).point(snapshot, Vec::new()).expect("it leads");
+                    let Operation::Write { guard: 2, head, deletes, .. } = operation else {
+                        panic!("not guarded by the head: {operation:?}")
+                    };
+                    assert_eq!((head.position, head.snapshot), (position, snapshot));
+                    assert!(deletes.iter().all(|places| places.end() < &RING), "{deletes:?}");
+                    let is_deleted = |at: u64| deletes.iter().any(|places| places.contains(&(at % RING)));
+                    assert!((before + 1..=snapshot).all(is_deleted), "{before} {snapshot}: {deletes:?}");
+                    assert!(!(snapshot + 1..=position).any(is_deleted), "{snapshot} {position}: {deletes:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_leader_knows_how_long_the_tail_is() {
+        let mut replica = leader(5, 5);
+        assert_eq!(replica.tail_bytes(), 0);
+        for (revision, bytes) in [(3, 10), (4, 20)] {
+            replica.append(&vec![0; bytes]).expect("it leads");
+            let before = replica.tail_bytes();
+            assert_eq!(replica.answered(Reply::Done(revision), 0), Ok(Verdict::Done));
+            assert_eq!(replica.tail_bytes(), before + encode_entry(6, &vec![0; bytes]).len() as u64);
+        }
+        replica.point(6, Vec::new()).expect("it leads");
+        assert_eq!(replica.answered(Reply::Done(5), 0), Ok(Verdict::Done));
+        assert_eq!(replica.tail_bytes(), encode_entry(7, &[0; 20]).len() as u64);
+    }
 }

@@ -64,6 +64,8 @@ pub enum Rule {
     ServeAfterApplying,
     /// An entry of the ring is overwritten once a snapshot has it.
     KeepEntries,
+    /// Entries are deleted once a snapshot has them, and no other is.
+    DeleteBehindSnapshot,
     /// What could be said without a commit, and was not, waits for a round once the log takes something again.
     LeftoversWait,
 }

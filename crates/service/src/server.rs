@@ -206,6 +206,10 @@ pub struct Server {
     awaited: bool,
     round: u64,
     committed: u64,
+    /// Rounds with records that are not committed yet, and their positions.
+    recorded: VecDeque<(u64, u64)>,
+    /// The position that is committed: the state's may be ahead of it.
+    position: u64,
     /// Connections that have messages of a round, in the order of rounds.
     waiting: VecDeque<(u64, ConnectionId)>,
     /// Connections with something to send.
@@ -284,6 +288,8 @@ impl Server {
             awaited: false,
             round: 1,
             committed: 0,
+            recorded: VecDeque::new(),
+            position: state.position(),
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
             actions: VecDeque::new(),
@@ -899,8 +905,14 @@ impl Server {
         let mut batch = std::mem::take(&mut self.batch);
         if !batch.is_empty() {
             batch.extend_from_slice(&self.state.hash().to_le_bytes());
+            self.recorded.push_back((number, self.state.position()));
         }
         Some(Round { number, batch })
+    }
+
+    /// How many batches are committed. The state may have more.
+    pub fn position(&self) -> u64 {
+        self.position
     }
 
     /// How many bytes this round would record so far.
@@ -922,6 +934,9 @@ impl Server {
     /// A round is committed, and so are those before it.
     pub fn round_done(&mut self, number: u64) {
         self.committed = self.committed.max(number);
+        while let Some((_, position)) = self.recorded.pop_front_if(|(round, _)| *round <= number) {
+            self.position = position;
+        }
         while let Some((_, id)) = self.waiting.pop_front_if(|(round, _)| *round <= number) {
             let Some(connection) = self.connections.get_mut(&id) else { continue };
             connection.outbox.release(number);

@@ -395,3 +395,26 @@ fn sessions_of_many_requests_are_resumed_only_so_often() {
         assert!(welcomed(&mut world, id));
     }
 }
+
+/// What is shown of the log is what the log has.
+#[test]
+fn a_position_counts_once_it_is_committed() {
+    let mut world = World::new(2);
+    let before = world.server.position();
+    assert_eq!(before, world.server.state().position(), "everything is committed");
+    let id = 0;
+    for rid in [1, 2] {
+        let scope = vec![(&b"a"[..], Mode::Shared)];
+        let request =
+            ToServer::Request { ack: 1, rid, scope, flags: Flags::default(), nested_in: None, info: None };
+        world.server.message(0, id, request).expect(SOUND);
+        assert_eq!(world.server.position(), before, "the batch is open");
+        let round = world.server.take_round().expect("a request is recorded");
+        assert_eq!(world.server.state().position(), before + rid);
+        assert_eq!(world.server.position(), before, "the log has not answered");
+        if rid == 2 {
+            world.server.round_done(round.number);
+        }
+    }
+    assert_eq!(world.server.position(), before + 2);
+}

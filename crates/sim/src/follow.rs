@@ -22,8 +22,8 @@ pub(crate) struct Follower {
     /// The call that it waits for.
     call: u64,
     pub(crate) watch: Option<Watch>,
-    /// How often in a row it has found entries gone.
-    attempts: u32,
+    /// The entry that it has found to be gone, and how often in a row.
+    gone: Option<(u64, u32)>,
     /// The leader that its clients are relayed to, and the number of that leadership.
     pub(crate) leader: Option<(usize, u64)>,
 }
@@ -51,9 +51,9 @@ type Seen = (Option<(Head, Revision)>, Revision);
 /// Entries that are read at a time.
 const PAGE: u64 = 3;
 
-/// How often in a row the log may be found without an entry: a leader that goes on overwrites entries while they are read,
-/// and the ring is small.
-const ATTEMPTS: u32 = 300;
+/// How often in a row the log may be found without the same entry: a leader that goes on deletes entries while they are read,
+/// but then the next snapshot has them.
+const ATTEMPTS: u32 = 10;
 
 impl World {
     pub(crate) fn replica_config(&self, index: usize) -> ReplicaConfig {
@@ -65,7 +65,7 @@ impl World {
     pub(crate) fn follow(&mut self, index: usize) {
         note!(self, "daemon {index} follows");
         let stage = Stage::Pausing;
-        let follower = Follower { following: None, stage, call: 0, watch: None, attempts: 0, leader: None };
+        let follower = Follower { following: None, stage, call: 0, watch: None, gone: None, leader: None };
         self.daemons[index].follower = Some(follower);
         self.begin_to_read(index);
     }
@@ -89,15 +89,17 @@ impl World {
         }
     }
 
-    /// Entries are gone: the newest snapshot has to be read.
-    fn read_again(&mut self, index: usize) {
-        note!(self, "daemon {index} reads the newest snapshot again");
+    /// An entry is gone: the newest snapshot, which has it, has to be read.
+    fn read_again(&mut self, index: usize, position: u64) {
+        note!(self, "daemon {index} lacks entry {position}, and reads the newest snapshot again");
         self.stats.reads += 1;
         let Some(follower) = &mut self.daemons[index].follower else { return };
         follower.following = None;
-        follower.attempts += 1;
-        if follower.attempts > ATTEMPTS {
-            return self.fail("the log lacks an entry, and there is no snapshot of it");
+        let (before, times) = follower.gone.unwrap_or((position, 0));
+        let times = if before == position { times + 1 } else { 1 };
+        follower.gone = Some((position, times));
+        if times > ATTEMPTS {
+            return self.fail(format!("the log lacks entry {position}, and there is no snapshot of it"));
         }
         self.begin_to_read(index);
     }
@@ -145,7 +147,7 @@ impl World {
             (Stage::Chunks(pointer, seen), Answer::Values(chunks)) => {
                 // A newer one has taken its place meanwhile.
                 if chunks.len() as u64 != pointer.chunks {
-                    return self.read_again(index);
+                    return self.read_again(index, pointer.id.0);
                 }
                 match State::restore(chunks, self.random.next()) {
                     Ok(state) => self.loaded(index, state, seen),
@@ -163,7 +165,7 @@ impl World {
                 let watch = self.open_watch(index, next);
                 let Some(follower) = &mut self.daemons[index].follower else { return };
                 (follower.stage, follower.watch) = (Stage::Watching, Some(watch));
-                follower.attempts = 0;
+                follower.gone = None;
                 self.tell(index);
                 self.arm_takeover(index);
             }
@@ -242,23 +244,23 @@ impl World {
     fn on_entries(&mut self, index: usize, entries: &[Vec<u8>], revision: Revision) {
         let Some(next) = self.following(index).map(|(_, replica)| replica.position() + 1) else { return };
         for entry in entries {
-            if !self.apply_entry(index, entry) {
-                return self.read_again(index);
+            if let Err(gone) = self.apply_entry(index, entry) {
+                return self.read_again(index, gone);
             }
         }
         match self.following(index).is_some_and(|(_, replica)| replica.position() < next) {
-            true => self.read_again(index),
+            true => self.read_again(index, next),
             false => self.catch_up(index, revision),
         }
     }
 
-    /// False if others before it are missing.
-    fn apply_entry(&mut self, index: usize, bytes: &[u8]) -> bool {
-        let Some((state, replica)) = self.following(index) else { return true };
+    /// Fails if others before it are missing: with the first of them.
+    fn apply_entry(&mut self, index: usize, bytes: &[u8]) -> Result<(), u64> {
+        let Some((state, replica)) = self.following(index) else { return Ok(()) };
         let applied = match decode_entry(bytes) {
-            Ok((position, batch)) => match replica.entry(position) {
-                Next::Skip => return true,
-                Next::Missing => return false,
+            Ok((position, batch)) => match replica.entry(position, bytes.len()) {
+                Next::Skip => return Ok(()),
+                Next::Missing => return Err(replica.position() + 1),
                 Next::Apply => state.apply_batch(batch, &mut Vec::new()),
             },
             Err(damaged) => Err(damaged),
@@ -268,7 +270,7 @@ impl World {
             Ok(false) => self.fail("an entry has an unknown level"),
             Err(damaged) => self.fail(format!("daemon {index} cannot follow: {damaged}")),
         }
-        true
+        Ok(())
     }
 
     /// Reads what was watched, unless it is stalled or waits for something else.
@@ -294,8 +296,8 @@ impl World {
 
     fn on_change(&mut self, index: usize, change: Change) {
         let Change { revision, head, entry } = change;
-        if entry.is_some_and(|entry| !self.apply_entry(index, &entry)) {
-            return self.read_again(index);
+        if let Some(Err(gone)) = entry.map(|entry| self.apply_entry(index, &entry)) {
+            return self.read_again(index, gone);
         }
         let now = self.daemons[index].clock.read(self.now);
         let Some((_, replica)) = self.following(index) else { return };

@@ -61,11 +61,16 @@ impl World {
         let (owner, begins) = replica.head().map_or((0, 0), |head| (head.owner, head.snapshot));
         if self.store.owner() == Some(owner) {
             self.check_replica(&mut state);
+            let (bytes, found) = (replica.tail_bytes(), self.store.ring_bytes());
+            if bytes != found {
+                self.fail(format!("daemon {index} counts {bytes} bytes of entries, and there are {found}"));
+            }
         }
         note!(self, "daemon {index} leads: ttl {:?}, {state:?}", config.ttl);
         self.stats.takeovers += 1;
         // The leader before may have left a full ring.
-        let long = state.position() >= begins + self.plan.ring / 2;
+        let long = state.position() >= begins + self.plan.ring / 2
+            || self.plan.snapshot_bytes.is_some_and(|enough| replica.tail_bytes() >= enough);
         let snapshot = (long && self.plan.keeps(DriverRule::SnapshotWhenLeading))
             .then(|| Taking::begin(&mut state, owner));
         let now = self.daemons[index].clock.read(self.now);
@@ -154,7 +159,9 @@ impl World {
             false => {
                 let begins = lead.replica.head().map_or(0, |head| head.snapshot);
                 let every = self.plan.snapshot_every;
+                let bytes = lead.replica.tail_bytes() + round.batch.len() as u64;
                 let long = lead.replica.position() >= begins + self.plan.ring / 2
+                    || self.plan.snapshot_bytes.is_some_and(|enough| bytes >= enough)
                     || every > 0 && daemon.rounds.is_multiple_of(every);
                 // The round that was just taken is in it; it is pointed at after that is committed.
                 if lead.snapshot.is_none() && long {

@@ -86,6 +86,8 @@ pub struct Plan {
     pub compact: u64,
     /// Whether relays go on when another daemon leads, and leaders let in relays that were meant for another leadership.
     pub careless_relays: bool,
+    /// With how many bytes of entries in the shared log a snapshot is taken, if that matters.
+    pub snapshot_bytes: Option<u64>,
     /// Rules that the drivers do not keep.
     pub away: Vec<DriverRule>,
 }
@@ -207,6 +209,7 @@ impl Plan {
             end_watch: 0,
             compact: 0,
             careless_relays: false,
+            snapshot_bytes: None,
             away: Vec::new(),
         }
     }
@@ -314,6 +317,7 @@ impl Plan {
             end_watch: seldom(random, 200),
             compact: seldom(random, 100),
             careless_relays: random.chance(200),
+            snapshot_bytes: random.pick(&[None, None, Some(1), Some(100), Some(300)]),
             away: Vec::new(),
         }
     }

@@ -42,6 +42,8 @@ pub enum DriverRule {
     CatchUpWhenRefused,
     /// A daemon that begins to lead begins a snapshot if much of the ring is used: it could not append to a full one.
     SnapshotWhenLeading,
+    /// Entries that a snapshot has are deleted only if the leader's key has the revision that was seen last.
+    DeleteComparesLeader,
     /// Once there is a snapshot, only chunks of earlier ones are deleted: a late call would delete those of a later one.
     DeleteEarlierChunks,
 }

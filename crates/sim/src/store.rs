@@ -9,7 +9,7 @@ use crate::{
     world::{World, note},
 };
 use lockkeeper_service::replica::{Head, Operation, Reply, Revision, decode_entry};
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, ops::RangeInclusive};
 
 /// A snapshot: its position, and the number of the leadership that took it.
 pub(crate) type SnapshotId = (u64, u64);
@@ -122,6 +122,15 @@ impl Store {
     fn is_whole(&self, pointer: Pointer) -> bool {
         self.chunks_of(pointer.id).count() as u64 == pointer.chunks
     }
+
+    /// Bytes of all entries.
+    pub(crate) fn ring_bytes(&self) -> u64 {
+        self.ring.values().map(|entry| entry.len() as u64).sum()
+    }
+
+    fn delete(&mut self, places: &[RangeInclusive<u64>]) {
+        self.ring.retain(|place, _| !places.iter().any(|places| places.contains(place)));
+    }
 }
 
 /// A guarded write.
@@ -130,6 +139,7 @@ struct Write {
     head: Head,
     entry: Option<(u64, Vec<u8>)>,
     snapshot: Option<Vec<u8>>,
+    deletes: Vec<RangeInclusive<u64>>,
 }
 
 impl World {
@@ -138,8 +148,8 @@ impl World {
         let store = &mut self.store;
         match call {
             Call::Operation(Operation::Read) => Answer::Reply(Reply::Seen(store.head.clone())),
-            Call::Operation(Operation::Write { guard, head, entry, snapshot }) => {
-                self.write(daemon, Write { guard, head, entry, snapshot })
+            Call::Operation(Operation::Write { guard, head, entry, snapshot, deletes }) => {
+                self.write(daemon, Write { guard, head, entry, snapshot, deletes })
             }
             Call::Head => Answer::Head(store.head.clone(), store.revision),
             Call::Pointer => Answer::Pointer(store.pointer),
@@ -170,7 +180,7 @@ impl World {
     }
 
     fn write(&mut self, daemon: usize, write: Write) -> Answer {
-        let Write { guard, head, entry, snapshot } = write;
+        let Write { guard, head, entry, snapshot, deletes } = write;
         if self.store.is_full_for(daemon) {
             return Answer::Full;
         }
@@ -181,6 +191,11 @@ impl World {
         };
         let found = self.store.head.as_ref().map_or(0, |(_, revision)| *revision);
         if compares && found != guard {
+            if !self.plan.keeps(DriverRule::DeleteComparesLeader) {
+                // Sabotage: entries are deleted whoever leads.
+                self.store.delete(&deletes);
+                self.check_ring();
+            }
             return Answer::Reply(Reply::Seen(self.store.head.clone()));
         }
         if let Some((_, bytes)) = &entry {
@@ -196,12 +211,14 @@ impl World {
         store.head = Some((head.clone(), revision));
         let change = entry.as_ref().map(|(_, bytes)| bytes.clone());
         store.changes.push(Change { revision, head, entry: change });
+        store.delete(&deletes);
         store.ring.extend(entry);
         if let Some(pointer) = snapshot.as_deref().and_then(Pointer::decode) {
             store.pointer = Some(pointer);
             self.stats.snapshots += 1;
             self.check_pointer();
         }
+        self.check_ring();
         if !self.calm && self.random.chance(self.plan.compact) {
             self.store.compacted = revision - i64::try_from(self.random.below(4)).unwrap_or(0);
             note!(self, "history is compacted up to {}", self.store.compacted);
@@ -220,6 +237,18 @@ impl World {
             }
             Ok((position, _)) => self.fail(format!("entry {position} is written, and there are {known}")),
             Err(damaged) => self.fail(format!("an entry cannot be read: {damaged}")),
+        }
+    }
+
+    /// The ring has the entries that the newest snapshot has not, and no others.
+    fn check_ring(&mut self) {
+        let positions = |entry: &Vec<u8>| decode_entry(entry).ok().map(|(position, _)| position);
+        let mut found: Vec<_> = self.store.ring.values().filter_map(positions).collect();
+        found.sort_unstable();
+        let begins = self.store.pointer.map_or(0, |pointer| pointer.id.0);
+        let ends = self.history.replica.position();
+        if !found.iter().copied().eq(begins + 1..=ends) {
+            self.fail(format!("the store has entries {found:?}, not those from {begins} to {ends}"));
         }
     }
 

@@ -309,6 +309,19 @@ fn lagging(seed: u64) -> Plan {
     }
 }
 
+/// A snapshot after every round or two: entries are gone before followers, whose watches lag, end and are compacted away,
+/// have seen them, and leaders that were deposed meanwhile try to delete more.
+fn lapped(seed: u64) -> Plan {
+    Plan {
+        snapshot_bytes: Some(1),
+        end_watch: 100,
+        compact: 300,
+        double_log_message: 200,
+        log_delay: Delay { zero: 100, max: 10_000, long: 50, long_max: 300_000 },
+        ..lagging(seed)
+    }
+}
+
 #[test]
 fn shared_log() {
     is_noticed_by(full, &[], &[DriverRule::ConfirmStateless]);
@@ -322,9 +335,13 @@ fn shared_log() {
         DriverRule::RetryUntilAnswered,
         DriverRule::SnapshotWhenLeading,
         DriverRule::DeleteEarlierChunks,
+        DriverRule::DeleteComparesLeader,
     ] {
         is_noticed(&[], &[rule], fleet);
     }
+    is_noticed_by(lapped, &[], &[DriverRule::DeleteComparesLeader]);
+    is_noticed_by(lapped, &[Rule::DeleteBehindSnapshot], &[]);
+    is_noticed_by(lapped, &[Rule::ApplyEveryEntry], &[]);
     is_noticed_by(small_ring, &[Rule::KeepEntries], &[]);
     is_noticed(&[], &[DriverRule::SnapshotFirst], small_ring);
     is_noticed_by(handing_over, &[], &[DriverRule::SilentHandOver]);

@@ -1,6 +1,6 @@
 //! Following: everything that the leader commits is applied here, too.
 
-use super::{Fleet, PAUSE, keys, keys::Pointer, went_back};
+use super::{Fleet, PAUSE, head_is_gone, keys, keys::Pointer, went_back};
 use crate::{Error, clock, daemon::random, node::Node};
 use lockkeeper_etcd::{Change, Watch};
 use lockkeeper_service::{
@@ -12,16 +12,16 @@ use std::{rc::Rc, time::Duration};
 /// Entries that are read at a time.
 const PAGE: u64 = 64;
 
-/// How often in a row the log may be found without an entry before it counts as damaged: a leader that goes on overwrites
-/// entries while they are read.
+/// How often in a row the log may be found without the same entry before it counts as damaged. A leader that goes on deletes
+/// entries while they are read; but then the next snapshot has them.
 const ATTEMPTS: u32 = 10;
 
 /// Why a follower does not go on as it did.
 enum Trouble {
     /// etcd does not answer, or the watch has ended.
     Etcd(lockkeeper_etcd::Error),
-    /// Entries are gone: the newest snapshot has to be read.
-    Overwritten(u64),
+    /// An entry is gone: the newest snapshot, which has it, has to be read.
+    Gone(u64),
     /// It must not go on.
     Fatal(Error),
 }
@@ -41,14 +41,15 @@ impl From<Error> for Trouble {
 impl Fleet {
     /// Follows until it leads: then, with the state of the whole log. None if it is to stop.
     pub(super) async fn follow(&self, node: &Rc<Node>) -> Result<Option<(State, Replica)>, Error> {
-        let mut attempts = 0;
+        // The entry that was found to be gone, and how often in a row.
+        let mut gone = None;
         let mut following = None;
         loop {
             if self.stopping.get() {
                 return Ok(None);
             }
             let turn = tokio::select! {
-                turn = self.turn(node, &mut following, &mut attempts) => turn,
+                turn = self.turn(node, &mut following, &mut gone) => turn,
                 () = self.stop.notified() => {
                     self.stopping.set(true);
                     return Ok(None);
@@ -57,14 +58,20 @@ impl Fleet {
             match turn {
                 Ok(()) => return Ok(following),
                 Err(Trouble::Fatal(error)) => return Err(error),
-                Err(Trouble::Overwritten(position)) => {
-                    attempts += 1;
+                Err(Trouble::Gone(position)) => {
+                    let (before, times) = gone.unwrap_or((position, 0));
+                    let times = if before == position { times + 1 } else { 1 };
+                    gone = Some((position, times));
                     following = None;
-                    if attempts > ATTEMPTS {
+                    if times > ATTEMPTS {
                         return Err(Error::Fleet(format!(
                             "the log in etcd has no entry {position}, and no snapshot of it: were keys deleted?"
                         )));
                     }
+                }
+                // A leader does that with every snapshot. What is missing is read.
+                Err(Trouble::Etcd(lockkeeper_etcd::Error::Compacted)) => {
+                    tracing::debug!("the watch was behind the history that etcd keeps");
                 }
                 Err(Trouble::Etcd(error)) => {
                     self.complain(&error);
@@ -83,25 +90,25 @@ impl Fleet {
         &self,
         node: &Node,
         following: &mut Option<(State, Replica)>,
-        attempts: &mut u32,
+        gone: &mut Option<(u64, u32)>,
     ) -> Result<(), Trouble> {
         let ((state, replica), revision) = match following {
             Some(following) => {
-                let (seen, revision) = self.find_head().await?;
+                let (seen, revision) = self.find_head(following.0.position()).await?;
                 following.1.saw(seen, clock::now()).map_err(went_back)?;
                 (following, revision)
             }
             None => {
                 // The snapshot first: a head that is read after it has all that the snapshot has.
                 let state = self.load().await?;
-                let (seen, revision) = self.find_head().await?;
+                let (seen, revision) = self.find_head(state.position()).await?;
                 let replica = Replica::follow(self.replica_config(), state.position(), seen, clock::now());
                 (following.insert((state, replica.map_err(went_back)?)), revision)
             }
         };
         self.catch_up(state, replica).await?;
         let mut watch = self.etcd.watch(&self.keys.head(), revision + 1).await?;
-        *attempts = 0;
+        *gone = None;
         self.tell(node, replica, None);
         loop {
             let left = replica.takes_over_at().saturating_sub(clock::now());
@@ -122,10 +129,13 @@ impl Fleet {
         }
     }
 
-    /// The head, and the revision of the store.
-    async fn find_head(&self) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
+    /// The head, and the revision of the store, for a state with so many entries.
+    async fn find_head(&self, position: u64) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
         let (seen, revision) = self.etcd.get(&self.keys.head()).await?;
         let seen = keys::head(seen)?;
+        if seen.is_none() && position > 0 {
+            return Err(head_is_gone(&self.keys).into());
+        }
         self.see(seen.as_ref().map_or(0, |(head, _)| head.position))?;
         Ok((seen, revision))
     }
@@ -137,11 +147,12 @@ impl Fleet {
         state: &mut State,
         replica: &mut Replica,
     ) -> Result<(), Trouble> {
-        if change.deleted {
-            return Err(Error::Fleet("keys of the log were deleted from etcd".into()).into());
-        }
         if change.kv.key != self.keys.head() {
-            return apply(&change.kv.value, state, replica);
+            // A snapshot has the entries that are deleted. Whether this replica has them, the next entry tells.
+            return if change.deleted { Ok(()) } else { apply(&change.kv.value, state, replica) };
+        }
+        if change.deleted {
+            return Err(head_is_gone(&self.keys).into());
         }
         let before = replica.head().map(|head| (head.owner, head.vacant));
         replica.saw(keys::head(Some(change.kv))?, clock::now()).map_err(went_back)?;
@@ -197,7 +208,7 @@ impl Fleet {
         }
         // A newer one has taken its place meanwhile.
         if chunks != pointer.chunks {
-            return Err(Trouble::Overwritten(pointer.position));
+            return Err(Trouble::Gone(pointer.position));
         }
         Ok(State::restore([bytes], seed).map_err(|error| damaged(error.to_string()))?)
     }
@@ -214,7 +225,7 @@ impl Fleet {
                 apply(&kv.value, state, replica)?;
             }
             if replica.position() < next {
-                return Err(Trouble::Overwritten(next));
+                return Err(Trouble::Gone(next));
             }
         }
         Ok(())
@@ -224,9 +235,9 @@ impl Fleet {
 fn apply(entry: &[u8], state: &mut State, replica: &mut Replica) -> Result<(), Trouble> {
     let damaged = |error: lockkeeper_service::Damaged| Error::Fleet(format!("the log in etcd: {error}"));
     let (position, batch) = decode_entry(entry).map_err(damaged)?;
-    match replica.entry(position) {
+    match replica.entry(position, entry.len()) {
         Next::Skip => return Ok(()),
-        Next::Missing => return Err(Trouble::Overwritten(replica.position() + 1)),
+        Next::Missing => return Err(Trouble::Gone(replica.position() + 1)),
         Next::Apply => {}
     }
     let mut effects = Vec::new();

@@ -4,6 +4,7 @@ use crate::Error;
 use lockkeeper_etcd::{KeyValue, end_of_prefix};
 use lockkeeper_service::replica::{Head, Revision};
 use serde::{Deserialize, Serialize};
+use std::ops::RangeInclusive;
 
 /// The names of keys. There is one log, number 0. Buckets are independent: more logs, with leaders of their own, would
 /// have other numbers.
@@ -21,6 +22,11 @@ impl Keys {
         format!("{}key", self.prefix).into()
     }
 
+    /// What the keys of the log begin with, those of its snapshots among them.
+    pub(crate) fn log(&self) -> Vec<u8> {
+        format!("{}0/", self.prefix).into()
+    }
+
     /// The head of the log. It is also the beginning of the keys of entries: one watch has all.
     pub(crate) fn head(&self) -> Vec<u8> {
         format!("{}0/log", self.prefix).into()
@@ -29,6 +35,11 @@ impl Keys {
     /// An entry, by its place in the ring.
     pub(crate) fn entry(&self, slot: u64) -> Vec<u8> {
         format!("{}0/log/{slot:08x}", self.prefix).into()
+    }
+
+    /// The entries of these places: the first key, and the end.
+    pub(crate) fn entries(&self, places: &RangeInclusive<u64>) -> (Vec<u8>, Vec<u8>) {
+        (self.entry(*places.start()), self.entry(places.end() + 1))
     }
 
     /// What says which snapshot is the newest whole one.
@@ -96,4 +107,7 @@ pub(crate) struct Registered {
     pub(crate) lag: u64,
     /// Milliseconds since 1970.
     pub(crate) time: u64,
+    /// What is wrong with how daemons reach each other, as far as this one has noticed.
+    #[serde(default)]
+    pub(crate) trouble: Vec<String>,
 }

@@ -1,7 +1,7 @@
 //! Leading: rounds are committed to etcd, one at a time.
 
 use super::{
-    Fleet, PAUSE, RING,
+    Fleet, PAUSE, RING, head_is_gone,
     keys::Keys,
     snapshot::{self, Snapshot},
     went_back,
@@ -11,7 +11,7 @@ use lockkeeper_service::{
     State,
     replica::{Operation, Replica, Reply, Verdict},
 };
-use std::{cell::RefCell, rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc};
 use tokio::{sync::Notify, time::Instant};
 
 /// How a leadership ends.
@@ -20,17 +20,17 @@ pub(super) enum End {
     Deposed,
     /// It has left the lead to anybody.
     HandedOver,
+    /// It is to stop, and etcd does not take the hand-over.
+    GaveUp,
 }
 
-/// A snapshot is taken when the log has so many bytes, or twice as many as the snapshot before.
+/// A snapshot is taken when the entries that none has have so many bytes, or as many as the snapshot before: etcd
+/// has to have room for two snapshots and what is between them.
 const SNAPSHOT_AT: u64 = 16 << 20;
 
-/// etcd's history is compacted after so many revisions, and keeps so many.
+/// etcd's history is compacted after so many revisions, and keeps so many; and after each snapshot, when it keeps none.
 const COMPACT_EVERY: i64 = 10_000;
 const HISTORY: i64 = 1_000;
-
-/// How long a hand-over may take before the daemon stops without it.
-const HAND_OVER: Duration = Duration::from_secs(5);
 
 /// One leadership.
 struct Lead<'a> {
@@ -38,8 +38,7 @@ struct Lead<'a> {
     daemon: &'a Rc<RefCell<Daemon>>,
     replica: Replica,
     snapshots: Snapshots,
-    /// Bytes of entries since the snapshot before, and how many are enough for another.
-    bytes: u64,
+    /// How many bytes of entries are enough for another snapshot.
     enough: u64,
     /// When the head was last written.
     beat: Instant,
@@ -54,11 +53,11 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Begins one before the first round if much of the ring is used. The leader before may have left a full one, to which
-    /// nothing can be appended; and what a round has recorded can be in no snapshot before that round is committed.
+    /// Begins one before the first round if the log is long. The leader before may have left a full ring, to which nothing
+    /// can be appended; and what a round has recorded can be in no snapshot before that round is committed.
     pub(super) fn begin(fleet: &Fleet, state: &mut State, replica: &Replica) -> Self {
         let mut snapshots = Self { taken: None, written: Rc::default() };
-        if is_long(replica) {
+        if is_long(replica) || replica.tail_bytes() >= SNAPSHOT_AT {
             snapshots.take(fleet, state, replica);
         }
         snapshots
@@ -89,7 +88,6 @@ impl Fleet {
             daemon,
             replica,
             snapshots,
-            bytes: 0,
             enough: SNAPSHOT_AT,
             beat: Instant::now(),
             compacted: 0,
@@ -102,14 +100,14 @@ impl Lead<'_> {
     async fn run(&mut self) -> Result<End, Error> {
         let signals = self.daemon.borrow().signals();
         let written = Rc::clone(&self.snapshots.written);
-        let mut stop_by = None;
+        let mut stops = false;
         loop {
             tokio::select! {
                 biased;
                 () = self.fleet.stop.notified() => {
                     self.fleet.stopping.set(true);
                     self.daemon.borrow_mut().stop();
-                    stop_by = Some(Instant::now() + HAND_OVER);
+                    stops = true;
                 }
                 () = signals.commit.notified() => {
                     // Those that have something to say now are in this round, too.
@@ -126,11 +124,10 @@ impl Lead<'_> {
             if let Some(end) = self.commit().await? {
                 return Ok(end);
             }
-            if let Some(stop_by) = stop_by {
+            if stops {
                 // Silent from here on: nothing is committed any more.
                 let operation = self.replica.hand_over();
-                let handed = tokio::time::timeout_at(stop_by, self.execute(operation)).await;
-                return handed.unwrap_or(Ok(None)).map(|end| end.unwrap_or(End::HandedOver));
+                return self.execute(operation).await.map(|end| end.unwrap_or(End::HandedOver));
             }
         }
     }
@@ -163,8 +160,7 @@ impl Lead<'_> {
             true if self.next_beat() <= Instant::now() => self.replica.beat(),
             true => self.replica.confirm(),
             false => {
-                self.bytes += round.batch.len() as u64;
-                self.begin_snapshot();
+                self.begin_snapshot(round.batch.len());
                 self.replica.append(&round.batch)
             }
         };
@@ -182,8 +178,11 @@ impl Lead<'_> {
         let stuck = async |error: &lockkeeper_etcd::Error| self.keep_leases(error).await;
         let reply = self.fleet.execute(&operation, stuck).await?;
         self.daemon.borrow_mut().set_stuck(None);
-        if let Reply::Done(revision) = reply {
-            self.compact(revision);
+        match reply {
+            Reply::Done(revision) => self.compact(revision),
+            // It was there when this leadership began.
+            Reply::Seen(None) => return Err(head_is_gone(&self.fleet.keys)),
+            Reply::Seen(Some(_)) => {}
         }
         self.beat = if operation == Operation::Read { self.beat } else { Instant::now() };
         Ok(match self.replica.answered(reply, clock::now()).map_err(went_back)? {
@@ -206,14 +205,14 @@ impl Lead<'_> {
         None
     }
 
-    /// Begins a snapshot if the log is long enough. The batch that was just taken is in it; it is pointed at after that
-    /// is committed.
-    fn begin_snapshot(&mut self) {
-        let long = is_long(&self.replica) || self.bytes >= self.enough;
+    /// Begins a snapshot if the log is long enough. The batch that was just taken, of so many bytes, is in it; it is pointed
+    /// at after that is committed.
+    fn begin_snapshot(&mut self, batch: usize) {
+        let bytes = self.replica.tail_bytes() + batch as u64;
+        let long = is_long(&self.replica) || bytes >= self.enough;
         if self.snapshots.taken.is_some() || !long {
             return;
         }
-        self.bytes = 0;
         let mut daemon = self.daemon.borrow_mut();
         self.snapshots.take(self.fleet, daemon.server().state_mut(), &self.replica);
     }
@@ -227,17 +226,14 @@ impl Lead<'_> {
         let pointer = snapshot.pointer.clone();
         self.snapshots.taken = None;
         tracing::debug!(position = pointer.position, bytes = pointer.bytes, "snapshot taken");
-        self.enough = SNAPSHOT_AT.max(2 * pointer.bytes);
+        self.enough = SNAPSHOT_AT.max(pointer.bytes);
         let json = serde_json::to_vec(&pointer).map_err(|error| Error::Fleet(error.to_string()))?;
         let operation = self.replica.point(pointer.position, json);
         let end = self.execute(operation).await?;
         if end.is_none() {
             let (etcd, keys) = (self.fleet.etcd.clone(), Keys::new(&self.fleet.store.etcd.prefix));
-            tokio::task::spawn_local(async move {
-                if let Err(error) = snapshot::delete_earlier(&etcd, &keys, &pointer.id).await {
-                    tracing::debug!(%error, "earlier snapshots stay");
-                }
-            });
+            let own = self.fleet.store.own;
+            tokio::task::spawn_local(async move { snapshot::free(&etcd, &keys, &pointer.id, own).await });
         }
         Ok(end)
     }

@@ -1,8 +1,9 @@
 //! How a fleet is, as its store shows it.
 
 use super::{
-    FORGET,
+    head_is_gone,
     keys::{self, Keys, Pointer, Registered},
+    register::{FORGET, MANY, is_double},
 };
 use crate::{Error, clock};
 use lockkeeper_etcd::{Etcd, Settings};
@@ -19,6 +20,8 @@ pub struct Report {
     pub daemons: Vec<DaemonReport>,
     /// The members of etcd.
     pub etcd: Vec<MemberReport>,
+    /// What is wrong with the log, or with how daemons reach each other, and what to do.
+    pub trouble: Vec<String>,
 }
 
 impl Report {
@@ -78,6 +81,9 @@ pub struct MemberReport {
     pub trouble: Vec<String>,
 }
 
+/// A daemon says every three seconds that it is there. One that has not for so long is silent.
+const LATE: Duration = Duration::from_secs(15);
+
 /// Looks how a fleet is.
 ///
 /// # Errors
@@ -122,6 +128,13 @@ pub async fn report(settings: &Settings) -> Result<Report, Error> {
     let head = keys::head(read.map_err(failed)?.0)?;
     let pointer = etcd.get(&keys.snapshot()).await.map_err(failed)?.0;
     let pointer: Option<Pointer> = pointer.and_then(|kv| serde_json::from_slice(&kv.value).ok());
+    let mut trouble = Vec::new();
+    if head.is_none() {
+        let (entries, _) = etcd.range(&keys.entry(0), &keys.entry(super::RING), 1).await.map_err(failed)?;
+        if pointer.is_some() || !entries.is_empty() {
+            trouble.push(head_is_gone(&keys).to_string());
+        }
+    }
     let leader = head.map(|(head, _)| LeaderReport {
         url: head.url,
         vacant: head.vacant,
@@ -130,24 +143,28 @@ pub async fn report(settings: &Settings) -> Result<Report, Error> {
         takeover: head.takeover,
     });
     let (first, end) = keys.daemons();
-    let (registered, _) = etcd.range(&first, &end, 10_000).await.map_err(failed)?;
+    let (registered, _) = etcd.range(&first, &end, MANY).await.map_err(failed)?;
     let now = clock::wall();
     let daemons = registered.iter().filter_map(|kv| serde_json::from_slice::<Registered>(&kv.value).ok());
     let mut daemons: Vec<_> = daemons
-        .map(|Registered { url, version, leads, position, lag, time, .. }| DaemonReport {
-            url,
-            version,
-            leads,
-            position,
-            lag,
-            seen: now.saturating_sub(time),
+        .map(|Registered { url, version, leads, position, lag, time, trouble, .. }| {
+            (DaemonReport { url, version, leads, position, lag, seen: now.saturating_sub(time) }, trouble)
         })
-        .filter(|daemon| Duration::from_millis(daemon.seen) < FORGET)
+        .filter(|(daemon, _)| Duration::from_millis(daemon.seen) < FORGET)
         .collect();
-    // One that was killed and started again has two.
-    daemons.sort_by(|one, other| (&one.url, one.seen).cmp(&(&other.url, other.seen)));
+    daemons.sort_by(|(one, _), (other, _)| (&one.url, one.seen).cmp(&(&other.url, other.seen)));
+    let is_late = |daemon: &DaemonReport| Duration::from_millis(daemon.seen) > LATE;
+    for (daemon, noticed) in daemons.iter().filter(|(daemon, _)| !is_late(daemon)) {
+        trouble.extend(noticed.iter().map(|noticed| format!("{}: {noticed}", daemon.url)));
+    }
+    for two in daemons.windows(2).filter(|two| two[0].0.url == two[1].0.url && !is_late(&two[1].0)) {
+        trouble.push(is_double(&two[0].0.url));
+    }
+    trouble.dedup();
+    let mut daemons: Vec<_> = daemons.into_iter().map(|(daemon, _)| daemon).collect();
+    // One that was killed and started again can have two.
     daemons.dedup_by(|later, first| later.url == first.url);
-    Ok(Report { leader, daemons, etcd: members })
+    Ok(Report { leader, daemons, etcd: members, trouble })
 }
 
 /// Versions of etcd that can lose what they have confirmed.

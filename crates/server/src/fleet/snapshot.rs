@@ -83,10 +83,28 @@ impl Drop for Snapshot {
     }
 }
 
+/// How often it is tried to free what a snapshot has made superfluous, before that is left to the next one.
+const ATTEMPTS: u32 = 30;
+
+/// Frees what a snapshot has made superfluous: earlier snapshots, and, if the store is the fleet's own, etcd's history, which
+/// still has their chunks and the entries that were deleted. etcd uses that space again.
+pub(super) async fn free(etcd: &Etcd, keys: &Keys, id: &str, own: bool) {
+    for _ in 0..ATTEMPTS {
+        match try_to_free(etcd, keys, id, own).await {
+            // Somebody has compacted more of it.
+            Ok(()) | Err(lockkeeper_etcd::Error::Compacted) => return,
+            Err(error) => tracing::debug!(%error, "earlier snapshots stay"),
+        }
+        tokio::time::sleep(RETRY).await;
+    }
+}
+
 /// Deletes the chunks of snapshots before this one, also of other leaders. Those of later positions are left alone: this may
 /// be executed late, when the newest snapshot is a later one, of another leader perhaps.
-pub(super) async fn delete_earlier(etcd: &Etcd, keys: &Keys, id: &str) -> Result<(), lockkeeper_etcd::Error> {
+async fn try_to_free(etcd: &Etcd, keys: &Keys, id: &str, own: bool) -> Result<(), lockkeeper_etcd::Error> {
     let (first, _) = keys.all_chunks();
     let (kept, _) = keys.chunks(id);
-    etcd.delete(first, kept).await
+    let revision = etcd.delete(first, kept).await?;
+    // A follower whose watch is behind that reads the log again.
+    if own { etcd.compact(revision).await } else { Ok(()) }
 }

@@ -1,0 +1,152 @@
+//! What a daemon says of itself to the others of its fleet, and what it notices of them.
+//!
+//! It looks whether its URL is its own, whether it can reach the leader, and whether etcd still has the fleet's key. Nothing of
+//! it decides who leads: it is for whoever has to find out why clients wait.
+
+use super::{Fleet, keys::Registered};
+use crate::{clock, node::Node};
+use lockkeeper_etcd::{Guarded, Outcome};
+use std::time::{Duration, Instant};
+
+/// How often a daemon says that it is there.
+const REGISTER: Duration = Duration::from_secs(3);
+
+/// After how long a daemon that says nothing is forgotten.
+pub(super) const FORGET: Duration = Duration::from_secs(600);
+
+/// Daemons that are read at a time.
+pub(super) const MANY: usize = 10_000;
+
+/// What was noticed the last time. What is wrong has to be so twice in a row: daemons start, stop and take over.
+#[derive(Default)]
+struct Noticed {
+    /// Another daemon with the same URL: its key, and when it said so.
+    double: Option<(Vec<u8>, u64)>,
+    /// The leadership whose daemon could not be reached.
+    unreachable: Option<u64>,
+}
+
+impl Fleet {
+    /// Says to others, now and then, that this daemon is there.
+    pub(super) async fn register(&self, node: &Node) {
+        let (mut forgotten, mut noticed) = (Instant::now(), Noticed::default());
+        let mut said: Vec<String> = Vec::new();
+        // Of an earlier daemon at this URL, which was killed. One that is alive says it again.
+        self.forget_others(|other| other.url == self.store.advertise).await;
+        loop {
+            let trouble = self.notice(node, &mut noticed).await;
+            for trouble in trouble.iter().filter(|trouble| !said.contains(trouble)) {
+                tracing::warn!("{trouble}");
+            }
+            said.clone_from(&trouble);
+            let leads = node.daemon().is_some();
+            let record = Registered {
+                url: self.store.advertise.clone(),
+                version: env!("CARGO_PKG_VERSION").into(),
+                level: lockkeeper_service::LEVEL,
+                leads,
+                position: self.known.get(),
+                lag: node.lag(),
+                time: clock::wall(),
+                trouble,
+            };
+            if let Ok(json) = serde_json::to_vec(&record)
+                && let Err(error) = self.etcd.put(self.keys.daemon(self.id), json).await
+            {
+                self.complain(&error);
+            }
+            self.remember().await;
+            if leads && forgotten.elapsed() >= FORGET {
+                let late = |other: &Registered| {
+                    Duration::from_millis(clock::wall().saturating_sub(other.time)) > FORGET
+                };
+                self.forget_others(late).await;
+                forgotten = Instant::now();
+            }
+            tokio::time::sleep(REGISTER).await;
+        }
+    }
+
+    /// Removes what daemons have said of themselves that are gone.
+    async fn forget_others(&self, is_gone: impl Fn(&Registered) -> bool) {
+        for (key, other) in self.others().await {
+            if is_gone(&other) {
+                let _ = self.etcd.delete(key, Vec::new()).await;
+            }
+        }
+    }
+
+    /// What other daemons have said of themselves, by its key.
+    async fn others(&self) -> Vec<(Vec<u8>, Registered)> {
+        let ((first, end), own) = (self.keys.daemons(), self.keys.daemon(self.id));
+        let Ok((registered, _)) = self.etcd.range(&first, &end, MANY).await else { return Vec::new() };
+        let others = registered.into_iter().filter(|kv| kv.key != own);
+        others.filter_map(|kv| Some((kv.key, serde_json::from_slice(&kv.value).ok()?))).collect()
+    }
+
+    /// What is wrong with how daemons reach each other, and what to do.
+    async fn notice(&self, node: &Node, noticed: &mut Noticed) -> Vec<String> {
+        let mut trouble = Vec::new();
+        let url = &self.store.advertise;
+        let double = self.others().await.into_iter().find(|(_, other)| other.url == *url);
+        let double = double.map(|(key, other)| (key, other.time));
+        if let (Some((key, time)), Some((before, earlier))) = (&double, &noticed.double)
+            && key == before
+        {
+            // It has said so once more since: it is alive.
+            if time != earlier {
+                trouble.push(is_double(url));
+            }
+        }
+        noticed.double = double;
+        let leader = node.leader();
+        let before = noticed.unreachable.take();
+        if let (Some(leader), Some(relays)) = (leader, &node.relays)
+            && let Some(why) = relays.probe(&leader).await
+        {
+            noticed.unreachable = Some(leader.owner);
+            if before == Some(leader.owner) {
+                trouble.push(format!(
+                    "{why}. Clients of this daemon wait. Is --advertise of the leader right, and are its port and certificate \
+                     good for the other daemons?"
+                ));
+            }
+        }
+        trouble.extend(self.check_key().await);
+        trouble
+    }
+
+    /// Looks whether etcd has the key that this daemon has. One that was deleted is written again: a daemon that starts would
+    /// make another, and could not be relayed to.
+    async fn check_key(&self) -> Option<String> {
+        let name = self.keys.key();
+        let puts = vec![(name.clone(), self.key.clone())];
+        let found = match self.etcd.get(&name).await {
+            Ok((Some(kv), _)) => kv.value,
+            Ok((None, _)) => {
+                let writes = Guarded { guard: (name.clone(), 0), puts, deletes: Vec::new() };
+                match self.etcd.write(writes).await {
+                    Ok(Outcome::Done(_)) => {
+                        let name = String::from_utf8_lossy(&name).into_owned();
+                        tracing::warn!(
+                            "the key of the fleet, {name}, was deleted from etcd: it is there again"
+                        );
+                        return None;
+                    }
+                    Ok(Outcome::Refused(Some(kv))) => kv.value,
+                    Ok(Outcome::Refused(None)) | Err(_) => return None,
+                }
+            }
+            Err(_) => return None,
+        };
+        (found != self.key).then(|| {
+            let name = String::from_utf8_lossy(&name).into_owned();
+            format!("etcd has another key of the fleet, {name}, than this daemon: restart this daemon")
+        })
+    }
+}
+
+/// Two daemons have the same URL.
+pub(super) fn is_double(url: &str) -> String {
+    format!("two daemons advertise {url}: give each an --advertise at which the others reach it")
+}
