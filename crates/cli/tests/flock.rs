@@ -4,7 +4,7 @@ mod common;
 
 use common::{User, running, wait_until};
 use rustix::process::Pid;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
