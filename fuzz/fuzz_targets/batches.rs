@@ -1,5 +1,5 @@
-//! Batches of records, as the log has them: any bytes are applied or refused. Batches that are applied have the same
-//! effects once more.
+//! Batches of records, as the log has them: any bytes are applied or refused. Batches that are
+//! applied have the same effects once more.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -16,7 +16,8 @@ fuzz_target!(|bytes: &[u8]| {
         let [first, second] = &mut states;
         let mut effects = [Vec::new(), Vec::new()];
         let wrong = [records, &[0; 8]].concat();
-        // It is refused for its hash at least, unless nothing has happened yet; what it does is done by then.
+        // It is refused for its hash at least, unless nothing has happened yet; what it does is
+        // done by then.
         let applied = first.apply_batch(&wrong, &mut effects[0]);
         let batch = [records, &first.hash().to_le_bytes()].concat();
         let again = second.apply_batch(&batch, &mut effects[1]);

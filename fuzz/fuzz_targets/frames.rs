@@ -1,6 +1,7 @@
 //! Length-prefixed frames: a stream means the same however it is cut into reads.
 //!
-//! The first byte of an input is the size of a read, the second the longest message; the others are the stream.
+//! The first byte of an input is the size of a read, the second the longest message; the others are
+//! the stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

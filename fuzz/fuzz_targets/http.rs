@@ -1,5 +1,5 @@
-//! The HTTP request that a WebSocket begins with: any bytes get one well-formed response, which depends on the head of
-//! the request alone.
+//! The HTTP request that a WebSocket begins with: any bytes get one well-formed response, which
+//! depends on the head of the request alone.
 //!
 //! The first byte of an input chooses the allowed origins; the others are the request.
 #![no_main]
@@ -35,7 +35,8 @@ fuzz_target!(|bytes: &[u8]| {
     }
 });
 
-/// The values of a header in the head of a request, in lower case. It is read line by line, unlike in what is tested.
+/// The values of a header in the head of a request, in lower case. It is read line by line, unlike
+/// in what is tested.
 fn values(head: &[u8], name: &str) -> Vec<String> {
     let head = String::from_utf8_lossy(head).to_ascii_lowercase();
     let headers = head.lines().filter_map(|line| line.split_once(':'));

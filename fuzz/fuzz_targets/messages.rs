@@ -1,4 +1,5 @@
-//! Messages: any bytes are refused or decoded; what is decoded encodes to bytes that decode to the same.
+//! Messages: any bytes are refused or decoded; what is decoded encodes to bytes that decode to the
+//! same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Snapshots: any bytes are refused or restored; what is restored has a snapshot that restores to the same.
+//! Snapshots: any bytes are refused or restored; what is restored has a snapshot that restores to
+//! the same.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

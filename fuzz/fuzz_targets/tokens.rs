@@ -1,7 +1,7 @@
 //! Tokens and key sets: none of them panics; what was signed is accepted, and nothing else is.
 //!
-//! The first line of an input is a token, the second a bucket; the rest is a key set. A token with a `|` is an edit of a
-//! good token: libFuzzer cannot sign, but it can change what was signed.
+//! The first line of an input is a token, the second a bucket; the rest is a key set. A token with
+//! a `|` is an edit of a good token: libFuzzer cannot sign, but it can change what was signed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

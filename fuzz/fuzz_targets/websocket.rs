@@ -1,8 +1,8 @@
-//! WebSocket frames: a stream means the same however it is cut into reads, and what is framed is read back. A frame is split
-//! into messages, or is none.
+//! WebSocket frames: a stream means the same however it is cut into reads, and what is framed is
+//! read back. A frame is split into messages, or is none.
 //!
-//! The first byte of an input is the size of a read, the second the longest message, the third whether frames are masked;
-//! the others are the stream.
+//! The first byte of an input is the size of a read, the second the longest message, the third
+//! whether frames are masked; the others are the stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,5 @@
-//! Writes `bench/RESULTS.md` and `bench/RESULTS-daemon.md`: the machine, the command, and the tables that it printed.
+//! Writes `bench/RESULTS.md` and `bench/RESULTS-daemon.md`: the machine, the command, and the
+//! tables that it printed.
 
 use crate::{Result, root, run, setup};
 use std::{fs, process::Command};

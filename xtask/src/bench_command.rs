@@ -1,4 +1,5 @@
-//! Writes `bench/RESULTS-command.md`: `lockkeeper run` beside the commands that people use for the same.
+//! Writes `bench/RESULTS-command.md`: `lockkeeper run` beside the commands that people use for the
+//! same.
 
 use crate::{Result, bench, root, run, setup};
 use std::{

@@ -4,7 +4,8 @@ use crate::{Result, cargo, root, setup};
 use lockkeeper_testing::{Cluster, Daemons, Setup};
 use std::io::stdin;
 
-/// Starts so many members of etcd, and three daemons. Ends with the next line of its input, or with its end.
+/// Starts so many members of etcd, and three daemons. Ends with the next line of its input, or with
+/// its end.
 pub(crate) fn run(members: usize) -> Result {
     setup::command("etcd", "etcd-server")?;
     cargo(&["build", "--release", "--package", "lockkeeper-cli"])?;

@@ -1,7 +1,8 @@
 //! Fuzzing with libFuzzer: the targets of `fuzz/`, for a while, without end, or as a short sample.
 //!
-//! It runs on the stable toolchain. cargo-fuzz passes flags that a stable compiler takes only with `RUSTC_BOOTSTRAP`; the
-//! address sanitizer, which is what needs a nightly otherwise, is left out: there is hardly any unsafe code to watch.
+//! It runs on the stable toolchain. cargo-fuzz passes flags that a stable compiler takes only with
+//! `RUSTC_BOOTSTRAP`; the address sanitizer, which is what needs a nightly otherwise, is left out:
+//! there is hardly any unsafe code to watch.
 
 use crate::{Result, root, run, setup};
 use std::{fs, path::Path, process::Command};
@@ -39,11 +40,13 @@ pub(crate) fn fuzz(args: &[&str]) -> Result {
     }
 }
 
-/// Every target for a fixed number of runs, the same ones every time: whether it still builds, and holds what it did.
+/// Every target for a fixed number of runs, the same ones every time: whether it still builds, and
+/// holds what it did.
 pub(crate) fn sample() -> Result {
     build()?;
     for target in targets()? {
-        // Under `target`, which git ignores. Empty: what somebody's fuzzing has found does not change a sample.
+        // Under `target`, which git ignores. Empty: what somebody's fuzzing has found does not
+        // change a sample.
         let corpus = root().join("fuzz/target/sample").join(&target);
         let _ = fs::remove_dir_all(&corpus);
         // Its inputs are long, and each is a whole history.

@@ -162,7 +162,8 @@ impl Drop for Home {
     }
 }
 
-/// A person takes a while to type the next line. So does this, until what was sent to the background is where it should be.
+/// A person takes a while to type the next line. So does this, until what was sent to the
+/// background is where it should be.
 fn patience(typed: &str) -> (String, String) {
     let Some(typed) = typed.strip_suffix('&') else { return Default::default() };
     let until = |what: &str| format!("for i in {{1..300}}; do {what} && break; sleep 0.1; done; ");

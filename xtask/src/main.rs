@@ -123,7 +123,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The names of `--skip NAME...`. Which names there are is for `packages/lockkeeper/test/run.js` to say.
+/// The names of `--skip NAME...`. Which names there are is for `packages/lockkeeper/test/run.js` to
+/// say.
 fn skipped<'a>(args: &[&'a str]) -> Result<Vec<&'a str>> {
     let named = |pair: &[&'a str]| match *pair {
         ["--skip", name] => Ok(name),

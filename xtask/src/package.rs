@@ -25,7 +25,8 @@ pub(crate) fn package() -> Result {
     Ok(())
 }
 
-/// Whether a package can be installed, used, upgraded and removed; and whether units and alert rules are what they should be.
+/// Whether a package can be installed, used, upgraded and removed; and whether units and alert
+/// rules are what they should be.
 pub(crate) fn check() -> Result {
     crate::cargo(&["build", "--package", "lockkeeper-cli"])?;
     setup::command("dpkg-deb", "dpkg")?;

@@ -1,7 +1,9 @@
-//! Checks the crates that the npm package carries for every platform that it is meant for, from this machine.
+//! Checks the crates that the npm package carries for every platform that it is meant for, from
+//! this machine.
 //!
-//! Type checking needs the source of the standard library and nothing of the target: no linker, no headers. What it shows is that
-//! the code compiles there. Then the addon is built (`build.rs`), and the end of the job says what was run and what was not.
+//! Type checking needs the source of the standard library and nothing of the target: no linker, no
+//! headers. What it shows is that the code compiles there. Then the addon is built (`build.rs`),
+//! and the end of the job says what was run and what was not.
 
 mod build;
 

@@ -26,7 +26,8 @@ pub(crate) fn browser(skips: &[&str]) -> Result {
     if skips.contains(&"chromium") { Ok(()) } else { command("chromium", "chromium") }
 }
 
-/// What package-lock.json names: TypeScript, and the runtimes and tools in which the npm package is tested.
+/// What package-lock.json names: TypeScript, and the runtimes and tools in which the npm package is
+/// tested.
 pub(crate) fn node_modules() -> Result {
     let changed = |path| fs::metadata(root().join(path)).and_then(|file| file.modified()).ok();
     if changed("node_modules/.package-lock.json") >= changed("package-lock.json") {
@@ -82,7 +83,8 @@ fn component(name: &str, probe: &[&str]) -> Result {
     run(Command::new("rustup").args(["component", "add", name]))
 }
 
-/// A component of the nightly toolchain. The toolchain itself is not installed: no other job needs it.
+/// A component of the nightly toolchain. The toolchain itself is not installed: no other job needs
+/// it.
 pub(crate) fn nightly_component(name: &str) -> Result {
     if answers(Command::new("cargo").args(["+nightly", name, "--version"])) {
         return Ok(());

@@ -3,7 +3,8 @@
 use crate::{Result, npm, root, setup};
 use std::{path, process::Command};
 
-/// Runs `web-locks` of a checkout, and writes `docs/conformance.md`. With parts of paths, only those tests, and writes nothing.
+/// Runs `web-locks` of a checkout, and writes `docs/conformance.md`. With parts of paths, only
+/// those tests, and writes nothing.
 pub(crate) fn run(path: &str, filters: &[&str]) -> Result {
     // It is relative to where this was called, and what is called is not.
     let checkout = path::absolute(path).map_err(|error| error.to_string())?;

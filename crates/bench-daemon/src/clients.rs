@@ -1,5 +1,5 @@
-//! The clients: each asks, waits for its answer, and does nothing else. All are alike, but for the last, which is the crate that
-//! programs use.
+//! The clients: each asks, waits for its answer, and does nothing else. All are alike, but for the
+//! last, which is the crate that programs use.
 
 use lockkeeper::{Lock, Locks, Mode};
 use lockkeeper_wire::{
@@ -171,7 +171,8 @@ impl Raw {
         rid
     }
 
-    /// Asks who holds and who waits for a name. Returns how many there are, and the bytes of the answer.
+    /// Asks who holds and who waits for a name. Returns how many there are, and the bytes of the
+    /// answer.
     pub fn query(&mut self, name: &str) -> (usize, usize) {
         self.rid += 1;
         let (rid, name) = (self.rid, Some(name.as_bytes()));
@@ -210,7 +211,8 @@ impl Raw {
         }
     }
 
-    /// Has each of so many locks wait for the one before, nested in one that holds, and be refused if that deadlocks.
+    /// Has each of so many locks wait for the one before, nested in one that holds, and be refused
+    /// if that deadlocks.
     pub fn chain(&mut self, length: u64) {
         let flags = Flags { refuse_deadlock: true, ..Flags::default() };
         let mut answers = 0;
@@ -278,7 +280,8 @@ impl Pipeline for Raw {
     }
 }
 
-/// `SET NX PX` and a compare-and-delete. Who does not get the lock tries again after a millisecond: Redis has no queue.
+/// `SET NX PX` and a compare-and-delete. Who does not get the lock tries again after a millisecond:
+/// Redis has no queue.
 pub struct Redis {
     wire: Wire,
     sha: Vec<u8>,
@@ -302,7 +305,8 @@ impl Redis {
         wire.send();
         let sha = Self::reply(&mut wire);
         let sha = sha.split(|byte| *byte == b'\n').nth(1).expect("a hash").trim_ascii_end().to_vec();
-        // Whoever releases must know it: as long as the random values that Redis's documentation advises.
+        // Whoever releases must know it: as long as the random values that Redis's documentation
+        // advises.
         Self { wire, sha, value: format!("{number:020}").into() }
     }
 

@@ -1,4 +1,5 @@
-//! Ten thousand clients with a million waiting requests, and what that costs the daemon and somebody else.
+//! Ten thousand clients with a million waiting requests, and what that costs the daemon and
+//! somebody else.
 
 use crate::{
     clients::{Client, Pipeline as _, Raw, Resource},
@@ -169,7 +170,8 @@ fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
     };
     let idle = measure();
     let queries = while_working(server, |attacker| attacker.query_all(2), &mut measure);
-    // Each with a new session, as one would soon be refused: so many requests are more than it may have.
+    // Each with a new session, as one would soon be refused: so many requests are more than it may
+    // have.
     let chain = |attacker: &mut Raw| {
         *attacker = Raw::connect(&server.socket);
         attacker.chain(2000);
@@ -178,8 +180,8 @@ fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
     [idle, queries, searches]
 }
 
-/// The longest pair of a client while a snapshot is written, because another client has the log grow; and in as long a time
-/// afterwards.
+/// The longest pair of a client while a snapshot is written, because another client has the log
+/// grow; and in as long a time afterwards.
 fn silence(server: &Server, client: &mut Raw) -> (Duration, Duration) {
     let resources: Vec<_> = (0..100).map(Resource::new).collect();
     let is_unfinished = |(name, _): &(String, u64)| name.starts_with("snapshot") && name.ends_with("new");

@@ -1,4 +1,5 @@
-//! A fleet on etcd beside etcd's own lock API, Redis that syncs each write, and PostgreSQL's advisory locks.
+//! A fleet on etcd beside etcd's own lock API, Redis that syncs each write, and PostgreSQL's
+//! advisory locks.
 
 use crate::{
     clients::{Client, Ours, Postgres, Redis, Resource},

@@ -30,8 +30,9 @@ pub struct Contender<'a> {
 
 pub struct Figures {
     pub name: String,
-    /// Pairs of acquire and release, by all clients: the median round's; of one client, the best round's, since where the
-    /// system puts two processes that take turns makes more difference than what they do.
+    /// Pairs of acquire and release, by all clients: the median round's; of one client, the best
+    /// round's, since where the system puts two processes that take turns makes more difference
+    /// than what they do.
     pub per_second: f64,
     /// How often the lock went to another client than had it before: the median round's.
     pub changes: f64,
@@ -135,8 +136,8 @@ fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Roun
     }
 }
 
-/// Has all clients work at once, each on a thread, until they are told that it is over. Returns what each has to say, and
-/// how long that was.
+/// Has all clients work at once, each on a thread, until they are told that it is over. Returns
+/// what each has to say, and how long that was.
 pub fn all_at_once<T: Send>(
     clients: &mut [Box<dyn Client>],
     lasts: Duration,
@@ -218,7 +219,8 @@ fn work(
 /// Pairs of acquire and release that are said in one go.
 const BATCH: usize = 128;
 
-/// Pairs a second of clients that say much before they hear the answers, each with one connection: the median round's.
+/// Pairs a second of clients that say much before they hear the answers, each with one connection:
+/// the median round's.
 pub fn pipelined<const N: usize>(mut clients: [&mut dyn Pipeline; N]) -> [f64; N] {
     let resources: Vec<_> = (0..BATCH).map(Resource::new).collect();
     let mut rates = [const { Vec::new() }; N];
@@ -238,7 +240,8 @@ pub fn pipelined<const N: usize>(mut clients: [&mut dyn Pipeline; N]) -> [f64; N
     rates.map(|rates| median(rates.into_iter()))
 }
 
-/// What a pair costs one client: the time of the best of many short rounds, and the server's processor time.
+/// What a pair costs one client: the time of the best of many short rounds, and the server's
+/// processor time.
 pub fn alone(server: &Server, client: &mut dyn Client) -> (Duration, Duration) {
     const PAIRS: u32 = 300;
     const ROUNDS: u32 = 100;

@@ -1,5 +1,6 @@
-//! `lockkeeper-bench-daemon table` prints how the daemon does beside Redis, PostgreSQL and a bare echo, as Markdown. All are
-//! processes on Unix sockets, and their clients are threads of this one: the same few lines for each protocol.
+//! `lockkeeper-bench-daemon table` prints how the daemon does beside Redis, PostgreSQL and a bare
+//! echo, as Markdown. All are processes on Unix sockets, and their clients are threads of this one:
+//! the same few lines for each protocol.
 
 mod clients;
 mod crowd;

@@ -1,4 +1,5 @@
-//! The servers: each a process of its own, in a temporary directory, on a Unix socket. They end with what stands for them.
+//! The servers: each a process of its own, in a temporary directory, on a Unix socket. They end
+//! with what stands for them.
 
 use lockkeeper_testing::Postgres;
 use rustix::process::{Pid, Signal, kill_process};

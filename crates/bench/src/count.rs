@@ -1,7 +1,7 @@
 //! Instructions, counted by valgrind's callgrind: the same on a noisy machine as on a quiet one.
 //!
-//! Each scenario is run with n and with 2n iterations; the difference, over n, is what one iteration costs without
-//! its set-up.
+//! Each scenario is run with n and with 2n iterations; the difference, over n, is what one
+//! iteration costs without its set-up.
 
 use crate::{engine::Engine, names};
 use futures_lite::future::block_on;
@@ -57,7 +57,8 @@ async fn through_async(iterations: u64) {
     }
 }
 
-/// One iteration: the holder releases, the first of `queued` waiters is granted, a new one joins the end.
+/// One iteration: the holder releases, the first of `queued` waiters is granted, a new one joins
+/// the end.
 fn hand_off(iterations: u64, queued: usize) {
     let mut engine = Engine::new();
     let mut waiting: std::collections::VecDeque<_> = (0..=queued).map(|_| engine.request("hot")).collect();
@@ -68,7 +69,8 @@ fn hand_off(iterations: u64, queued: usize) {
     }
 }
 
-/// One iteration: a waiter somewhere in a queue of `queued` is aborted, and a new one joins the end.
+/// One iteration: a waiter somewhere in a queue of `queued` is aborted, and a new one joins the
+/// end.
 fn abort(iterations: u64, queued: usize) {
     let mut engine = Engine::new();
     engine.request("hot");

@@ -1,5 +1,6 @@
-//! `lockkeeper-bench table` prints how Lockkeeper does beside its peers, measured in one run, as Markdown.
-//! `lockkeeper-bench gate` counts instructions and fails if there are more than there should be.
+//! `lockkeeper-bench table` prints how Lockkeeper does beside its peers, measured in one run, as
+//! Markdown. `lockkeeper-bench gate` counts instructions and fails if there are more than there
+//! should be.
 
 mod count;
 mod engine;

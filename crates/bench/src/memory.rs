@@ -69,7 +69,8 @@ pub fn table() -> String {
     row("each of 1,000,000 requests that wait for one name, the core alone", bytes / MILLION as f64, "128");
     drop(engine);
 
-    // What the async crate keeps in its manager. A guard or a future is its owner's, wherever that puts it.
+    // What the async crate keeps in its manager. A guard or a future is its owner's, wherever that
+    // puts it.
     let locks = Locks::new();
     let mut held = Vec::with_capacity(MILLION);
     let (bytes, ()) =

@@ -180,8 +180,8 @@ fn core(names: &[&'static str]) -> f64 {
     best
 }
 
-/// The longest pair of four threads while as many others as there are processors only count, ours and DashMap + tokio's: the
-/// median of the rounds.
+/// The longest pair of four threads while as many others as there are processors only count, ours
+/// and DashMap + tokio's: the median of the rounds.
 fn longest() -> (Duration, Duration) {
     const TIME: Duration = Duration::from_millis(200);
     fn worst(contender: &impl Contender, names: &[&'static str]) -> Duration {
@@ -218,8 +218,8 @@ fn longest() -> (Duration, Duration) {
     (median(|round| round.0), median(|round| round.1))
 }
 
-/// Millions of pairs a second with so many threads, ours and DashMap + tokio's: the median of the rounds, since
-/// with several threads the best is luck.
+/// Millions of pairs a second with so many threads, ours and DashMap + tokio's: the median of the
+/// rounds, since with several threads the best is luck.
 fn threads(threads: usize) -> (f64, f64) {
     fn rate<C: Contender>(contender: &C, names: &[&'static str], threads: usize) -> f64 {
         let share = names.len() / threads;

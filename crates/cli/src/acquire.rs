@@ -1,5 +1,5 @@
-//! Getting the lock, for `run` and `lock`: with a timeout that counts from the start of the command, whatever the daemon
-//! does, and nested in the lock of the command around it.
+//! Getting the lock, for `run` and `lock`: with a timeout that counts from the start of the
+//! command, whatever the daemon does, and nested in the lock of the command around it.
 
 mod environment;
 mod wait;
@@ -133,7 +133,8 @@ fn request(
             Some(News::Queue(answer)) => wait.show(answer),
             Some(News::Signal(_) | News::Guardian(_)) => {}
             None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                // The session ends with this process, and the request with the session; this is for the counts.
+                // The session ends with this process, and the request with the session; this is for
+                // the counts.
                 session.time_out(key);
                 let silent = (exit::UNAVAILABLE, session::silent(session.endpoint()));
                 return Err(match limit {

@@ -67,7 +67,8 @@ pub(crate) enum Command {
     Status(Status),
     /// Stop the daemon. Locks stay held; whoever holds or wants one starts it again
     Stop,
-    /// Restart the daemon: after an upgrade, with the program that is installed now. Locks stay held
+    /// Restart the daemon: after an upgrade, with the program that is installed now. Locks stay
+    /// held
     Restart,
     Logs(Logs),
     Serve(Box<Serve>),
@@ -174,10 +175,11 @@ pub(crate) struct Wanted {
 
 /// Hold a lock for the rest of a script.
 ///
-/// What it prints is for the shell: eval "$(lockkeeper lock NAME)". The lock lives as long as the shell, and
-/// what the shell starts; lockkeeper unlock NAME releases it sooner. On a network, and at the machine's
-/// daemon, a guardian holds it for the shell: if it is stolen or lost, the guardian says so on standard error
-/// and sends SIGTERM to the shell and what that has started. At this user's own daemon, nobody is told.
+/// What it prints is for the shell: eval "$(lockkeeper lock NAME)". The lock lives as long as the
+/// shell, and what the shell starts; lockkeeper unlock NAME releases it sooner. On a network, and
+/// at the machine's daemon, a guardian holds it for the shell: if it is stolen or lost, the
+/// guardian says so on standard error and sends SIGTERM to the shell and what that has started. At
+/// this user's own daemon, nobody is told.
 #[derive(Parser)]
 #[command(
     verbatim_doc_comment,
@@ -295,8 +297,8 @@ pub(crate) struct Top {}
 
 /// Break every lock of a name, whoever holds it.
 ///
-/// The holders are told: lockkeeper run ends its command and exits with 76. Whoever waits is next. On a
-/// terminal, it asks before it does so.
+/// The holders are told: lockkeeper run ends its command and exits with 76. Whoever waits is next.
+/// On a terminal, it asks before it does so.
 #[derive(Parser)]
 #[command(
     verbatim_doc_comment,
@@ -428,7 +430,8 @@ pub(crate) struct Serve {
 
 /// Make a token, which shows a daemon on the network who may do what.
 ///
-/// The daemon has the keys: lockkeeper serve --listen ADDR --keys FILE. A client shows a token: LOCKKEEPER_TOKEN_FILE=FILE.
+/// The daemon has the keys: lockkeeper serve --listen ADDR --keys FILE. A client shows a token:
+/// LOCKKEEPER_TOKEN_FILE=FILE.
 #[derive(Parser)]
 #[command(
     verbatim_doc_comment,

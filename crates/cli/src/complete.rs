@@ -1,4 +1,5 @@
-//! `lockkeeper completions`, and `lockkeeper names`, which the scripts it prints ask for the names of locks.
+//! `lockkeeper completions`, and `lockkeeper names`, which the scripts it prints ask for the names
+//! of locks.
 
 use crate::{Done, args::Args, exit, session, show};
 use clap::CommandFactory;
@@ -25,7 +26,8 @@ pub(crate) fn completions(shell: Shell) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The script for zsh, with names where it would take files, and the command's own completion after `--`.
+/// The script for zsh, with names where it would take files, and the command's own completion after
+/// `--`.
 fn with_names(script: &str) -> String {
     let is_name = |line: &str| line.starts_with("'*::names -- ") || line.starts_with("'::name -- ");
     let lines = script.split_inclusive('\n').map(|line| match line {

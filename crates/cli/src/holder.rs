@@ -17,7 +17,8 @@ use std::{
 /// How long what was seen counts: a list of locks asks once for each.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// The process whose request it is, on the machine of the daemon. The daemon puts it before what the client says.
+/// The process whose request it is, on the machine of the daemon. The daemon puts it before what
+/// the client says.
 pub(crate) fn pid(entry: &Entry) -> Option<u32> {
     let asked = entry.owner.as_ref()?.strip_prefix("pid ")?.split(' ').next()?.parse().ok()?;
     match runs(asked) {

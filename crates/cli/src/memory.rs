@@ -1,11 +1,11 @@
-//! How much memory this process may have. A daemon that takes on less refuses a request with a reason, where one that takes
-//! on more is ended by the operating system in the middle of it.
+//! How much memory this process may have. A daemon that takes on less refuses a request with a
+//! reason, where one that takes on more is ended by the operating system in the middle of it.
 
 use rustix::process::{Resource, getrlimit};
 use std::fs;
 
-/// The least of what the limits of the process, of its control group, and the machine allow, if any of that is known. `hard`
-/// is for a process that is about to raise its own limits.
+/// The least of what the limits of the process, of its control group, and the machine allow, if any
+/// of that is known. `hard` is for a process that is about to raise its own limits.
 pub(crate) fn available(hard: bool) -> Option<u64> {
     let of_process = [Resource::As, Resource::Data].into_iter().filter_map(|resource| {
         let limit = getrlimit(resource);

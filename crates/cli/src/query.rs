@@ -39,7 +39,8 @@ pub(crate) fn inspect(args: Query) -> Done {
     print(&args, || inspect_json(&snapshot), || inspect_table(&snapshot, name.as_ref()))
 }
 
-/// Leaves the requests that ask for the name, with all their names, and the cycles that they are in.
+/// Leaves the requests that ask for the name, with all their names, and the cycles that they are
+/// in.
 fn only(snapshot: &mut Snapshot, name: &Name) {
     let asking = snapshot.entries.iter().filter(|entry| entry.name == *name);
     let asking: HashSet<u64> = asking.map(|entry| entry.arrival).collect();
@@ -96,7 +97,8 @@ fn place(entry: &Entry) -> Object {
     Object::new().name(&entry.name).text("mode", &entry.mode.to_string())
 }
 
-/// What there is to say of a request. Tokens are strings: they may be beyond what a JSON reader takes for a number.
+/// What there is to say of a request. Tokens are strings: they may be beyond what a JSON reader
+/// takes for a number.
 fn about(object: Object, entry: &Entry) -> Object {
     let mut object = object.text("clientId", &entry.client_id);
     if let Some(token) = entry.token {

@@ -36,7 +36,8 @@ pub(crate) enum News {
     Guardian(guard::Report),
 }
 
-/// How long a daemon is waited for that is to say that it has released the lock. It will, however that may be.
+/// How long a daemon is waited for that is to say that it has released the lock. It will, however
+/// that may be.
 pub(crate) const RELEASE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Run) -> Done {
@@ -55,7 +56,8 @@ pub(crate) fn run(args: Run) -> Done {
     let ended = match fifo {
         Some(fifo) if args.exec => return Err(child::exec(fifo, &args, &held)),
         None if args.exec => return Err(exec_needs_fifo()),
-        // The command inherits it, so that the lock lasts as long as the command, also if this process is killed.
+        // The command inherits it, so that the lock lasts as long as the command, also if this
+        // process is killed.
         Some(fifo) => {
             let inherited = (!args.close).then_some(fifo);
             let ended = child::run(inherited, &args, &held, &sender, &news)?;
@@ -77,7 +79,8 @@ pub(crate) fn run(args: Run) -> Done {
     Ok(ended.code)
 }
 
-/// Keeps the lock after a short command, for as long as `--min-hold` says. A signal, or the loss of the lock, ends that.
+/// Keeps the lock after a short command, for as long as `--min-hold` says. A signal, or the loss of
+/// the lock, ends that.
 fn hold_on(args: &Run, held: &Held, news: &Receiver<News>) {
     let Some(until) = args.min_hold.and_then(|hold| held.since.checked_add(hold)) else { return };
     loop {

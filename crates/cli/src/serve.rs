@@ -128,8 +128,9 @@ pub(crate) fn serve(args: Serve) -> Done {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// Until a daemon that was started on demand serves, its standard error is a pipe to who started it: what comes through
-/// is why it cannot start, and its end says that it serves. After that, what is written there, as by a panic, goes to the log.
+/// Until a daemon that was started on demand serves, its standard error is a pipe to who started
+/// it: what comes through is why it cannot start, and its end says that it serves. After that, what
+/// is written there, as by a panic, goes to the log.
 fn release_stderr(log: Option<File>) {
     let log = log.map_or_else(|| File::options().write(true).open("/dev/null"), Ok);
     let released = log.and_then(|log| Ok(rustix::stdio::dup2_stderr(log)?));
@@ -144,8 +145,9 @@ fn raise(resource: Resource) {
     let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
 }
 
-/// Closes descriptors that whoever started this process has passed on without meaning to. One of a script's `flock` would
-/// keep that lock, and one of a pipe would keep its reader waiting, as long as the daemon lives.
+/// Closes descriptors that whoever started this process has passed on without meaning to. One of a
+/// script's `flock` would keep that lock, and one of a pipe would keep its reader waiting, as long
+/// as the daemon lives.
 #[allow(unsafe_code)]
 pub(crate) fn close_inherited() {
     let Ok(open) = fs::read_dir("/dev/fd") else { return };
@@ -153,7 +155,8 @@ pub(crate) fn close_inherited() {
     // That of the directory is closed by now.
     let is_open = |descriptor: &i32| fs::symlink_metadata(format!("/dev/fd/{descriptor}")).is_ok();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2 && is_open(descriptor)) {
-        // SAFETY: the process has opened nothing yet that is still open, so whatever is open is nobody's.
+        // SAFETY: the process has opened nothing yet that is still open, so whatever is open is
+        // nobody's.
         unsafe { rustix::io::close(descriptor) };
     }
 }
@@ -222,12 +225,13 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     };
     let mut default = Bytes::default();
     if settings.store.is_some() {
-        // Two snapshots and the log between them have to fit into etcd's quota, which is 2 GiB by default: docs/fleet.md.
+        // Two snapshots and the log between them have to fit into etcd's quota, which is 2 GiB by
+        // default: docs/fleet.md.
         default = Bytes { session: 64 << 20, bucket: 256 << 20, all: 256 << 20 };
     }
     if let Some(memory) = memory::available(background) {
-        // The other half is for messages on their way, for what is more than was estimated, and, when it starts, for two
-        // segments of the log.
+        // The other half is for messages on their way, for what is more than was estimated, and,
+        // when it starts, for two segments of the log.
         let part = (memory / 2).min(memory.saturating_sub(160 << 20)) >> 20 << 20;
         default.all = default.all.min(usize::try_from(part).unwrap_or(usize::MAX)).max(1 << 20);
     }

@@ -1,4 +1,5 @@
-//! A session with the daemon, opened and asked in bounded time: a daemon that is stopped hangs nobody without a word.
+//! A session with the daemon, opened and asked in bounded time: a daemon that is stopped hangs
+//! nobody without a word.
 
 use crate::{Failure, exit, show};
 use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
@@ -51,7 +52,8 @@ pub(crate) use lockkeeper_client::bucket_from_env as bucket;
 pub(crate) enum Patience {
     /// As long as an answer takes: a daemon that was stopped by a signal gives none.
     Answer,
-    /// Until then; or, without, until the attempt fails. After a second, a line says what is waited for, unless `quiet`.
+    /// Until then; or, without, until the attempt fails. After a second, a line says what is waited
+    /// for, unless `quiet`.
     Until { until: Option<Instant>, quiet: bool },
 }
 

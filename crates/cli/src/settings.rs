@@ -1,4 +1,5 @@
-//! How a daemon is set up: by flags, by the environment, and by a file. Each setting has one name in all three.
+//! How a daemon is set up: by flags, by the environment, and by a file. Each setting has one name
+//! in all three.
 
 use clap::{Args, ValueEnum};
 use lockkeeper_server::{Allow, GoingAway, Listen, Store, etcd};
@@ -20,7 +21,8 @@ pub(crate) struct Settings {
     /// Where to keep what must outlive the daemon [default: in the user's own folder]
     #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true)]
     pub(crate) state_dir: Option<PathBuf>,
-    /// Listen for WebSockets too, with a dashboard, /healthz and /metrics (localhost:7420; :7420 for all that reach the machine)
+    /// Listen for WebSockets too, with a dashboard, /healthz and /metrics (localhost:7420; :7420
+    /// for all that reach the machine)
     #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_LISTEN", hide_env = true)]
     pub(crate) listen: Option<Address>,
     /// A port of its own for /healthz and /metrics, which names buckets there (127.0.0.1:7421)
@@ -32,21 +34,25 @@ pub(crate) struct Settings {
     /// The key of the certificate (PEM)
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TLS_KEY", hide_env = true)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Let in only who has a token signed with one of these keys (a JSON Web Key Set); they are read anew on SIGHUP
+    /// Let in only who has a token signed with one of these keys (a JSON Web Key Set); they are
+    /// read anew on SIGHUP
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEYS", hide_env = true)]
     pub(crate) keys: Option<PathBuf>,
     /// Let in only who has a token for this audience (its `aud`)
     #[arg(long, value_name = "NAME", env = "LOCKKEEPER_AUDIENCE", hide_env = true)]
     pub(crate) audience: Option<String>,
-    /// Let in everybody who reaches the port, from other machines too; with --keys: let tokens travel without TLS
+    /// Let in everybody who reaches the port, from other machines too; with --keys: let tokens
+    /// travel without TLS
     #[arg(long, env = "LOCKKEEPER_INSECURE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
-    /// Without --keys: let clients of the port have the buckets of this machine's processes, not those named network:…
+    /// Without --keys: let clients of the port have the buckets of this machine's processes, not
+    /// those named network:…
     #[arg(long, env = "LOCKKEEPER_SHARE_BUCKETS", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) share_buckets: bool,
-    /// Let pages of this origin connect (https://example.com; * for all); browsers are refused otherwise
+    /// Let pages of this origin connect (https://example.com; * for all); browsers are refused
+    /// otherwise
     #[arg(
         long,
         value_name = "ORIGIN",
@@ -56,12 +62,14 @@ pub(crate) struct Settings {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_origin: Vec<String>,
-    /// Have a page's origin name its bucket, whatever the page says: what it says is a partition below that
+    /// Have a page's origin name its bucket, whatever the page says: what it says is a partition
+    /// below that
     #[arg(long, env = "LOCKKEEPER_BUCKET_PER_ORIGIN", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) bucket_per_origin: bool,
-    /// What WebSocket status 1001 of a browser means: `auto` ends its session unless a proxy may have sent it (neither
-    /// TLS nor loopback, or a Forwarded header); `ends`; `ignored` [default: auto]
+    /// What WebSocket status 1001 of a browser means: `auto` ends its session unless a proxy may
+    /// have sent it (neither TLS nor loopback, or a Forwarded header); `ends`; `ignored` [default:
+    /// auto]
     #[arg(long, value_name = "WHAT", env = "LOCKKEEPER_GOING_AWAY", hide_env = true, value_parser = going_away)]
     pub(crate) going_away: Option<GoingAway>,
     /// Serve examples of locks in a browser, at /examples/
@@ -71,7 +79,8 @@ pub(crate) struct Settings {
     /// Have every change on the disk before it is answered: a power cut loses nothing
     #[arg(long, num_args = 0, default_missing_value = "true", env = "LOCKKEEPER_SYNC", hide_env = true)]
     pub(crate) sync: Option<bool>,
-    /// Share the log of this etcd with other daemons: a fleet (etcd://a:2379,b:2379,c:2379/prefix; etcds:// for TLS)
+    /// Share the log of this etcd with other daemons: a fleet (etcd://a:2379,b:2379,c:2379/prefix;
+    /// etcds:// for TLS)
     #[arg(long, value_name = "URL", env = "LOCKKEEPER_STORE", hide_env = true)]
     pub(crate) store: Option<String>,
     /// Where the fleet's other daemons reach this one (wss://host:7420)
@@ -96,14 +105,17 @@ pub(crate) struct Settings {
     #[arg(long, env = "LOCKKEEPER_STORE_OWN", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) store_own: bool,
-    /// Go on with a store that was restored from a backup: earlier sessions end, earlier leases are waited for
+    /// Go on with a store that was restored from a backup: earlier sessions end, earlier leases are
+    /// waited for
     #[arg(long, env = "LOCKKEEPER_ACCEPT_RESTORED_STORE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) accept_restored_store: bool,
-    /// After how long without a sign of the leader another daemon takes over; a lease has four times that [default: 2s]
+    /// After how long without a sign of the leader another daemon takes over; a lease has four
+    /// times that [default: 2s]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TAKEOVER", hide_env = true)]
     pub(crate) takeover: Option<Span>,
-    /// The lease of a client on the network: its locks are free when it was not heard for so long [default: 10s]
+    /// The lease of a client on the network: its locks are free when it was not heard for so long
+    /// [default: 10s]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TTL", hide_env = true)]
     pub(crate) ttl: Option<Span>,
     /// Leave after so long without a client [default: never; 5m if it was started on demand]
@@ -124,7 +136,8 @@ pub(crate) struct Settings {
     /// The most memory that requests of a bucket take [default: 1GiB; 256MiB in a fleet]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_BUCKET", hide_env = true)]
     pub(crate) max_bytes_per_bucket: Option<Size>,
-    /// The most memory that requests of all clients take [default: 2GiB, 256MiB in a fleet, or half of what the daemon may have]
+    /// The most memory that requests of all clients take [default: 2GiB, 256MiB in a fleet, or half
+    /// of what the daemon may have]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
     pub(crate) max_bytes: Option<Size>,
     /// How to write the log [default: text]
@@ -301,7 +314,8 @@ impl From<Size> for String {
     }
 }
 
-/// Where to listen: an address and a port, a name of this machine and a port, or a port of all its addresses.
+/// Where to listen: an address and a port, a name of this machine and a port, or a port of all its
+/// addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub(crate) struct Address(pub(crate) SocketAddr);

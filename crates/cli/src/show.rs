@@ -17,7 +17,8 @@ pub(crate) fn say(words: &str) {
     let _ = std::io::stderr().write_all(format!("lockkeeper: {words}\n").as_bytes());
 }
 
-/// Who has stolen or released a lock, from how the daemon describes a client: `ann@build7, pid 4711`.
+/// Who has stolen or released a lock, from how the daemon describes a client: `ann@build7, pid
+/// 4711`.
 pub(crate) fn by(owner: &str) -> String {
     let Some(user) = owner.split(' ').find(|word| word.contains('@')) else { return label(owner) };
     let pid = match owner.strip_prefix("pid ") {
@@ -44,8 +45,9 @@ pub(crate) fn hides(entries: &[Entry]) -> bool {
     entries.iter().any(|entry| entry.token.unwrap_or(0) == 0 && entry.owner.is_none() && entry.since == 0)
 }
 
-/// A name for a terminal: nothing in it is the terminal's to act upon, and no two names look alike. One with blanks, quotes
-/// or anything that must be escaped is quoted; bytes that are not text are `\xff`.
+/// A name for a terminal: nothing in it is the terminal's to act upon, and no two names look alike.
+/// One with blanks, quotes or anything that must be escaped is quoted; bytes that are not text are
+/// `\xff`.
 pub(crate) fn name(name: &Name) -> String {
     let bytes = name.as_bytes();
     let mut shown = String::new();
@@ -69,7 +71,8 @@ fn escape(text: &str, shown: &mut String) {
     for c in text.chars() {
         match c {
             '"' | '\'' => shown.push(c),
-            // Control characters, line ends, and what turns the direction of writing or joins letters out of sight.
+            // Control characters, line ends, and what turns the direction of writing or joins
+            // letters out of sight.
             c => shown.extend(c.escape_debug()),
         }
     }
@@ -167,7 +170,8 @@ impl Object {
         self.raw(key, string(value.encode_utf16()))
     }
 
-    /// A name as JavaScript has it, lone surrogates too. One that no string spells has its bytes beside it, in hex.
+    /// A name as JavaScript has it, lone surrogates too. One that no string spells has its bytes
+    /// beside it, in hex.
     pub(crate) fn name(self, name: &Name) -> Self {
         let units = name.to_utf16();
         let object = self.raw("name", string(units.iter().copied()));

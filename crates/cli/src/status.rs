@@ -1,4 +1,5 @@
-//! `lockkeeper` alone, and `lockkeeper status`: where the daemon is, whether it runs, and what to try.
+//! `lockkeeper` alone, and `lockkeeper status`: where the daemon is, whether it runs, and what to
+//! try.
 
 use crate::{Done, args::Status, exit, session, show};
 use lockkeeper_client::{Endpoint, Error, Session};

@@ -27,7 +27,8 @@ impl<const N: usize> Table<N> {
         self.rows.push((paint, cells));
     }
 
-    /// The table as text. On a terminal, what does not fit into its width is cut off: each row is one line.
+    /// The table as text. On a terminal, what does not fit into its width is cut off: each row is
+    /// one line.
     pub(crate) fn text(&self) -> String {
         let columns = stdout().is_terminal().then(|| tcgetwinsize(stdout()).ok()).flatten();
         let columns = columns.map(|size| usize::from(size.ws_col)).filter(|&columns| columns > 0);

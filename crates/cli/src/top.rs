@@ -1,7 +1,8 @@
 //! `lockkeeper top`: who holds and who waits, live.
 //!
-//! `live` is what the daemon's subscription has told; the `model` is what there is to see of it and what keys do to it; `draw`
-//! puts it on the screen. Here are the terminal and the daemon: keys, changes and signals arrive in one queue.
+//! `live` is what the daemon's subscription has told; the `model` is what there is to see of it and
+//! what keys do to it; `draw` puts it on the screen. Here are the terminal and the daemon: keys,
+//! changes and signals arrive in one queue.
 
 mod draw;
 mod live;

@@ -47,7 +47,8 @@ fn a_connection_and_a_request_cost_what_they_are() {
     let most = CLIENTS * CONNECTION + CLIENTS * REQUESTS * REQUEST;
     assert!(grown < most, "{grown} bytes for {CLIENTS} clients and their requests, not {most}");
 
-    // Who asks for one name is answered from it alone: for the others there is no space, not even for a moment.
+    // Who asks for one name is answered from it alone: for the others there is no space, not even
+    // for a moment.
     let peak = memory(daemon, "VmHWM");
     assert_eq!(holder.query(Some("quiet")), 1);
     assert_eq!(holder.query(Some(&crowded(0))), usize::try_from(CLIENTS).expect("a few") + 1);

@@ -142,7 +142,8 @@ fn a_daemon_at_a_socket_whose_clients_may_come_back_uses_the_state_they_know() {
     let mut holder = user.hold(&["a"]);
     daemon.kill().expect("it runs");
     daemon.wait().expect("it is dead");
-    // Started on demand, by the holder or the others, it finds the state of the one that was killed.
+    // Started on demand, by the holder or the others, it finds the state of the one that was
+    // killed.
     user.wait_for("a", 1, 0);
     assert_eq!(user.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(75));
     user.end_daemon(Signal::TERM);

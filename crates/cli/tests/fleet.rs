@@ -75,7 +75,8 @@ fn get(url: &str, path: &str) -> String {
     http(stream, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n"))
 }
 
-/// A holder and waiters, through daemons that do not lead, live through every way in which a leader can go.
+/// A holder and waiters, through daemons that do not lead, live through every way in which a leader
+/// can go.
 #[test]
 fn locks_and_places_outlive_leaders() {
     let cluster = Cluster::start(3).expect("etcd starts");
@@ -283,7 +284,8 @@ fn a_leader_that_stops_while_etcd_is_silent_says_so() {
     assert!(log.contains("stopped"), "{log}");
 }
 
-/// It takes connections, and answers none. The client goes to another daemon before `run` would have to end its command.
+/// It takes connections, and answers none. The client goes to another daemon before `run` would
+/// have to end its command.
 #[test]
 fn a_lock_outlives_a_daemon_that_is_silent() {
     let cluster = Cluster::start(1).expect("etcd starts");
@@ -303,7 +305,8 @@ fn a_lock_outlives_a_daemon_that_is_silent() {
     daemons.signal(other, Signal::CONT);
 }
 
-/// A session with many notices that it has not acknowledged is one item of a snapshot, and longer than etcd lets a request be.
+/// A session with many notices that it has not acknowledged is one item of a snapshot, and longer
+/// than etcd lets a request be.
 #[test]
 fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
     const LOCKS: u64 = 40_000;
@@ -334,7 +337,8 @@ fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
     wait_until(|| run(&socket(&daemons, next), &["run", "-n", "free", "--", "true"]).status.success());
 }
 
-/// One client writes several times what etcd may have. Snapshots make room for it, and nobody else notices.
+/// One client writes several times what etcd may have. Snapshots make room for it, and nobody else
+/// notices.
 #[test]
 fn scopes_of_a_megabyte_do_not_fill_etcd() {
     const QUOTA: u64 = 96_000_000;
@@ -352,7 +356,8 @@ fn scopes_of_a_megabyte_do_not_fill_etcd() {
         }
     }
     assert!(!etcd(&cluster, "/v3/maintenance/alarm", "{\"action\":\"GET\"}").contains("NOSPACE"));
-    // The keys from "test/0/log/" to "test/0/log0": those of entries that the snapshot has are gone.
+    // The keys from "test/0/log/" to "test/0/log0": those of entries that the snapshot has are
+    // gone.
     let counted = r#"{"key":"dGVzdC8wL2xvZy8=","range_end":"dGVzdC8wL2xvZzA=","count_only":true}"#;
     wait_until(|| {
         let counted = etcd(&cluster, "/v3/kv/range", counted);
@@ -431,7 +436,8 @@ fn hear_until(stream: &mut UnixStream, wanted: impl Fn(&ToClient<'_>) -> bool) {
     }
 }
 
-/// The follower has nothing to do with it but to pass messages on; and when another daemon leads, the client subscribes there.
+/// The follower has nothing to do with it but to pass messages on; and when another daemon leads,
+/// the client subscribes there.
 #[test]
 fn a_subscription_goes_through_a_follower_and_outlives_a_leader() {
     let cluster = Cluster::start(1).expect("etcd starts");
@@ -555,7 +561,8 @@ fn etcd(cluster: &Cluster, path: &str, body: &str) -> String {
     http(stream, &format!("{head}{body}"))
 }
 
-/// While nothing can be written, leases are kept by reading: no lock is lost, and who asks for one is told why not.
+/// While nothing can be written, leases are kept by reading: no lock is lost, and who asks for one
+/// is told why not.
 #[test]
 fn a_full_etcd_refuses_and_loses_nothing() {
     let cluster = Cluster::start_with(1, &["--quota-backend-bytes", "4000000"]).expect("etcd starts");

@@ -81,7 +81,8 @@ fn a_short_command_keeps_the_lock_for_as_long_as_it_is_told() {
     let mut run = command.spawn().expect("it starts");
     wait_until(|| !std::path::Path::new(&done).exists());
     assert_eq!(user.run(&["run", "-n", "a", "--", "true"]).status.code(), Some(75));
-    // A signal ends the wait: the job is done. It may come before the command has quite ended, which passes it on.
+    // A signal ends the wait: the job is done. It may come before the command has quite ended,
+    // which passes it on.
     let pid = Pid::from_child(&run);
     wait_until(|| {
         let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);

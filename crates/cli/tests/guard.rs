@@ -1,4 +1,5 @@
-//! The guardian of a command whose lock has a lease: whichever process is killed, no command works on without its lock.
+//! The guardian of a command whose lock has a lease: whichever process is killed, no command works
+//! on without its lock.
 
 mod common;
 
@@ -22,7 +23,8 @@ const LONG: &str = "60s";
 const SHORT: &str = "4s";
 
 impl Server {
-    /// Starts `run` with a command that does not heed SIGTERM. Returns it, its guardian and its command.
+    /// Starts `run` with a command that does not heed SIGTERM. Returns it, its guardian and its
+    /// command.
     fn hold(&self) -> (Child, Pid, Pid) {
         let script = "trap '' TERM; echo $$; while :; do sleep 1; done";
         let mut command = self.command(&["run", "a", "--", "sh", "-c", script]);

@@ -147,7 +147,8 @@ fn a_lock_for_the_rest_of_a_script_is_to_be_had_of_another_users_daemon() {
     shell.wait().expect("it ends");
 }
 
-/// Killing `run` leaves the lock to its command, whoever's daemon it is; and locks outlive the daemon.
+/// Killing `run` leaves the lock to its command, whoever's daemon it is; and locks outlive the
+/// daemon.
 #[test]
 fn the_lock_of_another_users_command_outlives_run_and_the_daemon() {
     let Some(mut machine) = Machine::start() else { return };

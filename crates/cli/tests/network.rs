@@ -27,8 +27,8 @@ struct Server {
 
 impl Server {
     fn start(args: &[&str]) -> Self {
-        // Others listen at 127.0.0.1, and connections start there. They cannot be given the port of a daemon that is about to be
-        // started again.
+        // Others listen at 127.0.0.1, and connections start there. They cannot be given the port of
+        // a daemon that is about to be started again.
         Self::start_as(User::new(), args, "127.0.0.2:0")
     }
 
@@ -56,7 +56,8 @@ impl Server {
         self.command(args).stdin(Stdio::null()).output().expect("it starts")
     }
 
-    /// Starts `run` with a command that says when it holds the lock, and holds it until it is let go.
+    /// Starts `run` with a command that says when it holds the lock, and holds it until it is let
+    /// go.
     fn start_holder(&self, args: &[&str]) -> Holder {
         Holder::start(self.command(&["run"]).args(args))
     }
@@ -139,7 +140,8 @@ fn what_is_for_this_machine_only_is_refused_before_the_lock_is_waited_for() {
     assert!(why.contains("for locks of this machine"), "{why}");
 }
 
-/// A port without TLS waits for the rest of a request. It was called one that does not answer, after 10 s.
+/// A port without TLS waits for the rest of a request. It was called one that does not answer,
+/// after 10 s.
 #[test]
 fn a_port_without_tls_is_named_as_such() {
     let server = Server::start(&[]);
@@ -156,7 +158,8 @@ fn timeouts_are_counted() {
     let server = Server::start(&["--share-buckets"]);
     let mut holder = server.start_holder(&["a"]);
     assert_eq!(holder.line(), "held");
-    // The time counts from the start of the command: on a busy machine it may be over before anything was asked.
+    // The time counts from the start of the command: on a busy machine it may be over before
+    // anything was asked.
     let args = ["run", "--timeout", "300ms", "a", "--", "true"];
     wait_until(|| {
         for late in [server.run(&args), server.user.run(&args)] {
@@ -280,7 +283,8 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
     let text = |path: &PathBuf| path.to_str().expect("it is text").to_owned();
     let args = ["--tls-cert", &text(&cert), "--tls-key", &text(&key), "--keys", &text(&keys)];
     let (start, end) = token_text.split_at(40);
-    // A token that a line's end was put into, and one with a line's end after it, as editors leave it.
+    // A token that a line's end was put into, and one with a line's end after it, as editors leave
+    // it.
     let folded = file("folded", &format!("{start}\r\n{end}\n"));
     let nowhere: PathBuf = "/nowhere/token".into();
     let server = Server::start_as(user, &args, "127.0.0.1:0");

@@ -182,7 +182,8 @@ fn line(output: &mut BufReader<ChildStdout>) -> String {
     line.trim_end().into()
 }
 
-/// `lockkeeper run`, with no terminal. Whoever started the tests may ignore signals, which would be inherited.
+/// `lockkeeper run`, with no terminal. Whoever started the tests may ignore signals, which would be
+/// inherited.
 fn run_alone(user: &User, args: &[&str]) -> Command {
     let run = user.command(&["run"]);
     let mut command = Command::new("setsid");
@@ -243,7 +244,8 @@ fn whoever_comes_after_the_end_of_run_finds_the_lock_free() {
 fn who_waits_is_told_once_for_whom_unless_it_wants_to_be_quiet() {
     let user = User::new();
     let mut holder = user.hold(&["--info", "nightly", "a"]);
-    // It is told after a second; on a busy machine its time may be up by then, before it has heard who holds the lock.
+    // It is told after a second; on a busy machine its time may be up by then, before it has heard
+    // who holds the lock.
     let told = ["3s", "10s", "60s"].map(|time| ["run", "--timeout", time, "a", "--", "true"]);
     let told = told.iter().map(|args| user.run(args)).find(|told| text(&told.stderr).lines().count() > 1);
     let told = told.expect("a minute is enough");

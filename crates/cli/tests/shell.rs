@@ -102,7 +102,8 @@ fn a_script_whose_lock_is_stolen_is_ended_and_told() {
     assert!(child.wait().expect("it ends").success());
 }
 
-/// The guardian of the second lock had inherited the shell's end of the first one's pipe, and was ended with the shell.
+/// The guardian of the second lock had inherited the shell's end of the first one's pipe, and was
+/// ended with the shell.
 #[test]
 fn a_lock_that_is_stolen_takes_no_other_with_it() {
     let server = Server::start("60s");

@@ -1,4 +1,5 @@
-//! `lockkeeper` on a terminal: what is shown while it waits, and the keys that the terminal turns into signals.
+//! `lockkeeper` on a terminal: what is shown while it waits, and the keys that the terminal turns
+//! into signals.
 
 mod common;
 
@@ -66,8 +67,8 @@ fn a_job_in_the_background_waits_without_a_word() {
 #[test]
 fn ctrl_c_reaches_the_command_once_and_what_is_sent_to_run_is_passed_on() {
     let user = User::new();
-    // Takes one signal after the other, none in the midst of something. Two that come close together may be one, but not each
-    // time.
+    // Takes one signal after the other, none in the midst of something. Two that come close
+    // together may be one, but not each time.
     let script = "\
 import os, signal
 names = {signal.SIGINT: 'int', signal.SIGUSR1: 'user'}

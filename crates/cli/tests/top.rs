@@ -33,8 +33,8 @@ fn top(user: &User) -> Terminal {
     top
 }
 
-/// The rows of the screen in which the texts are; `None` if one is missing. A screen is drawn in several writes, so a test
-/// waits until all that it looks at is there.
+/// The rows of the screen in which the texts are; `None` if one is missing. A screen is drawn in
+/// several writes, so a test waits until all that it looks at is there.
 fn rows<const N: usize>(screen: &str, texts: [&str; N]) -> Option<[usize; N]> {
     let rows = texts.map(|text| screen.lines().position(|line| line.contains(text)));
     rows.iter().all(Option::is_some).then(|| rows.map(Option::unwrap_or_default))

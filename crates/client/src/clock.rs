@@ -1,4 +1,5 @@
-//! The clock of sessions: monotonic, and running while the machine is suspended, as the server's is.
+//! The clock of sessions: monotonic, and running while the machine is suspended, as the server's
+//! is.
 
 use lockkeeper_service::Micros;
 use rustix::time::{ClockId, clock_gettime};

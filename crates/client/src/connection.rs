@@ -1,4 +1,5 @@
-//! A connection to a server: written to by one thread at a time, read by whoever has the read lock. Nothing here blocks.
+//! A connection to a server: written to by one thread at a time, read by whoever has the read lock.
+//! Nothing here blocks.
 
 use crate::poller::Poller;
 #[cfg(feature = "network")]
@@ -57,8 +58,8 @@ impl Connection {
         matches!(self.transport, Transport::Local(_))
     }
 
-    /// Sends messages, each preceded by its length. Whether the socket has taken all; if not, call it again with nothing
-    /// once the socket is writable.
+    /// Sends messages, each preceded by its length. Whether the socket has taken all; if not, call
+    /// it again with nothing once the socket is writable.
     pub(crate) fn write(&self, messages: &[u8]) -> io::Result<bool> {
         let mut unsent = self.unsent();
         match &self.transport {
@@ -161,7 +162,8 @@ impl Connection {
         self.shutdown(Shutdown::Write);
     }
 
-    /// Closes it for this process and every thread that sleeps in a read. The session thread is not woken by it any more.
+    /// Closes it for this process and every thread that sleeps in a read. The session thread is not
+    /// woken by it any more.
     pub(crate) fn close(&self) {
         self.poller.remove(self);
         self.shutdown(Shutdown::Both);
@@ -198,7 +200,8 @@ impl Drop for Connection {
     }
 }
 
-/// Reads once, and appends what came, if anything did. The space for it is not cleared first: an answer is short.
+/// Reads once, and appends what came, if anything did. The space for it is not cleared first: an
+/// answer is short.
 pub(crate) fn read_some(stream: impl AsFd, flags: RecvFlags, input: &mut Vec<u8>) -> io::Result<bool> {
     input.reserve(READ);
     match rustix::net::recv(stream, spare_capacity(input), flags) {

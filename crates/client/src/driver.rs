@@ -2,11 +2,13 @@
 //!
 //! # Threads
 //!
-//! Any thread that has changed the machine sends what that produced and tells the host ([`Shared::settle`]). While one
-//! thread writes, others leave their messages to it: under contention a write carries many.
+//! Any thread that has changed the machine sends what that produced and tells the host
+//! ([`Shared::settle`]). While one thread writes, others leave their messages to it: under
+//! contention a write carries many.
 //!
-//! The session thread sleeps in the poller and does what nobody waits for. A thread that waits for a reply takes the read
-//! lock, and turns the session thread's wake-up off, to read the reply itself. The read lock is taken before the mutex.
+//! The session thread sleeps in the poller and does what nobody waits for. A thread that waits for
+//! a reply takes the read lock, and turns the session thread's wake-up off, to read the reply
+//! itself. The read lock is taken before the mutex.
 
 use crate::{
     clock,
@@ -38,8 +40,8 @@ const SHORTEST_STEP: Duration = Duration::from_millis(50);
 /// How long a server that is being replaced is asked again before [`open`](Driver::open) fails.
 const STOPPING: Micros = 5_000_000;
 
-/// How long the session thread sleeps at most while a lease is running. Timeouts of the system do not count the time in
-/// suspend, as the lease does.
+/// How long the session thread sleeps at most while a lease is running. Timeouts of the system do
+/// not count the time in suspend, as the lease does.
 const SUSPENDED: Duration = Duration::from_millis(500);
 
 pub(crate) struct Shared<H: Host> {
@@ -68,7 +70,8 @@ impl<H: Host> Shared<H> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the host what is to be told, sends what is to be sent, and wakes the session thread if it sleeps too long.
+    /// Tells the host what is to be told, sends what is to be sent, and wakes the session thread if
+    /// it sleeps too long.
     pub(crate) fn settle(&self, mut state: MutexGuard<'_, State<H>>) {
         let mut deferred = Deferred::default();
         state.dispatch(&mut deferred);
@@ -154,7 +157,8 @@ impl<H: Host> Shared<H> {
         }
     }
 
-    /// Handles what there is. False if there is nothing: neither in the socket, nor left by who read before.
+    /// Handles what there is. False if there is nothing: neither in the socket, nor left by who
+    /// read before.
     pub(crate) fn read_some(&self, reader: &mut Reader) -> io::Result<bool> {
         let mut descriptor = None;
         let came = match reader.fill(&mut descriptor) {
@@ -392,7 +396,8 @@ impl<H: Host> Driver<H> {
         true
     }
 
-    /// Connects: on a thread of its own while a lease is running, because holders must be told in time when it expires.
+    /// Connects: on a thread of its own while a lease is running, because holders must be told in
+    /// time when it expires.
     fn connect(&self, lease: Option<Micros>) {
         let Some(left) = lease else { return self.shared.connect(STEP) };
         let attempts = 2 * self.shared.endpoint.addresses() as u64;
@@ -423,8 +428,8 @@ mod tests {
         thread,
     };
 
-    /// One thread reads the bytes, and loses the read lock before it has handled them: who takes it next must handle them
-    /// before it sleeps.
+    /// One thread reads the bytes, and loses the read lock before it has handled them: who takes it
+    /// next must handle them before it sleeps.
     #[test]
     fn what_another_thread_has_read_is_handled_before_anybody_sleeps() {
         let socket = env::temp_dir().join(format!("lockkeeper-driver-{}.sock", process::id()));

@@ -13,9 +13,9 @@ use std::{
     time::Duration,
 };
 
-/// Where a server listens: on this machine, or, with the feature `network`, on others. `user` is this user's own server,
-/// which is started when it is needed; `machine` is the machine's. Of several URLs of one fleet, separated by commas, the
-/// next one is tried when one fails.
+/// Where a server listens: on this machine, or, with the feature `network`, on others. `user` is
+/// this user's own server, which is started when it is needed; `machine` is the machine's. Of
+/// several URLs of one fleet, separated by commas, the next one is tried when one fails.
 ///
 /// ```
 /// # use lockkeeper_client::Endpoint;
@@ -155,8 +155,8 @@ impl Endpoint {
         }
     }
 
-    /// The process that listens at the socket, if there is one and that is known. Does not wait for it: it may be
-    /// stopped.
+    /// The process that listens at the socket, if there is one and that is known. Does not wait for
+    /// it: it may be stopped.
     pub fn server_pid(&self) -> Option<u32> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
         {
@@ -171,7 +171,8 @@ impl Endpoint {
         None
     }
 
-    /// The credentials as they are now, for the address of that number. Nobody asks for them on this machine.
+    /// The credentials as they are now, for the address of that number. Nobody asks for them on
+    /// this machine.
     pub(crate) fn token(&self, number: usize) -> io::Result<Option<String>> {
         let token = self.token.as_ref().filter(|_| !matches!(self.places[number], Place::Local { .. }));
         #[cfg(feature = "network")]
@@ -258,8 +259,8 @@ pub fn bucket_from_env() -> String {
     env::var("LOCKKEEPER_BUCKET").ok().filter(|bucket| !bucket.is_empty()).unwrap_or_else(|| "default".into())
 }
 
-/// Connects, to nobody but this user's server, or root's. The machine's server may be another user's: only root can
-/// put a socket where it listens.
+/// Connects, to nobody but this user's server, or root's. The machine's server may be another
+/// user's: only root can put a socket where it listens.
 fn connect(socket: &Path, whose: Whose, program: Option<&Path>) -> io::Result<UnixStream> {
     let stream = match whose {
         Whose::Own => connect_or_launch(socket, program)?,

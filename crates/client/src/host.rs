@@ -4,8 +4,9 @@ use lockkeeper_service::{Failure, Key, Outcome};
 
 /// Is told what becomes of requests.
 ///
-/// All methods but [`after`](Self::after) run on whichever thread reads the socket or calls the session, with the
-/// session's mutex held: in the order of events, one at a time. They must not call the session or wait for anything.
+/// All methods but [`after`](Self::after) run on whichever thread reads the socket or calls the
+/// session, with the session's mutex held: in the order of events, one at a time. They must not
+/// call the session or wait for anything.
 pub trait Host: Send + 'static {
     /// What a request carries. Handed back with its end.
     type Data: Send + 'static;
@@ -70,7 +71,8 @@ pub enum Update {
     Over(Outcome),
 }
 
-/// Is told what becomes of one request, as [`Host`] is: it must not call the session or wait for anything.
+/// Is told what becomes of one request, as [`Host`] is: it must not call the session or wait for
+/// anything.
 pub type Listener = Box<dyn FnMut(Update) + Send>;
 
 /// A host whose requests carry a [`Listener`] each.

@@ -1,7 +1,7 @@
 //! Connects to a Unix socket, and starts this user's server there if none listens.
 //!
-//! The server's standard error is a pipe until it serves: then it lets go of it. What it says there before it ends is why
-//! it cannot start, and whoever started it hears that at once.
+//! The server's standard error is a pipe until it serves: then it lets go of it. What it says there
+//! before it ends is why it cannot start, and whoever started it hears that at once.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
@@ -20,7 +20,8 @@ use std::{
 /// How long a server may take to start.
 const START: Duration = Duration::from_secs(10);
 
-/// How long another server, which was quicker, may take before one is started again: it may have failed.
+/// How long another server, which was quicker, may take before one is started again: it may have
+/// failed.
 const QUICKER: Duration = Duration::from_millis(500);
 
 /// The longest pause between two attempts to connect.
@@ -78,8 +79,8 @@ fn launch(socket: &Path, program: &Path) -> io::Result<Starting> {
     let mut daemon = Command::new(program);
     daemon.arg("serve").arg("--background").arg("--socket").arg(socket);
     daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
-    // It serves others, too: what was set for this process is not meant for it. It could be told to open a port, or to
-    // report to the service manager that it is this process's service.
+    // It serves others, too: what was set for this process is not meant for it. It could be told to
+    // open a port, or to report to the service manager that it is this process's service.
     daemon.env_clear().envs(env::vars_os().filter(|(name, _)| name == "LOCKKEEPER_LOG"));
     let started = daemon.spawn().map_err(|error| {
         let why = format!("the daemon cannot be started: {}: {error}", program.display());
@@ -94,8 +95,8 @@ fn launch(socket: &Path, program: &Path) -> io::Result<Starting> {
 }
 
 impl Starting {
-    /// Connects as soon as a server listens. None if this one left because another was quicker, and that does not listen
-    /// either.
+    /// Connects as soon as a server listens. None if this one left because another was quicker, and
+    /// that does not listen either.
     fn wait(mut self, socket: &Path, deadline: Instant) -> io::Result<Option<UnixStream>> {
         let mut pause = Duration::from_millis(1);
         let (mut ended, mut until) = (false, deadline);

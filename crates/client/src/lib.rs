@@ -1,18 +1,21 @@
-//! A session with Lockkeeper's server: on this machine by Unix socket, or, with the feature `network`, on another by
-//! WebSocket.
+//! A session with Lockkeeper's server: on this machine by Unix socket, or, with the feature
+//! `network`, on another by WebSocket.
 //!
-//! [`lockkeeper_service::Session`] decides everything: what is sent, when to connect again, when a lease has expired.
-//! This crate owns what that has not: sockets, a clock and one thread. It keeps no table of its own; requests carry the
-//! host's data ([`Host::Data`]).
+//! [`lockkeeper_service::Session`] decides everything: what is sent, when to connect again, when a
+//! lease has expired. This crate owns what that has not: sockets, a clock and one thread. It keeps
+//! no table of its own; requests carry the host's data ([`Host::Data`]).
 //!
-//! [`Session::open`] connects, and starts this user's server if none answers. Methods return without waiting for the
-//! server, unless they say so. The session thread reads what comes, connects again and sends pings; a thread that waits
-//! for a reply can read it itself ([`Session::spin_for_reply`], [`Session::wait`]).
+//! [`Session::open`] connects, and starts this user's server if none answers. Methods return
+//! without waiting for the server, unless they say so. The session thread reads what comes,
+//! connects again and sends pings; a thread that waits for a reply can read it itself
+//! ([`Session::spin_for_reply`], [`Session::wait`]).
 //!
-//! Locks survive a server that is killed: a local session lives as long as a descriptor is open that the server passed
-//! to it ([`Session::fifo`]). After a session was lost, the same value opens the next one.
+//! Locks survive a server that is killed: a local session lives as long as a descriptor is open
+//! that the server passed to it ([`Session::fifo`]). After a session was lost, the same value opens
+//! the next one.
 #![cfg(unix)]
-// Denied rather than forbidden: `poller` registers a socket, which the crate it uses calls unsafe; `peer` makes a system call.
+// Denied rather than forbidden: `poller` registers a socket, which the crate it uses calls unsafe;
+// `peer` makes a system call.
 #![deny(unsafe_code)]
 
 mod clock;
@@ -46,8 +49,8 @@ pub use state::View;
 #[cfg(feature = "network")]
 pub use websocket::trusted;
 
-/// The time of the clock that leases are counted by. It is the same for all processes of a machine, and runs while the
-/// machine is suspended.
+/// The time of the clock that leases are counted by. It is the same for all processes of a machine,
+/// and runs while the machine is suspended.
 pub fn now() -> std::time::Duration {
     std::time::Duration::from_micros(clock::now())
 }

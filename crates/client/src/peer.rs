@@ -1,7 +1,8 @@
 //! Who is at the other end of a local socket.
 //!
-//! Of a process in another PID namespace the kernel says that its number is 0. `rustix` has no such number, and takes the
-//! answer for an error, so that no client in a container would reach a server outside of it.
+//! Of a process in another PID namespace the kernel says that its number is 0. `rustix` has no such
+//! number, and takes the answer for an error, so that no client in a container would reach a server
+//! outside of it.
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;
@@ -20,7 +21,8 @@ impl Peer {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
         let mut size = libc::socklen_t::try_from(size_of::<libc::ucred>()).expect("it is small");
         let socket = socket.as_fd().as_raw_fd();
-        // SAFETY: the socket is open as long as it is borrowed; `peer` is plain data of the size that is passed.
+        // SAFETY: the socket is open as long as it is borrowed; `peer` is plain data of the size
+        // that is passed.
         let done = unsafe {
             libc::getsockopt(
                 socket,

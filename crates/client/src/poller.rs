@@ -26,7 +26,8 @@ impl Poller {
         reason = "the caller removes the socket before it closes it: `Connection` does, when dropped"
     )]
     pub(crate) fn add(&self, socket: &(impl AsFd + AsRawFd)) -> io::Result<()> {
-        // SAFETY: a `Connection` owns both the socket and a share of the poller, and removes the socket when it is dropped.
+        // SAFETY: a `Connection` owns both the socket and a share of the poller, and removes the
+        // socket when it is dropped.
         unsafe { self.0.add_with_mode(socket, Event::readable(SOCKET), PollMode::Level) }
     }
 

@@ -1,4 +1,5 @@
-//! What the read lock protects: the connection that is read, and the bytes of messages that are not whole yet.
+//! What the read lock protects: the connection that is read, and the bytes of messages that are not
+//! whole yet.
 
 use crate::connection::Connection;
 #[cfg(feature = "network")]
@@ -97,8 +98,8 @@ impl Reader {
         end
     }
 
-    /// Polls `read` for a while, until it is `done` or the request waits for others. Gives up sooner if that took long
-    /// of late.
+    /// Polls `read` for a while, until it is `done` or the request waits for others. Gives up
+    /// sooner if that took long of late.
     pub(crate) fn spin(
         &mut self,
         done: impl Fn() -> bool,

@@ -80,8 +80,8 @@ impl<H: Host> Session<H> {
         Ok(session)
     }
 
-    /// Opens a session without waiting for it: `opened` is called on the session thread. Requests can be made at once,
-    /// and fail if it does.
+    /// Opens a session without waiting for it: `opened` is called on the session thread. Requests
+    /// can be made at once, and fail if it does.
     ///
     /// # Errors
     ///
@@ -137,8 +137,8 @@ impl<H: Host> Session<H> {
         self.shared.lock().machine.client_id().unwrap_or_default().into()
     }
 
-    /// Calls `use_it` with the mutex held, then sends and tells what that led to. A lease that has expired by now is
-    /// noticed first, so that what is seen is true.
+    /// Calls `use_it` with the mutex held, then sends and tells what that led to. A lease that has
+    /// expired by now is noticed first, so that what is seen is true.
     pub fn with<R>(&self, use_it: impl FnOnce(&mut View<'_, H>) -> R) -> R {
         let mut state = self.shared.lock();
         state.check_lease();
@@ -155,7 +155,8 @@ impl<H: Host> Session<H> {
         self.with(|view| view.request(request, data))
     }
 
-    /// Releases a lock or aborts a request. The host is told when that is done. False if it was over already.
+    /// Releases a lock or aborts a request. The host is told when that is done. False if it was
+    /// over already.
     pub fn release(&self, key: Key) -> bool {
         self.with(|view| view.release(key, false))
     }
@@ -165,7 +166,8 @@ impl<H: Host> Session<H> {
         self.with(|view| view.release(key, true))
     }
 
-    /// Releases a lock or aborts a request, of which the host is told nothing more. False if it was over already.
+    /// Releases a lock or aborts a request, of which the host is told nothing more. False if it was
+    /// over already.
     pub fn detach(&self, key: Key) -> bool {
         self.with(|view| view.detach(key, false)).is_some()
     }
@@ -175,16 +177,18 @@ impl<H: Host> Session<H> {
         self.with(|view| view.is_held(key))
     }
 
-    /// Whether its server is on this machine, so that it may be worth to [spin](Self::spin_for_reply) for replies.
+    /// Whether its server is on this machine, so that it may be worth to
+    /// [spin](Self::spin_for_reply) for replies.
     pub fn is_local(&self) -> bool {
         self.shared.endpoint.socket().is_some()
     }
 
-    /// Reads on this thread for some microseconds, or until the server has `answered`. Called by a thread that has just
-    /// made a request, before it sleeps: waking a thread often takes longer than the reply.
+    /// Reads on this thread for some microseconds, or until the server has `answered`. Called by a
+    /// thread that has just made a request, before it sleeps: waking a thread often takes longer
+    /// than the reply.
     ///
-    /// It returns early if the server is on the network, goes away, or another thread reads; and if spinning was in vain
-    /// of late.
+    /// It returns early if the server is on the network, goes away, or another thread reads; and if
+    /// spinning was in vain of late.
     pub fn spin_for_reply(&self, answered: impl Fn() -> bool) {
         if !self.is_local() || answered() {
             return;
@@ -194,11 +198,12 @@ impl<H: Host> Session<H> {
         shared.read_inline(&mut reader, |reader| reader.spin(answered, |reader| shared.read_some(reader)));
     }
 
-    /// Reads on this thread, and sleeps meanwhile, until it is `done` or that time has come. A thread that would sleep
-    /// anyway does it here first: the reply then wakes one thread rather than two.
+    /// Reads on this thread, and sleeps meanwhile, until it is `done` or that time has come. A
+    /// thread that would sleep anyway does it here first: the reply then wakes one thread rather
+    /// than two.
     ///
-    /// It returns early if the server is on the network, goes away, or another thread reads: what tells the host must
-    /// wake this thread, too.
+    /// It returns early if the server is on the network, goes away, or another thread reads: what
+    /// tells the host must wake this thread, too.
     pub fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
         if !self.is_local() {
             return;
@@ -218,8 +223,8 @@ impl<H: Host> Session<H> {
         });
     }
 
-    /// The state of the bucket, or of one name of it. Blocks until the server has answered; while there is none, until
-    /// there is.
+    /// The state of the bucket, or of one name of it. Blocks until the server has answered; while
+    /// there is none, until there is.
     ///
     /// # Errors
     ///
@@ -237,8 +242,8 @@ impl<H: Host> Session<H> {
         snapshot(self.answer(Question::Query { name: name.cloned(), deadlocks: true }))
     }
 
-    /// As [`query`](Self::query), without blocking: `then` is called on the thread that reads the answer, and must not
-    /// wait for anything.
+    /// As [`query`](Self::query), without blocking: `then` is called on the thread that reads the
+    /// answer, and must not wait for anything.
     pub fn query_then(
         &self,
         name: Option<&Name>,
@@ -258,10 +263,12 @@ impl<H: Host> Session<H> {
         self.ask(question, |answer| then(snapshot(answer)));
     }
 
-    /// Calls `then` with the state of the bucket and from then on with each change, also after a connection or the session
-    /// was lost. If the server refuses, the last call says why. `then` runs on the thread that reads, in the order in which
-    /// changes came, and must not wait for anything. Do not combine it with threads that read for themselves
-    /// ([`spin_for_reply`](Self::spin_for_reply), [`wait`](Self::wait)): calls of two threads have no order.
+    /// Calls `then` with the state of the bucket and from then on with each change, also after a
+    /// connection or the session was lost. If the server refuses, the last call says why. `then`
+    /// runs on the thread that reads, in the order in which changes came, and must not wait for
+    /// anything. Do not combine it with threads that read for themselves
+    /// ([`spin_for_reply`](Self::spin_for_reply), [`wait`](Self::wait)): calls of two threads have
+    /// no order.
     pub fn subscribe(&self, then: impl Fn(Result<Change, Error>) + Send + Sync + 'static) {
         let endpoint = self.shared.endpoint.clone();
         let subscriber = move |change: Result<Change, Failure>| {
@@ -274,18 +281,20 @@ impl<H: Host> Session<H> {
     ///
     /// # Errors
     ///
-    /// If the server refuses; or if the session is lost before the answer: then it may have been done.
+    /// If the server refuses; or if the session is lost before the answer: then it may have been
+    /// done.
     pub fn force_release(&self, name: &Name) -> Result<u64, Error> {
         count(self.answer(Question::ForceRelease(name.clone())))
     }
 
-    /// As [`force_release`](Self::force_release), without blocking, as [`query_then`](Self::query_then).
+    /// As [`force_release`](Self::force_release), without blocking, as
+    /// [`query_then`](Self::query_then).
     pub fn force_release_then(&self, name: &Name, then: impl FnOnce(Result<u64, Error>) + Send + 'static) {
         self.ask(Question::ForceRelease(name.clone()), |answer| then(count(answer)));
     }
 
-    /// Ends another session of the bucket, with all it has. Returns how many ended: 1, or 0 if there is none of that
-    /// client id. Blocks until the server has answered.
+    /// Ends another session of the bucket, with all it has. Returns how many ended: 1, or 0 if
+    /// there is none of that client id. Blocks until the server has answered.
     ///
     /// # Errors
     ///
@@ -294,7 +303,8 @@ impl<H: Host> Session<H> {
         count(self.answer(Question::EndSession(client_id.into())))
     }
 
-    /// As [`end_session`](Self::end_session), without blocking, as [`query_then`](Self::query_then).
+    /// As [`end_session`](Self::end_session), without blocking, as
+    /// [`query_then`](Self::query_then).
     pub fn end_session_then(&self, client_id: &str, then: impl FnOnce(Result<u64, Error>) + Send + 'static) {
         self.ask(Question::EndSession(client_id.into()), |answer| then(count(answer)));
     }
@@ -313,16 +323,18 @@ impl<H: Host> Session<H> {
         self.with(|view| view.ask(question, Box::new(responder)));
     }
 
-    /// The descriptor on which the life of a local session depends, for a child process to inherit: the session outlives
-    /// this process as long as somebody has it open. None if the session has a lease, or none yet. Blocks for one answer of
-    /// the server if the descriptor has just come: until it is confirmed, the session has a lease.
+    /// The descriptor on which the life of a local session depends, for a child process to inherit:
+    /// the session outlives this process as long as somebody has it open. None if the session has a
+    /// lease, or none yet. Blocks for one answer of the server if the descriptor has just come:
+    /// until it is confirmed, the session has a lease.
     ///
     /// # Errors
     ///
     /// If there are no descriptors left.
     pub fn fifo(&self) -> io::Result<Option<OwnedFd>> {
         if self.shared.lock().is_fifo_unconfirmed() {
-            // The server answers in order: what was confirmed before the question is, or never will be.
+            // The server answers in order: what was confirmed before the question is, or never will
+            // be.
             let _ = self.answer(Question::Query { name: Some(Name::default()), deadlocks: false });
         }
         let state = self.shared.lock();
@@ -334,26 +346,27 @@ impl<H: Host> Session<H> {
         self.shared.lock().machine.ttl().map(Duration::from_millis)
     }
 
-    /// For how long locks can be considered held without another word of the server; none if there is no lease.
+    /// For how long locks can be considered held without another word of the server; none if there
+    /// is no lease.
     pub fn lease_left(&self) -> Option<Duration> {
         Some(self.lease_deadline()?.saturating_sub(crate::now()))
     }
 
-    /// Up to when locks can be considered held without another word of the server, by the clock that [`now`](crate::now)
-    /// shows to all processes of the machine; none if there is no lease.
+    /// Up to when locks can be considered held without another word of the server, by the clock
+    /// that [`now`](crate::now) shows to all processes of the machine; none if there is no lease.
     pub fn lease_deadline(&self) -> Option<Duration> {
         self.shared.lock().machine.lease_deadline().map(Duration::from_micros)
     }
 
     /// Gives the session away, with the locks it holds, to another process of this machine, which
-    /// [adopts](Self::adopt) it. This side is closed without a word to the server or the host. None if there is no
-    /// session.
+    /// [adopts](Self::adopt) it. This side is closed without a word to the server or the host. None
+    /// if there is no session.
     pub fn give_away(&self) -> Option<Transfer> {
         self.shared.give_away()
     }
 
-    /// Goes on with a session that another process gave away; `data` is that of the lock with the lowest number, whose
-    /// key is 0. Blocks until it is resumed.
+    /// Goes on with a session that another process gave away; `data` is that of the lock with the
+    /// lowest number, whose key is 0. Blocks until it is resumed.
     ///
     /// # Errors
     ///

@@ -108,12 +108,14 @@ impl<H: Host> State<H> {
         [self.machine.next_wake(), connect_at].into_iter().flatten().min()
     }
 
-    /// Whether the session has a lease although it has a descriptor: the server has not said that it lives by that.
+    /// Whether the session has a lease although it has a descriptor: the server has not said that
+    /// it lives by that.
     pub(crate) fn is_fifo_unconfirmed(&self) -> bool {
         self.fifo.is_some() && self.machine.ttl().is_some()
     }
 
-    /// Notices that the lease has expired, if it has: also if the session thread has not run for long.
+    /// Notices that the lease has expired, if it has: also if the session thread has not run for
+    /// long.
     pub(crate) fn check_lease(&mut self) {
         if self.machine.lease_deadline().is_some() {
             let now = clock::now();
@@ -156,7 +158,8 @@ impl<H: Host> State<H> {
                     }
                 }
                 Event::Fifo => {
-                    // Without the descriptor, which the process may have no room for, the session keeps its lease.
+                    // Without the descriptor, which the process may have no room for, the session
+                    // keeps its lease.
                     if let Some(descriptor) = self.received.take() {
                         self.fifo = Some(descriptor);
                         machine.confirm();
@@ -278,25 +281,28 @@ impl<'a, H: Host> View<'a, H> {
         self.state.machine.is_held(clock::now(), key)
     }
 
-    /// The client id of the session and the number of a request there, for [`Outer::Other`](crate::Outer::Other) in
-    /// another session. None if it was not sent yet, or is over.
+    /// The client id of the session and the number of a request there, for
+    /// [`Outer::Other`](crate::Outer::Other) in another session. None if it was not sent yet, or is
+    /// over.
     pub fn outer(&self, key: Key) -> Option<(String, u64)> {
         Some((self.state.machine.client_id()?.into(), self.state.machine.rid(key)?))
     }
 
-    /// Makes a request. It is sent as soon as there is a session. After a refusal, asks for a session again.
+    /// Makes a request. It is sent as soon as there is a session. After a refusal, asks for a
+    /// session again.
     pub fn request(&mut self, request: Request, data: H::Data) -> Key {
         self.reopen();
         self.state.machine.request(request, Item::Request(data))
     }
 
-    /// Releases a lock or aborts a request. [`Host::over`] tells when that is done. False if it was over already.
+    /// Releases a lock or aborts a request. [`Host::over`] tells when that is done. False if it was
+    /// over already.
     pub fn release(&mut self, key: Key, timed_out: bool) -> bool {
         self.state.machine.release(key, timed_out)
     }
 
-    /// Releases a lock or aborts a request, of which nothing more is told. Returns its data; none if it was over, or is
-    /// being released already.
+    /// Releases a lock or aborts a request, of which nothing more is told. Returns its data; none
+    /// if it was over, or is being released already.
     pub fn detach(&mut self, key: Key, timed_out: bool) -> Option<H::Data> {
         match self.state.machine.detach(key, timed_out)? {
             Item::Request(data) => Some(data),

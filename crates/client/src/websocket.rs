@@ -1,4 +1,5 @@
-//! A WebSocket to a server on the network, with TLS or without. Connecting blocks; nothing after that does.
+//! A WebSocket to a server on the network, with TLS or without. Connecting blocks; nothing after
+//! that does.
 
 use crate::{connection::read_some, endpoint::Address};
 use lockkeeper_wire::{
@@ -22,7 +23,8 @@ use std::{
 /// The longest answer to the handshake.
 const HEAD: usize = 16 << 10;
 
-/// After how long without an answer to TLS it is asked whether the server speaks plain HTTP, which may wait for more.
+/// After how long without an answer to TLS it is asked whether the server speaks plain HTTP, which
+/// may wait for more.
 const SILENCE: Duration = Duration::from_millis(500);
 
 const NO_TLS: &str = "it does not speak TLS: use ws:// instead of wss://";
@@ -121,7 +123,8 @@ impl WebSocket {
         (&self.stream).write_all(&out)?;
         let mut answer = Vec::new();
         let mut failed = None;
-        // A server says nothing before it has heard Hello: this ends with the head, unless it is a refusal.
+        // A server says nothing before it has heard Hello: this ends with the head, unless it is a
+        // refusal.
         while !answer.ends_with(b"\r\n\r\n") && answer.len() <= HEAD && failed.is_none() {
             failed = self.read(RecvFlags::empty(), &mut answer).err();
         }
@@ -197,7 +200,8 @@ fn handshake(address: &Address, mut stream: &TcpStream, step: Duration) -> io::R
     Ok(tls)
 }
 
-/// Whether the server answers a request without TLS. Some that want TLS answer it with status 400, to say so.
+/// Whether the server answers a request without TLS. Some that want TLS answer it with status 400,
+/// to say so.
 fn speaks_http(address: &Address) -> bool {
     let ask = || {
         let mut stream = dial(address, SILENCE)?;
@@ -235,7 +239,8 @@ fn explain(error: io::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-/// The certificate authorities that `LOCKKEEPER_CA` names (a PEM file), or those that the system trusts.
+/// The certificate authorities that `LOCKKEEPER_CA` names (a PEM file), or those that the system
+/// trusts.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! An attempt to open a session that fails. Alone in its process: it counts threads and descriptors.
+//! An attempt to open a session that fails. Alone in its process: it counts threads and
+//! descriptors.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "tests say what they expect by unwrapping it")]
 

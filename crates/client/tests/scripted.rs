@@ -189,7 +189,8 @@ fn answer<const N: usize>(stream: &mut UnixStream, before: [ToClient<'_>; N]) {
     say(stream, [ToClient::Snapshot { rid: number, entries, deadlocks, last_token: 0, more: false }]);
 }
 
-/// A child that inherits it would not keep the session alive: that has a lease, which ends with this process.
+/// A child that inherits it would not keep the session alive: that has a lease, which ends with
+/// this process.
 #[test]
 fn a_descriptor_is_inherited_once_the_server_has_confirmed_that_the_session_lives_by_it() {
     let (script, endpoint) = Script::new("confirmed");

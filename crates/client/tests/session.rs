@@ -470,7 +470,8 @@ mod opening {
         server.kill();
         server.set_token("better");
         server.run();
-        // The first may be sent before it is noticed that the server is gone: it is lost with the session.
+        // The first may be sent before it is noticed that the server is gone: it is lost with the
+        // session.
         let refused = std::iter::repeat_with(|| Asked::new(&session, exclusive("b")).next());
         let refused = refused.take(2).find(|update| *update != LOST);
         let Some(Update::Over(Outcome::Failed(Failure::Refused { code: 20, .. }))) = refused else {

@@ -1,11 +1,12 @@
 //! Cycles of requests that wait for each other, found from declared nesting.
 //!
-//! The graph: a waiting request points at what blocks it; a live request points at every live request nested
-//! in it, held or waiting, since it may be awaiting that one before it releases. Queues alone have no cycles,
-//! so where nothing is nested there is nothing to search.
+//! The graph: a waiting request points at what blocks it; a live request points at every live
+//! request nested in it, held or waiting, since it may be awaiting that one before it releases.
+//! Queues alone have no cycles, so where nothing is nested there is nothing to search.
 //!
-//! Nothing here runs unless asked. A search is linear in the part of the graph it reaches: a waiting entry
-//! does not point at all its predecessors but at the nearest that, between them, wait for all the others.
+//! Nothing here runs unless asked. A search is linear in the part of the graph it reaches: a
+//! waiting entry does not point at all its predecessors but at the nearest that, between them, wait
+//! for all the others.
 
 use crate::{
     manager::Manager,
@@ -98,7 +99,8 @@ impl fmt::Display for Deadlock {
 }
 
 impl Deadlock {
-    /// The cycle in words, for a host that has numbers of its own for requests, and names for clients.
+    /// The cycle in words, for a host that has numbers of its own for requests, and names for
+    /// clients.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options};
@@ -175,8 +177,8 @@ impl<T> Manager<T> {
         found
     }
 
-    /// A cycle that the live request `id` is part of, if there is one. As in every report, who only stands between two
-    /// others in one queue is left out, even if it is `id`.
+    /// A cycle that the live request `id` is part of, if there is one. As in every report, who only
+    /// stands between two others in one queue is left out, even if it is `id`.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options};
@@ -265,7 +267,8 @@ impl<T> Manager<T> {
     }
 }
 
-/// `from` waits for another request: in `queue`, or, if that is `NIL`, because the other is nested in it.
+/// `from` waits for another request: in `queue`, or, if that is `NIL`, because the other is nested
+/// in it.
 #[derive(Clone, Copy)]
 struct Edge {
     from: u32,
@@ -289,7 +292,8 @@ struct Search<'a, T> {
 struct Visit {
     /// Where its edges begin in `ahead`.
     ahead: usize,
-    /// The end of the last told cycle in the path up to here. Who is told and off the path is done with.
+    /// The end of the last told cycle in the path up to here. Who is told and off the path is done
+    /// with.
     told: usize,
 }
 
@@ -307,8 +311,8 @@ impl<'a, T> Search<'a, T> {
         Self { manager, met, exclusive_before, ahead: Vec::new(), steps }
     }
 
-    /// Searches all that `root` reaches and was not met before; passes every cycle it closes to `closed`, but for
-    /// those that share a request with one that was told.
+    /// Searches all that `root` reaches and was not met before; passes every cycle it closes to
+    /// `closed`, but for those that share a request with one that was told.
     fn from<B>(
         &mut self,
         root: u32,
@@ -376,8 +380,9 @@ impl<'a, T> Search<'a, T> {
         }
     }
 
-    /// An exclusive entry waits for the shared ones right before it and for the exclusive one before those,
-    /// which in turn waits for the rest. A shared entry waits for the nearest exclusive one.
+    /// An exclusive entry waits for the shared ones right before it and for the exclusive one
+    /// before those, which in turn waits for the rest. A shared entry waits for the nearest
+    /// exclusive one.
     fn blockers(&mut self, entry: u32, place: &queues::Entry<T>) {
         let entries = &self.manager.queues.entries;
         let mut passed = Vec::new();

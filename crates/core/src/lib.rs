@@ -1,29 +1,31 @@
 //! The lock manager of the [Web Locks API][draft], generalised to scopes of several names.
 //!
-//! `lockkeeper-core` is deterministic: it has no I/O, no clock, no async runtime and no `unsafe`, and
-//! needs only `alloc`. The same calls give the same effects in the same order. A host (an async crate, a
-//! JavaScript engine, a daemon) feeds it commands and delivers the effects it is handed.
+//! `lockkeeper-core` is deterministic: it has no I/O, no clock, no async runtime and no `unsafe`,
+//! and needs only `alloc`. The same calls give the same effects in the same order. A host (an async
+//! crate, a JavaScript engine, a daemon) feeds it commands and delivers the effects it is handed.
 //!
 //! # The rule
 //!
-//! *A request is held if and only if, for every name it asks for, no earlier live request conflicts.* Two
-//! requests conflict on a name unless both ask for it [shared](Mode::Shared). A `steal` breaks the held
-//! requests it conflicts with and goes first. That is all; grants, shared batches, scopes that cannot
-//! deadlock against each other and the order in every queue follow from it.
+//! *A request is held if and only if, for every name it asks for, no earlier live request
+//! conflicts.* Two requests conflict on a name unless both ask for it [shared](Mode::Shared). A
+//! `steal` breaks the held requests it conflicts with and goes first. That is all; grants, shared
+//! batches, scopes that cannot deadlock against each other and the order in every queue follow from
+//! it.
 //!
 //! # How to drive it
 //!
 //! The methods of [`Manager`] fall in two groups:
 //!
-//! * *commands* change state and append to a list of [`Effect`]s on others that the caller must deliver, in order:
-//!   [`request`](Manager::request), [`release`](Manager::release), [`abort`](Manager::abort),
-//!   [`client_gone`](Manager::client_gone) and [`force_release`](Manager::force_release).
-//!   [`client`](Manager::client) makes an agent and has no effects;
+//! * *commands* change state and append to a list of [`Effect`]s on others that the caller must
+//!   deliver, in order: [`request`](Manager::request), [`release`](Manager::release),
+//!   [`abort`](Manager::abort), [`client_gone`](Manager::client_gone) and
+//!   [`force_release`](Manager::force_release). [`client`](Manager::client) makes an agent and has
+//!   no effects;
 //! * *queries* change nothing: [`query`](Manager::query), [`queue`](Manager::queue),
 //!   [`get`](Manager::get), [`requests`](Manager::requests), [`deadlocks`](Manager::deadlocks).
 //!
-//! One manager is one storage bucket: nothing ever crosses two. Deadlines, leases, origins and permissions
-//! belong to the host.
+//! One manager is one storage bucket: nothing ever crosses two. Deadlines, leases, origins and
+//! permissions belong to the host.
 //!
 //! ```
 //! use lockkeeper_core::{Effect, Manager, Mode, Options, Outcome};

@@ -29,7 +29,8 @@ use core::num::NonZeroU64;
 ///
 /// # Invariants
 ///
-/// * A request is held if and only if none of its entries is blocked; `blocked` counts those that are.
+/// * A request is held if and only if none of its entries is blocked; `blocked` counts those that
+///   are.
 /// * In every queue the open entries come first: one exclusive entry, or shared entries only.
 /// * A queue without an entry is one of a bounded number that are kept to be found again.
 /// * A client's list has its live requests in the order of arrival.
@@ -62,7 +63,8 @@ pub struct Manager<T = ()> {
 pub struct Config {
     /// What the manager takes on.
     pub limits: Limits,
-    /// The largest fencing token that an earlier life of this manager gave out; 0 if there was none.
+    /// The largest fencing token that an earlier life of this manager gave out; 0 if there was
+    /// none.
     pub last_token: u64,
     /// Seeds the hash of names. Random where names come from strangers; it has no other effect.
     pub hash_seed: u64,
@@ -107,7 +109,8 @@ impl<T> Manager<T> {
         }
     }
 
-    /// Makes an agent, which owns the requests made in its name until it is [gone](Self::client_gone).
+    /// Makes an agent, which owns the requests made in its name until it is
+    /// [gone](Self::client_gone).
     ///
     /// # Errors
     ///
@@ -133,10 +136,11 @@ impl<T> Manager<T> {
 
     /// Requests a lock on all names of `scope` at one point of the manager's one order (§4.1).
     ///
-    /// `data` is kept while the request lives; of one that is refused or unavailable it is dropped. A name that
-    /// stands twice counts once, exclusive if either asks for that. Only a `steal` has effects on
-    /// others: first those whom it [broke](Effect::Broken), in the order of their grants, before it was granted
-    /// itself; then those whom the broken requests' other names [let in](Effect::Granted), after it.
+    /// `data` is kept while the request lives; of one that is refused or unavailable it is dropped.
+    /// A name that stands twice counts once, exclusive if either asks for that. Only a `steal` has
+    /// effects on others: first those whom it [broke](Effect::Broken), in the order of their
+    /// grants, before it was granted itself; then those whom the broken requests' other names [let
+    /// in](Effect::Granted), after it.
     ///
     /// # Errors
     ///
@@ -230,8 +234,8 @@ impl<T> Manager<T> {
         Ok(Outcome::Queued { request })
     }
 
-    /// Takes back the request that was made last, and waits, as if it had never been made: its arrival is given to the
-    /// next one. For a host that wants to know what would happen.
+    /// Takes back the request that was made last, and waits, as if it had never been made: its
+    /// arrival is given to the next one. For a host that wants to know what would happen.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
@@ -253,8 +257,9 @@ impl<T> Manager<T> {
         debug_assert!(self.ready.is_empty(), "the last in a queue blocks nobody when it goes");
     }
 
-    /// Goes first in all its queues, then breaks those who held them. Nobody may leave a queue before that, so that a
-    /// thief lets nobody else in; a waiting scope that stood open there waits for that name again.
+    /// Goes first in all its queues, then breaks those who held them. Nobody may leave a queue
+    /// before that, so that a thief lets nobody else in; a waiting scope that stood open there
+    /// waits for that name again.
     #[cold]
     fn steal<N: AsRef<[u8]>>(
         &mut self,
@@ -324,11 +329,12 @@ impl<T> Manager<T> {
         true
     }
 
-    /// Terminates remaining locks and requests (§2.6) of an agent: aborts its requests, then breaks its locks,
-    /// each in the order of arrival, and forgets it.
+    /// Terminates remaining locks and requests (§2.6) of an agent: aborts its requests, then breaks
+    /// its locks, each in the order of arrival, and forgets it.
     ///
-    /// What each of these lets in is granted before the next, even if it is the agent's own request, which
-    /// then ends with its locks. `false`, and no effect, if the client is gone already.
+    /// What each of these lets in is granted before the next, even if it is the agent's own
+    /// request, which then ends with its locks. `false`, and no effect, if the client is gone
+    /// already.
     ///
     /// ```
     /// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
@@ -362,8 +368,8 @@ impl<T> Manager<T> {
         true
     }
 
-    /// Breaks every held request that has `name` in its scope, in the order of their grants, as a steal does,
-    /// then grants what that lets in. Returns how many were broken.
+    /// Breaks every held request that has `name` in its scope, in the order of their grants, as a
+    /// steal does, then grants what that lets in. Returns how many were broken.
     ///
     /// ```
     /// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
@@ -433,8 +439,8 @@ impl<T> Manager<T> {
         effects.extend(data.map(|data| Effect::Broken { request, cause, scope, data }));
     }
 
-    /// Takes a request, if it lives and is `wanted`, out of its queues, its client's list and the nesting.
-    /// Whom that lets in is `ready`.
+    /// Takes a request, if it lives and is `wanted`, out of its queues, its client's list and the
+    /// nesting. Whom that lets in is `ready`.
     #[inline(always)]
     fn remove(&mut self, id: RequestId, wanted: impl FnOnce(&Request<T>) -> bool) -> Option<T> {
         let Self { queues, clients, ready, .. } = self;
@@ -465,8 +471,8 @@ impl<T> Manager<T> {
         Some(request.data)
     }
 
-    /// §4.4: the `ready` requests become locks, in the order of arrival, whichever of their names they waited for
-    /// last.
+    /// §4.4: the `ready` requests become locks, in the order of arrival, whichever of their names
+    /// they waited for last.
     #[inline]
     fn grant_ready(&mut self, effects: &mut Vec<Effect<T>>) {
         if !self.ready.is_empty() {
@@ -500,8 +506,8 @@ fn next_token(last: &mut u64) -> Token {
 
 /// §3.2.1 steps 5 to 7: whether a manager would take such a request, its limits aside.
 ///
-/// [`Manager::request`] checks this itself. A host that has steps of its own between these and the request,
-/// such as a signal that is aborted already (step 9), checks it first.
+/// [`Manager::request`] checks this itself. A host that has steps of its own between these and the
+/// request, such as a signal that is aborted already (step 9), checks it first.
 ///
 /// # Errors
 ///
@@ -518,8 +524,8 @@ pub fn validate<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result
     check(scope, options).map(drop)
 }
 
-/// One pass over the scope; what is wrong with it is told in the order of the draft's steps. Returns the length of
-/// the longest name.
+/// One pass over the scope; what is wrong with it is told in the order of the draft's steps.
+/// Returns the length of the longest name.
 #[inline]
 fn check<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result<usize, RequestError> {
     let [first, others @ ..] = scope else { return Err(RequestError::EmptyScope) };

@@ -1,7 +1,7 @@
 //! A resource name (§2.1): the caller's code units, kept as bytes.
 //!
-//! JavaScript strings may hold lone surrogates, which `str` cannot; names are therefore WTF-8 bytes and
-//! compare byte by byte. A name of up to 24 bytes needs no allocation.
+//! JavaScript strings may hold lone surrogates, which `str` cannot; names are therefore WTF-8 bytes
+//! and compare byte by byte. A name of up to 24 bytes needs no allocation.
 
 use alloc::{borrow::Cow, boxed::Box, string::String, vec::Vec};
 use core::{borrow::Borrow, cmp::Ordering, fmt, hash};
@@ -18,8 +18,9 @@ use core::{borrow::Borrow, cmp::Ordering, fmt, hash};
 pub struct Name {
     /// The bytes, if they fit, zeros behind them.
     inline: Words,
-    /// The bytes, if they do not. Boxed twice, so that the many short names are a word shorter. Not an enum: its tag
-    /// would be one byte, and a name that was just made would be moved byte-shifted, which stalls.
+    /// The bytes, if they do not. Boxed twice, so that the many short names are a word shorter. Not
+    /// an enum: its tag would be one byte, and a name that was just made would be moved
+    /// byte-shifted, which stalls.
     heap: Option<Box<Box<[u8]>>>,
     /// Of the bytes that are inline.
     len: u8,
@@ -33,8 +34,9 @@ const INLINE: usize = 24;
 struct Words([u8; INLINE]);
 
 impl Name {
-    /// The name that a JavaScript string spells: its UTF-16 code units, as WTF-8. Surrogates that make a pair become
-    /// one character, a lone one stays what it is, so that two strings are equal if and only if their names are.
+    /// The name that a JavaScript string spells: its UTF-16 code units, as WTF-8. Surrogates that
+    /// make a pair become one character, a lone one stays what it is, so that two strings are equal
+    /// if and only if their names are.
     ///
     /// ```
     /// # use lockkeeper_core::Name;
@@ -52,8 +54,8 @@ impl Name {
         Self::from(&bytes[..])
     }
 
-    /// The name as the UTF-16 code units of a JavaScript string. Bytes that are not WTF-8, which no string spells,
-    /// become U+FFFD.
+    /// The name as the UTF-16 code units of a JavaScript string. Bytes that are not WTF-8, which no
+    /// string spells, become U+FFFD.
     ///
     /// ```
     /// # use lockkeeper_core::Name;
@@ -188,8 +190,8 @@ impl From<&[u8]> for Name {
     }
 }
 
-/// Copies up to 24 bytes, zeros behind them, without a loop or a call: each word is put together from one or
-/// two reads of a fixed size.
+/// Copies up to 24 bytes, zeros behind them, without a loop or a call: each word is put together
+/// from one or two reads of a fixed size.
 #[inline]
 fn inline(name: &[u8]) -> Words {
     let len = name.len();
@@ -213,8 +215,9 @@ fn inline(name: &[u8]) -> Words {
     Words(bytes)
 }
 
-/// Whether a short name begins with these bytes. Of the usual lengths without a loop or a call, which every request
-/// would pay for: the last eight bytes are looked at as one word, even if some of them were in the word before.
+/// Whether a short name begins with these bytes. Of the usual lengths without a loop or a call,
+/// which every request would pay for: the last eight bytes are looked at as one word, even if some
+/// of them were in the word before.
 #[inline(always)]
 fn same(name: &[u8; INLINE], bytes: &[u8]) -> bool {
     let len = bytes.len();
@@ -346,8 +349,8 @@ mod tests {
         }
     }
 
-    /// Every code unit alone, and every surrogate next to every other: no two strings share a name, and each comes
-    /// back as it was.
+    /// Every code unit alone, and every surrogate next to every other: no two strings share a name,
+    /// and each comes back as it was.
     #[test]
     fn every_string_of_code_units_has_its_own_name_and_comes_back() {
         for unit in 0..=u16::MAX {

@@ -1,6 +1,7 @@
 //! Which request was made within which: the declared nesting that deadlock reports follow.
 //!
-//! Kept apart from the requests, so that a request that is not part of any nesting pays nothing for it.
+//! Kept apart from the requests, so that a request that is not part of any nesting pays nothing for
+//! it.
 
 use crate::slab::{NIL, Slab};
 

@@ -1,12 +1,13 @@
 //! One FIFO per name: the held lock set and the lock request queue of the name in one list.
 //!
-//! A request stands in the queue of each of its names with one entry; the first of these carries what else is known
-//! of the request. The entries that no earlier entry conflicts with are *open*; they are a prefix of the list: one
-//! exclusive entry, or all shared entries before the first exclusive one. The others are *blocked*. A request whose
-//! entries are all open is held.
+//! A request stands in the queue of each of its names with one entry; the first of these carries
+//! what else is known of the request. The entries that no earlier entry conflicts with are *open*;
+//! they are a prefix of the list: one exclusive entry, or all shared entries before the first
+//! exclusive one. The others are *blocked*. A request whose entries are all open is held.
 //!
-//! Joining a queue at its end opens or blocks only the new entry. Leaving it opens, in one loop, what nothing
-//! conflicts with any more: release, abort and the end of a client are this one operation.
+//! Joining a queue at its end opens or blocks only the new entry. Leaving it opens, in one loop,
+//! what nothing conflicts with any more: release, abort and the end of a client are this one
+//! operation.
 
 use crate::{
     name::Name,
@@ -26,7 +27,8 @@ pub(crate) struct Queue {
     pub(crate) name: Name,
     pub(crate) head: u32,
     pub(crate) tail: u32,
-    /// How many of the entries are exclusive: a shared request may join open if and only if none is.
+    /// How many of the entries are exclusive: a shared request may join open if and only if none
+    /// is.
     pub(crate) exclusive: u32,
     /// Whether the table has taken note that the queue went idle, and not yet looked at it again.
     pub(crate) noted_idle: bool,
@@ -44,7 +46,8 @@ pub(crate) struct Entry<T> {
     pub(crate) request: u32,
     /// The same request's entry for its next name.
     pub(crate) sibling: u32,
-    /// What else is known of the request, in its first entry. Nearly every request has one name: it is one record.
+    /// What else is known of the request, in its first entry. Nearly every request has one name: it
+    /// is one record.
     pub(crate) record: Option<Request<T>>,
 }
 
@@ -102,15 +105,16 @@ impl<T> Queues<T> {
         self.entries[request].record.as_mut().expect("a first entry has the request")
     }
 
-    /// Puts `request`, which has joined the queue of its first name, at the end of those of the others. Returns how
-    /// many of its entries are blocked.
+    /// Puts `request`, which has joined the queue of its first name, at the end of those of the
+    /// others. Returns how many of its entries are blocked.
     #[cold]
     pub(crate) fn join_others<N: AsRef<[u8]>>(&mut self, request: u32, others: &[(N, Mode)]) -> u16 {
         let mut before = request;
         for (name, mode) in others {
             let at = self.table.find_or_insert(name.as_ref());
             let queue = &mut self.table[at];
-            // A request joins all its queues in one step: if it is in this one already, it is the last in it.
+            // A request joins all its queues in one step: if it is in this one already, it is the
+            // last in it.
             let last = queue.tail;
             if last != NIL && self.entries[last].request == request {
                 self.join_again(last, *mode);
@@ -151,8 +155,8 @@ impl<T> Queues<T> {
         self.request_mut(request).blocked += u16::from(newly_blocked);
     }
 
-    /// Puts `request`, with its record, first in the queues of all its names, exclusive. Every open entry is blocked
-    /// behind it.
+    /// Puts `request`, with its record, first in the queues of all its names, exclusive. Every open
+    /// entry is blocked behind it.
     pub(crate) fn join_first<'a>(
         &mut self,
         request: u32,
@@ -191,8 +195,8 @@ impl<T> Queues<T> {
         }
     }
 
-    /// Takes an entry, which is out of the slab already, out of its queue. Requests of which the last blocked entry
-    /// opens thereby are `ready`.
+    /// Takes an entry, which is out of the slab already, out of its queue. Requests of which the
+    /// last blocked entry opens thereby are `ready`.
     #[inline(always)]
     pub(crate) fn leave(&mut self, entry: &Entry<T>, ready: &mut Vec<u32>) {
         let &Entry { queue: at, prev, next, mode, .. } = entry;
@@ -213,7 +217,8 @@ impl<T> Queues<T> {
         }
     }
 
-    /// The one loop: opens entries from `next` on as long as they are blocked and no earlier one conflicts.
+    /// The one loop: opens entries from `next` on as long as they are blocked and no earlier one
+    /// conflicts.
     fn open(&mut self, mut next: u32, ready: &mut Vec<u32>) {
         while let Some(entry) = self.entries.get(next).filter(|entry| entry.blocked) {
             let free = match self.entries.get(entry.prev) {

@@ -1,8 +1,9 @@
 //! A manager's state as data, for a host that keeps it elsewhere: on a disk, in a replicated log.
 //!
-//! Reading it out needs nothing new: [`Manager::requests`] has every live request, and [`Live`](crate::Live) all that is
-//! known of it. This is the way back. Only logical facts travel: arrivals, tokens, scopes. What follows from them (who is
-//! blocked by whom) is computed again and compared.
+//! Reading it out needs nothing new: [`Manager::requests`] has every live request, and
+//! [`Live`](crate::Live) all that is known of it. This is the way back. Only logical facts travel:
+//! arrivals, tokens, scopes. What follows from them (who is blocked by whom) is computed again and
+//! compared.
 
 use crate::{
     manager::Manager,
@@ -135,7 +136,8 @@ impl<T> Manager<T> {
         self.len() == 0
     }
 
-    /// The largest fencing token that was given out, or what [`Config`](crate::Config) said; 0 if there is none.
+    /// The largest fencing token that was given out, or what [`Config`](crate::Config) said; 0 if
+    /// there is none.
     ///
     /// ```
     /// # use lockkeeper_core::{Config, Manager};
@@ -181,7 +183,8 @@ impl<T> Manager<T> {
     }
 
     /// Makes an empty manager's state anew. Its clients are there already; `next_arrival` is what
-    /// [`next_arrival`](Self::next_arrival) said, the last token what [`Config`](crate::Config) has.
+    /// [`next_arrival`](Self::next_arrival) said, the last token what [`Config`](crate::Config)
+    /// has.
     ///
     /// Returns the requests' new ids, in the order of their arrivals.
     ///

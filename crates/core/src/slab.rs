@@ -1,7 +1,7 @@
 //! Records by small number, in chunks that never move.
 //!
-//! A `Vec` that doubles would move every record at once; here growth allocates one chunk, so no single
-//! insert costs more than a chunk does. The place freed last is used next.
+//! A `Vec` that doubles would move every record at once; here growth allocates one chunk, so no
+//! single insert costs more than a chunk does. The place freed last is used next.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::ops::{Index, IndexMut};
@@ -36,7 +36,8 @@ impl<T> Slab<T> {
         self.live
     }
 
-    /// The place that the next `insert` uses. The caller has checked its limits: there is always one left.
+    /// The place that the next `insert` uses. The caller has checked its limits: there is always
+    /// one left.
     #[inline(always)]
     pub(crate) fn vacant(&mut self) -> u32 {
         if self.free == NIL {

@@ -1,10 +1,10 @@
 //! The lock request queue map (§2.5): which names have a queue, found by their bytes.
 //!
-//! The map is cut into 64 tables by hash, so that when one doubles, a 64th of the names move and not all. The
-//! hash is seeded by the host: names come from callers that may want them to collide.
+//! The map is cut into 64 tables by hash, so that when one doubles, a 64th of the names move and
+//! not all. The hash is seeded by the host: names come from callers that may want them to collide.
 //!
-//! A name that nobody holds or waits for is idle. Idle names are forgotten, but the short ones not at once: names
-//! come back, and the last thousand or so are kept to be found again.
+//! A name that nobody holds or waits for is idle. Idle names are forgotten, but the short ones not
+//! at once: names come back, and the last thousand or so are kept to be found again.
 
 use crate::{
     name::Name,
@@ -28,11 +28,13 @@ pub(crate) struct Table {
     addresses: [HashTable<Address>; TABLES],
     queues: Slab<Queue>,
     seed: FixedState,
-    /// Queues that went idle, oldest first. Some are in use again; that is looked at when their turn comes.
+    /// Queues that went idle, oldest first. Some are in use again; that is looked at when their
+    /// turn comes.
     went_idle: VecDeque<u32>,
 }
 
-/// Where the queue of a name is, with the hash of the name: a table that doubles need not look at the names.
+/// Where the queue of a name is, with the hash of the name: a table that doubles need not look at
+/// the names.
 #[derive(Clone, Copy)]
 struct Address {
     hash: u32,
@@ -74,8 +76,8 @@ impl Table {
         at
     }
 
-    /// Takes note that the queue `at` is empty, and forgets the name that has been idle longest if there are too
-    /// many. A long name is forgotten at once.
+    /// Takes note that the queue `at` is empty, and forgets the name that has been idle longest if
+    /// there are too many. A long name is forgotten at once.
     pub(crate) fn note_idle(&mut self, at: u32) {
         let queue = &mut self.queues[at];
         if queue.name.is_long() {
@@ -131,13 +133,15 @@ fn hashed(seed: &FixedState, name: &[u8]) -> u32 {
     u32::try_from((hash ^ (hash << 32)) >> 32).expect("half of the bits are left")
 }
 
-/// Which table a name is in: by bits below the 7 that hashbrown tags entries with and above those it places by.
+/// Which table a name is in: by bits below the 7 that hashbrown tags entries with and above those
+/// it places by.
 #[inline]
 fn table(hash: u32) -> usize {
     (hash >> 19) as usize % TABLES
 }
 
-/// hashbrown places entries by the low bits and tags them by the topmost 7: both come from the 32 that are kept.
+/// hashbrown places entries by the low bits and tags them by the topmost 7: both come from the 32
+/// that are kept.
 #[inline]
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)

@@ -1,4 +1,5 @@
-//! The words that every layer shares: what goes into the manager, what comes out, and how it refuses.
+//! The words that every layer shares: what goes into the manager, what comes out, and how it
+//! refuses.
 
 use crate::{deadlock::Deadlock, name::Name, slab::NIL};
 use alloc::vec::Vec;
@@ -85,7 +86,8 @@ impl RequestId {
         self.arrival
     }
 
-    /// The id of a request that a manager elsewhere has, for a report of that one. No manager here knows it.
+    /// The id of a request that a manager elsewhere has, for a report of that one. No manager here
+    /// knows it.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, RequestId};
@@ -115,8 +117,8 @@ pub struct ClientId {
 }
 
 impl ClientId {
-    /// The id of a client of a manager elsewhere, for a report of that one: 64 bits, shown as 16 hexadecimal digits. No
-    /// manager here knows it.
+    /// The id of a client of a manager elsewhere, for a report of that one: 64 bits, shown as 16
+    /// hexadecimal digits. No manager here knows it.
     ///
     /// ```
     /// # use lockkeeper_core::ClientId;
@@ -208,7 +210,8 @@ pub struct Options {
     pub if_available: bool,
     /// Break the held requests that conflict, and go first.
     pub steal: bool,
-    /// The live request within which this one is made, for deadlock reports. One that has ended means none.
+    /// The live request within which this one is made, for deadlock reports. One that has ended
+    /// means none.
     pub nested_in: Option<RequestId>,
     /// Answer [`RequestError::Deadlock`] rather than wait in a cycle.
     pub refuse_deadlock: bool,
@@ -338,7 +341,8 @@ pub enum RequestError {
     EmptyScope,
     /// A name starts with U+002D HYPHEN-MINUS (§3.2.1 step 5: "NotSupportedError").
     ReservedName,
-    /// `steal` goes with neither `if_available` (step 6) nor a shared name (step 7: "NotSupportedError").
+    /// `steal` goes with neither `if_available` (step 6) nor a shared name (step 7:
+    /// "NotSupportedError").
     Unsupported(&'static str),
     /// The client has ended, or is another manager's.
     UnknownClient,
@@ -369,8 +373,8 @@ impl From<Limit> for RequestError {
     }
 }
 
-/// What one manager takes on. Each limit is the largest number allowed. Names count as they are given: one that
-/// stands twice in a scope counts twice.
+/// What one manager takes on. Each limit is the largest number allowed. Names count as they are
+/// given: one that stands twice in a scope counts twice.
 ///
 /// ```
 /// # use lockkeeper_core::{Config, Limit, Limits, Manager, Mode, Options};

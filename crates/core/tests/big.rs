@@ -1,7 +1,7 @@
 //! Size: what is linear stays linear and what is a loop does not recurse.
 //!
-//! No assertion on time. A drain that recursed would overflow the stack here; an operation that scanned all
-//! requests, names or clients would not come back.
+//! No assertion on time. A drain that recursed would overflow the stack here; an operation that
+//! scanned all requests, names or clients would not come back.
 
 use lockkeeper_core::{
     Cause, ClientId, Effect, Manager, Mode,

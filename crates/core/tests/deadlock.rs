@@ -200,7 +200,8 @@ mod through_a_long_queue {
         assert_eq!(locks.deadlocks(), [[202, 1]]);
     }
 
-    /// Two shared requests do not wait for each other: the exclusive one between them has to be told.
+    /// Two shared requests do not wait for each other: the exclusive one between them has to be
+    /// told.
     #[test]
     fn between_shared_ends_one_exclusive_request_is_reported() {
         let mut locks = Clerk::new();
@@ -378,7 +379,8 @@ mod a_cycle_is_gone {
         assert_eq!(locks.deadlocks(), [[]; 0]);
     }
 
-    /// What is nested in one request is a list of its own, which loses members at both ends and between.
+    /// What is nested in one request is a list of its own, which loses members at both ends and
+    /// between.
     #[test]
     fn only_when_the_last_nested_request_that_closes_it_is_gone() {
         for order in [[2, 3, 4], [4, 3, 2], [3, 2, 4], [3, 4, 2]] {
@@ -530,8 +532,8 @@ mod nesting {
     }
 }
 
-/// No assertion on time: a search that recursed would overflow the stack here, and one that were quadratic would
-/// not come back.
+/// No assertion on time: a search that recursed would overflow the stack here, and one that were
+/// quadratic would not come back.
 mod a_search_among_many {
     use super::*;
 
@@ -612,8 +614,8 @@ mod a_search_among_many {
         assert!(crowd.manager.deadlock(innermost).is_some());
     }
 
-    /// The innermost request closes a cycle with each of the others, and all of these share the one with its
-    /// immediate outer request, which is found first.
+    /// The innermost request closes a cycle with each of the others, and all of these share the one
+    /// with its immediate outer request, which is found first.
     #[test]
     fn as_many_cycles_through_one_request_that_is_reported_already() {
         let mut crowd = Crowd::new();

@@ -1,5 +1,5 @@
-//! Memory: what is over leaves nothing behind. A manager grows with what is live at one time, and not with what
-//! has come and gone.
+//! Memory: what is over leaves nothing behind. A manager grows with what is live at one time, and
+//! not with what has come and gone.
 
 use lockkeeper_core::{Manager, Mode::Exclusive, Options, Outcome, RequestId};
 use std::{
@@ -50,7 +50,8 @@ fn does_not_grow(rounds: u32, mut round: impl FnMut(u32)) {
         round(number);
     }
     let grown = LIVE_BYTES.get() - before;
-    // Tables may still settle by a doubling of one of their parts; a leak of a few bytes per round is far more.
+    // Tables may still settle by a doubling of one of their parts; a leak of a few bytes per round
+    // is far more.
     assert!(grown < 64 * 1024, "{grown} bytes more after {rounds} rounds");
 }
 
@@ -78,7 +79,8 @@ fn names_that_nobody_uses_any_more_are_forgotten() {
     });
 }
 
-/// Each name is left, comes back some thousand names later, stays for a while, and is left for good.
+/// Each name is left, comes back some thousand names later, stays for a while, and is left for
+/// good.
 #[test]
 fn names_that_came_back_are_forgotten_when_they_are_left_again() {
     let mut manager: Manager = Manager::default();

@@ -211,7 +211,8 @@ fn each_refusal_says_in_words_which_limit_and_how_much_it_is() {
     }
 }
 
-/// A refusal that depends on the request alone comes before one that depends on how full the manager is.
+/// A refusal that depends on the request alone comes before one that depends on how full the
+/// manager is.
 #[test]
 fn a_request_that_could_never_be_accepted_is_refused_for_that_reason() {
     let mut locks = Clerk::with_limits(Limits { requests: 0, ..LIMITS });

@@ -1,9 +1,10 @@
 //! Scopes of several names, and what the engine offers beyond the Working Draft.
 //!
-//! *A request is held if and only if, for every name it asks for, no earlier live request conflicts.* These
-//! tests show what follows from that sentence: the explainer's worked example, atomic scopes that cannot
-//! deadlock against each other, stealing a scope; and the promises that hosts build on: ids that are never used
-//! again, fencing tokens that only grow, effects that depend on nothing but the commands.
+//! *A request is held if and only if, for every name it asks for, no earlier live request
+//! conflicts.* These tests show what follows from that sentence: the explainer's worked example,
+//! atomic scopes that cannot deadlock against each other, stealing a scope; and the promises that
+//! hosts build on: ids that are never used again, fencing tokens that only grow, effects that
+//! depend on nothing but the commands.
 
 mod clerk;
 
@@ -33,13 +34,15 @@ mod the_explainers_example {
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "a", Exclusive), [Granted(1)]);
         assert_eq!(locks.request(tab, "b", Shared), [Granted(2)]);
-        // "Request #3 can be granted immediately since it is for a "shared" lock on 'b' and #2 is also …"
+        // "Request #3 can be granted immediately since it is for a "shared" lock on 'b' and #2 is
+        // also …"
         assert_eq!(locks.request(tab, "b", Shared), [Granted(3)]);
         // "Request #4 … must wait for all of locks #1, #2 and #3 to be released."
         assert_eq!(locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]), [Queued(4)]);
         // "Request #5 arrived after request #4 and has overlapping scope, so it is blocked."
         assert_eq!(locks.request(tab, "b", Shared), [Queued(5)]);
-        // "The scope of request #6 doesn't overlap with any other …, so it can be granted immediately."
+        // "The scope of request #6 doesn't overlap with any other …, so it can be granted
+        // immediately."
         assert_eq!(locks.request(tab, "c", Exclusive), [Granted(6)]);
         locks
     }
@@ -113,7 +116,8 @@ mod a_scope {
         assert_eq!(locks.release(2), [Granted(4)]);
     }
 
-    /// By the conflict rule: both are shared on the name, and it does not matter that the scope waits.
+    /// By the conflict rule: both are shared on the name, and it does not matter that the scope
+    /// waits.
     #[test]
     fn that_waits_is_passed_by_a_shared_request_for_a_name_that_it_has_shared() {
         let mut locks = Clerk::new();
@@ -256,7 +260,8 @@ mod scopes_cannot_deadlock_against_each_other {
         assert_eq!(locks.release(2), [Granted(3)]);
     }
 
-    /// Three philosophers who each need two of three forks, and a fourth who holds them all at first.
+    /// Three philosophers who each need two of three forks, and a fourth who holds them all at
+    /// first.
     #[test]
     fn even_if_each_waits_for_a_name_of_the_next() {
         let mut locks = Clerk::new();
@@ -644,15 +649,16 @@ mod the_end_of_a_client {
 mod names {
     use super::*;
 
-    /// A manager may keep a name for a while after everybody has left it, or forget it: it makes no difference.
+    /// A manager may keep a name for a while after everybody has left it, or forget it: it makes no
+    /// difference.
     #[test]
     fn come_back_as_if_for_the_first_time_after_thousands_of_others() {
         let mut locks = Clerk::new();
         let [tab] = locks.clients();
         let mut live = VecDeque::new();
         let mut random = random(7);
-        // Of 1,500 names fifty or so are in use at a time: some come back soon, some late, some while they are
-        // still held.
+        // Of 1,500 names fifty or so are in use at a time: some come back soon, some late, some
+        // while they are still held.
         for number in 1..=10_000 {
             let name = format!("name {}", random(1_500));
             let waits = live.iter().any(|(other, _)| *other == name);

@@ -1,21 +1,23 @@
-//! The Working Draft, sentence by sentence: each module is a section, each test says which steps it shows.
+//! The Working Draft, sentence by sentence: each module is a section, each test says which steps it
+//! shows.
 //!
-//! With the draft of 5 January 2023 beside this file every step of §2.5, §2.6, §3.2.1 steps 5 to 7 and §4.1 to
-//! §4.5 can be ticked off, but for those that need promises, callbacks, signals or an event loop. These belong
-//! to the layer above the engine, and to its tests:
+//! With the draft of 5 January 2023 beside this file every step of §2.5, §2.6, §3.2.1 steps 5 to 7
+//! and §4.1 to §4.5 can be ticked off, but for those that need promises, callbacks, signals or an
+//! event loop. These belong to the layer above the engine, and to its tests:
 //!
 //! * §2.4: what happens when a waiting promise settles; the released promise;
 //! * §3.2.1 steps 1 to 4 (options, document, storage) and 8 to 12 (signal, promise);
-//! * §4.1 step 2 (the signal's algorithm) and the callback of a refused `ifAvailable` (step 3.5.1.1);
+//! * §4.1 step 2 (the signal's algorithm) and the callback of a refused `ifAvailable` (step
+//!   3.5.1.1);
 //! * §4.3, *signal to abort the request*;
 //! * §4.4 steps 2.8 to 2.11 (callback, promises, signal) and 2.14 (invoking the callback);
 //! * the promise of §4.5 steps 1 and 6;
-//! * "these steps are running on the lock task queue" (§4.2 to §4.5, step 1): the manager is `&mut`, so that one
-//!   command ends before the next begins.
+//! * "these steps are running on the lock task queue" (§4.2 to §4.5, step 1): the manager is
+//!   `&mut`, so that one command ends before the next begins.
 //!
-//! Where the draft rejects a promise or invokes a callback, the engine says so to be passed on: `Stolen` for the
-//! "AbortError" of §4.1 step 3.4.1.1.2, `Unavailable` for the null of step 3.5.1.1.1, `Granted` for the lock of
-//! §4.4 step 2.14.
+//! Where the draft rejects a promise or invokes a callback, the engine says so to be passed on:
+//! `Stolen` for the "AbortError" of §4.1 step 3.4.1.1.2, `Unavailable` for the null of step
+//! 3.5.1.1.1, `Granted` for the lock of §4.4 step 2.14.
 
 mod clerk;
 
@@ -110,7 +112,8 @@ mod s2_3_modes_and_scheduling {
 mod s2_4_locks {
     use super::*;
 
-    /// A lock has an agent, a clientId (for which the engine's client stands), a manager, a name and a mode.
+    /// A lock has an agent, a clientId (for which the engine's client stands), a manager, a name
+    /// and a mode.
     #[test]
     fn a_lock_has_an_agent_a_name_and_a_mode() {
         let mut locks = Clerk::new();
@@ -330,7 +333,8 @@ mod s2_6_termination_of_locks {
         assert_eq!(locks.held(), [2]);
     }
 
-    /// Step 2.1: releasing a lock processes its queue (§4.2 step 7), before the next lock is released.
+    /// Step 2.1: releasing a lock processes its queue (§4.2 step 7), before the next lock is
+    /// released.
     #[test]
     fn what_a_released_lock_stood_before_is_let_in() {
         let mut locks = Clerk::new();
@@ -465,7 +469,8 @@ mod s3_2_1_the_request_method {
         assert!(unsupported(refused).contains("if available"));
     }
 
-    /// Steps 5 to 7 can be had alone, by a host that has steps of its own between these and the request.
+    /// Steps 5 to 7 can be had alone, by a host that has steps of its own between these and the
+    /// request.
     #[test]
     fn what_a_request_would_be_refused_for_can_be_asked_before() {
         let mut locks = Clerk::new();
@@ -535,7 +540,8 @@ mod s4_1_request_a_lock {
         assert_eq!(locks.held(), [2]);
     }
 
-    /// Step 3.4.1: "for each lock of held", in the order in which the locks were appended to the set.
+    /// Step 3.4.1: "for each lock of held", in the order in which the locks were appended to the
+    /// set.
     #[test]
     fn a_steal_removes_every_shared_lock_of_the_name() {
         let mut locks = Clerk::new();
@@ -851,7 +857,8 @@ mod s4_3_abort_a_request {
         assert_eq!(locks.pending(), [5, 6]);
     }
 
-    /// Step 6: §4.4 step 2.2 took a granted request out of the queue, so there is nothing to remove.
+    /// Step 6: §4.4 step 2.2 took a granted request out of the queue, so there is nothing to
+    /// remove.
     #[test]
     fn a_granted_request_is_past_aborting() {
         let mut locks = Clerk::new();
@@ -954,8 +961,9 @@ mod s4_4_process_a_lock_request_queue {
         assert_eq!(locks.held(), [1, 3]);
     }
 
-    /// Step 2.13: "append" makes the order of the set that of the grants, as §4.1 step 3.4.1 then meets it. #2
-    /// came before #3 and is granted after it; a steal of both names tells the two orders apart.
+    /// Step 2.13: "append" makes the order of the set that of the grants, as §4.1 step 3.4.1 then
+    /// meets it. #2 came before #3 and is granted after it; a steal of both names tells the two
+    /// orders apart.
     #[test]
     fn the_held_lock_set_is_in_the_order_of_grants() {
         let mut locks = Clerk::new();
@@ -1020,7 +1028,8 @@ mod s4_5_snapshot_the_lock_state {
         assert_eq!(locks.pending(), [2, 4, 6]);
     }
 
-    /// "For any given resource, the snapshot … will return the requests in the order in which they were made."
+    /// "For any given resource, the snapshot … will return the requests in the order in which they
+    /// were made."
     #[test]
     fn the_requests_for_a_name_are_in_the_order_in_which_they_were_made() {
         let mut locks = Clerk::new();
@@ -1051,7 +1060,8 @@ mod s4_5_snapshot_the_lock_state {
         assert_eq!(locks.held(), [2, 3, 4]);
     }
 
-    /// The draft promises no order of held locks; the engine's is that of arrival, so that states compare.
+    /// The draft promises no order of held locks; the engine's is that of arrival, so that states
+    /// compare.
     #[test]
     fn two_snapshots_of_one_state_are_equal_however_it_came_about() {
         let mut locks = Clerk::new();

@@ -6,7 +6,8 @@ use tonic::{Code, Status};
 /// Why a call did not succeed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Error {
-    /// A member did not answer, or could not reach the others. The call may have been executed, or may be later.
+    /// A member did not answer, or could not reach the others. The call may have been executed, or
+    /// may be later.
     NoAnswer {
         /// The member.
         member: String,

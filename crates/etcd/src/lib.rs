@@ -1,8 +1,8 @@
 //! The few calls of etcd that Lockkeeper's fleet needs.
 //!
-//! One call is one attempt at one member, with a deadline. Nothing is balanced and nothing is retried here: a call that was
-//! not answered may have been executed, or may be later, and only its caller knows how to find out. The next call goes to
-//! the next member.
+//! One call is one attempt at one member, with a deadline. Nothing is balanced and nothing is
+//! retried here: a call that was not answered may have been executed, or may be later, and only its
+//! caller knows how to find out. The next call goes to the next member.
 #![forbid(unsafe_code)]
 
 mod error;
@@ -68,7 +68,8 @@ pub struct Guarded {
     pub guard: (Vec<u8>, i64),
     /// Keys that are written.
     pub puts: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Ranges of keys that are deleted: the first, and the end. None of those that are written is in them.
+    /// Ranges of keys that are deleted: the first, and the end. None of those that are written is
+    /// in them.
     pub deletes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
@@ -130,7 +131,8 @@ impl Etcd {
         self.shared.deadline
     }
 
-    /// A key, and the revision of the store at which it was read. Linearizable: what was written before is seen.
+    /// A key, and the revision of the store at which it was read. Linearizable: what was written
+    /// before is seen.
     ///
     /// # Errors
     ///
@@ -142,7 +144,8 @@ impl Etcd {
         Ok((answer.kvs.into_iter().next(), revision))
     }
 
-    /// Keys from `key` up to, and without, `end`, at most `limit`, in their order; and whether there are more. Linearizable.
+    /// Keys from `key` up to, and without, `end`, at most `limit`, in their order; and whether
+    /// there are more. Linearizable.
     ///
     /// # Errors
     ///
@@ -164,7 +167,8 @@ impl Etcd {
         Ok(())
     }
 
-    /// Deletes the keys from `key` up to, and without, `end`. Returns the revision of the store after that.
+    /// Deletes the keys from `key` up to, and without, `end`. Returns the revision of the store
+    /// after that.
     ///
     /// # Errors
     ///
@@ -226,7 +230,8 @@ impl Etcd {
         all
     }
 
-    /// One attempt at the current member. After one without an answer, the next member is the current one.
+    /// One attempt at the current member. After one without an answer, the next member is the
+    /// current one.
     async fn call<Q, A>(&self, path: &'static str, request: Q) -> Result<A, Error>
     where
         Q: Message + 'static,

@@ -1,4 +1,5 @@
-//! The messages of etcd's API, as far as they are used. The numbers are those of etcd's `rpc.proto`.
+//! The messages of etcd's API, as far as they are used. The numbers are those of etcd's
+//! `rpc.proto`.
 
 use prost::{Enumeration, Message, Oneof};
 

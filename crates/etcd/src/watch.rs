@@ -66,8 +66,8 @@ impl Etcd {
 }
 
 impl Watch {
-    /// The next change. It waits for it without end: a member that stopped says nothing. Nothing is lost if it is
-    /// not awaited to its end.
+    /// The next change. It waits for it without end: a member that stopped says nothing. Nothing is
+    /// lost if it is not awaited to its end.
     ///
     /// # Errors
     ///

@@ -1,4 +1,5 @@
-//! The driver: starts the daemon and the workers, does to them what the schedule says, and has what they saw checked.
+//! The driver: starts the daemon and the workers, does to them what the schedule says, and has what
+//! they saw checked.
 
 use crate::{
     Nanos,
@@ -41,7 +42,8 @@ pub struct Config {
     pub network: usize,
     /// How many of them, the last, are in PID namespaces of their own.
     pub namespaces: usize,
-    /// How many more there are that use `lockkeeper run`: every other one, from the first, on the network, if there is one.
+    /// How many more there are that use `lockkeeper run`: every other one, from the first, on the
+    /// network, if there is one.
     pub runners: usize,
     /// How many more there are that use the Python client.
     pub pythons: usize,
@@ -68,8 +70,8 @@ pub struct Config {
 pub enum Mutation {
     /// A daemon that was killed loses its log: the next one knows no sessions.
     Forgetful,
-    /// Workers go on with locks of which they were told that they are lost; those in Python, with what they released; and
-    /// the commands of `run` close the descriptor that they inherit.
+    /// Workers go on with locks of which they were told that they are lost; those in Python, with
+    /// what they released; and the commands of `run` close the descriptor that they inherit.
     Stubborn,
     /// A daemon takes clients for dead that are frozen, that it has no descriptors to ask, or whose process it cannot see.
     Reaper,
@@ -99,7 +101,8 @@ impl Config {
 ///
 /// # Errors
 ///
-/// If the machine does not do as it should: what the daemon and the clients do wrong is in the report.
+/// If the machine does not do as it should: what the daemon and the clients do wrong is in the
+/// report.
 pub fn run(config: &Config) -> io::Result<Report> {
     let began = Instant::now();
     let mut driver = Driver::start(config)?;
@@ -188,8 +191,8 @@ impl<'a> Driver<'a> {
         let least_ttl = if has("settings") { config.ttl / 2 } else { config.ttl };
         let facts = Facts { ttl, least_ttl, ..Facts::default() };
         let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
-        // Free a moment ago, and of this run in all lives of the daemon.
-        // Not an address that connections of this machine come from: one could have the port while the daemon is down.
+        // Free a moment ago, and of this run in all lives of the daemon. Not an address that
+        // connections of this machine come from: one could have the port while the daemon is down.
         let free = || TcpListener::bind("127.0.0.2:0")?.local_addr();
         let port = (config.network > 0).then(free).transpose()?;
         let network = |_| Network::to(port.expect("somebody is on the network"));
@@ -490,7 +493,8 @@ impl<'a> Driver<'a> {
 
     fn kill_worker(&mut self, worker: usize) -> io::Result<()> {
         if self.is_runner(worker) {
-            // Its `run` is killed, or the guardian of that. The runner writes down what became of it.
+            // Its `run` is killed, or the guardian of that. The runner writes down what became of
+            // it.
             let process = self.workers[worker].process;
             let guardian = self.fate(process).maimed.len().is_multiple_of(2);
             self.fate(process).maimed.push(now());
@@ -554,7 +558,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// The faults are over: every request is answered, and every name can be had by everybody. Whether that is so.
+    /// The faults are over: every request is answered, and every name can be had by everybody.
+    /// Whether that is so.
     fn settle(&mut self) -> io::Result<bool> {
         self.note(&"settle");
         self.workers.iter_mut().try_for_each(Worker::settle)?;
@@ -593,7 +598,8 @@ impl<'a> Driver<'a> {
                 }
             }
         }
-        // Sessions on the network, and those that were killed before they had their FIFO, have a lease.
+        // Sessions on the network, and those that were killed before they had their FIFO, have a
+        // lease.
         thread::sleep(self.facts.ttl + Duration::from_millis(200));
         for life in ["last", "next"] {
             match self.query(2 * self.facts.ttl) {
@@ -626,8 +632,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// What the daemon shows. Asked again while that is something, or it waits for clients and shows nothing, until the
-    /// patience is over.
+    /// What the daemon shows. Asked again while that is something, or it waits for clients and
+    /// shows nothing, until the patience is over.
     fn query(&self, patience: Duration) -> Result<Vec<Entry>, String> {
         let endpoint: Endpoint = self.local().parse()?;
         let deadline = Instant::now() + patience;

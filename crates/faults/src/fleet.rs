@@ -330,7 +330,8 @@ impl<'a> Driver<'a> {
     fn wait_until_served(&mut self, from: Nanos) -> io::Result<()> {
         let begun = Instant::now();
         let endpoint: Endpoint = self.daemons.urls(0).parse().map_err(io::Error::other)?;
-        // On a thread of its own: a question waits for a server, and what is undone meanwhile may bring it back.
+        // On a thread of its own: a question waits for a server, and what is undone meanwhile may
+        // bring it back.
         let (served, serves) = mpsc::channel();
         thread::spawn(move || {
             let ask = || Session::open(&endpoint, Options::new("faults"), Callbacks)?.query(None);

@@ -1,7 +1,9 @@
-//! What a worker saw, on disk: one line for each event, appended by one call, so that it is there when the worker is not.
+//! What a worker saw, on disk: one line for each event, appended by one call, so that it is there
+//! when the worker is not.
 //!
-//! A history is a file for each worker process. A resource is a file for each name, to which whoever holds the lock
-//! appends its touches: the order of its lines is the order in which they happened, whatever the clocks say.
+//! A history is a file for each worker process. A resource is a file for each name, to which
+//! whoever holds the lock appends its touches: the order of its lines is the order in which they
+//! happened, whatever the clocks say.
 
 use crate::Nanos;
 use lockkeeper_client::Flags;
@@ -29,7 +31,8 @@ impl Lines {
     /// Appends a line.
     pub fn append(&self, mut line: String) {
         line.push('\n');
-        // One call: other processes append to the same file, and this one may be killed after any instruction.
+        // One call: other processes append to the same file, and this one may be killed after any
+        // instruction.
         let written = (&self.0).write(line.as_bytes()).expect("a worker can write its history");
         assert_eq!(written, line.len(), "a line is written whole");
     }

@@ -18,7 +18,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Kills, stops and cuts off Lockkeeper's daemon and its clients, and checks that no promise was broken.
+/// Kills, stops and cuts off Lockkeeper's daemon and its clients, and checks that no promise was
+/// broken.
 #[derive(Parser)]
 #[command(
     args_conflicts_with_subcommands = true,
@@ -57,7 +58,8 @@ struct Run {
     /// How many workers there are at a time
     #[arg(long, default_value_t = 5)]
     workers: usize,
-    /// How many of them are on the network: slower, since the locks of one that is killed last for the TTL
+    /// How many of them are on the network: slower, since the locks of one that is killed last for
+    /// the TTL
     #[arg(long, default_value_t = 0)]
     network: usize,
     /// How many of them are in PID namespaces of their own

@@ -14,7 +14,8 @@ pub struct Step {
     pub fault: Fault,
 }
 
-/// Something that happens to the daemon or a worker. `worker` is the place of one among those that run.
+/// Something that happens to the daemon or a worker. `worker` is the place of one among those that
+/// run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The daemon is killed, and after a while there is another.
@@ -79,7 +80,8 @@ pub enum Fault {
     },
     /// The daemon is stopped for a while.
     StopDaemon {
-        /// Whether it is killed before, and the next one stopped when it has just begun to wait for its clients.
+        /// Whether it is killed before, and the next one stopped when it has just begun to wait for
+        /// its clients.
         fresh: bool,
         /// For how long.
         stopped: Duration,
@@ -164,7 +166,8 @@ impl Fault {
 
     fn draw(kind: usize, rng: &mut Rng, workers: usize, ttl: Duration) -> Self {
         let worker = rng.usize(..workers);
-        // Most often the next daemon is there at once, as a supervisor would have it. Sometimes it is not there in time.
+        // Most often the next daemon is there at once, as a supervisor would have it. Sometimes it
+        // is not there in time.
         let down = match rng.u8(..40) {
             0 => ttl + between(rng, 0, 200),
             1..10 => between(rng, 10, 200),

@@ -1,4 +1,5 @@
-//! The processes of a run: the daemon and the workers. They end when what stands for them is dropped, whatever happens.
+//! The processes of a run: the daemon and the workers. They end when what stands for them is
+//! dropped, whatever happens.
 
 use crate::{Nanos, machine, stage::Stage, worker::Orders};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};

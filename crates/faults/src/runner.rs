@@ -1,8 +1,8 @@
-//! A worker that uses `lockkeeper run`, one after the other. Its command is this program once more: it writes down its
-//! token, touches what the lock protects, and says when it is done.
+//! A worker that uses `lockkeeper run`, one after the other. Its command is this program once more:
+//! it writes down its token, touches what the lock protects, and says when it is done.
 //!
-//! The processes that may be killed are `run` and, under a lease, its guardian. The lock has to last as long as the command
-//! does, and the command no longer than the lock.
+//! The processes that may be killed are `run` and, under a lease, its guardian. The lock has to
+//! last as long as the command does, and the command no longer than the lock.
 
 use crate::{
     history::{Line, Lines, Touch, What},
@@ -45,7 +45,8 @@ pub struct Orders {
     pub seed: u64,
     /// The program that has `run`.
     pub program: PathBuf,
-    /// Whether its commands close what they inherit, as none should: their lock does not last as long as they do.
+    /// Whether its commands close what they inherit, as none should: their lock does not last as
+    /// long as they do.
     pub stubborn: bool,
 }
 

@@ -1,4 +1,5 @@
-//! The files of a run: one directory, with the socket, what the daemon keeps, and what everybody saw.
+//! The files of a run: one directory, with the socket, what the daemon keeps, and what everybody
+//! saw.
 
 use std::{
     fs::{self, DirBuilder},

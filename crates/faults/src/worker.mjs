@@ -1,8 +1,9 @@
 /**
- * A worker that uses the npm package: it asks for locks, touches what they protect, and writes down all it sees.
+ * A worker that uses the npm package: it asks for locks, touches what they protect, and writes down
+ * all it sees.
  *
- * As `worker.rs`, with one hand. Arguments: the directory of the package, that of the run, the URL, the number of the history,
- * and the seed.
+ * As `worker.rs`, with one hand. Arguments: the directory of the package, that of the run, the URL,
+ * the number of the history, and the seed.
  */
 import { openSync, writeSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -16,7 +17,8 @@ const NAMES = ['a', 'b', 'c', 'd', 'e', 'f'];
 const TOUCH = 2;
 
 const openLines = (...path) => openSync(join(dir, ...path), 'a');
-// One call: other processes append to the same file, and this one may be killed after any instruction.
+// One call: other processes append to the same file, and this one may be killed after any
+// instruction.
 const append = (lines, ...words) => writeSync(lines, `${[process.hrtime.bigint(), ...words].join(' ')}\n`);
 
 const history = openLines('histories', process_);

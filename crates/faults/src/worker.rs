@@ -1,9 +1,9 @@
-//! A worker: a process that asks for locks, touches what they protect while it believes that it holds them, and writes
-//! down all it sees.
+//! A worker: a process that asks for locks, touches what they protect while it believes that it
+//! holds them, and writes down all it sees.
 //!
-//! It has several *hands*, threads that share one session. It hears from the driver on its standard input: `settle` ends
-//! the loop, and has every name asked for once more, without a limit, so that a lock that nobody gave back shows; the end
-//! of the input ends the worker.
+//! It has several *hands*, threads that share one session. It hears from the driver on its standard
+//! input: `settle` ends the loop, and has every name asked for once more, without a limit, so that
+//! a lock that nobody gave back shows; the end of the input ends the worker.
 
 use crate::{
     history::{Line, Lines, Touch, What},
@@ -36,7 +36,8 @@ pub struct Orders {
     pub seed: u64,
     /// How many requests it makes at a time.
     pub hands: usize,
-    /// Whether it goes on believing that it holds a lock when it is told that the lock is lost, as no client should.
+    /// Whether it goes on believing that it holds a lock when it is told that the lock is lost, as
+    /// no client should.
     pub stubborn: bool,
 }
 
@@ -163,8 +164,8 @@ struct Attempt {
     worker: Arc<Worker>,
     number: u64,
     scope: Vec<(String, Mode)>,
-    /// What this side believes. It is held while a touch is made and while an event is written, so that no touch comes
-    /// after the line that tells that the lock is gone.
+    /// What this side believes. It is held while a touch is made and while an event is written, so
+    /// that no touch comes after the line that tells that the lock is gone.
     stands: Mutex<Stands>,
     news: Condvar,
 }

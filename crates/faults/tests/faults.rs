@@ -103,7 +103,8 @@ fn nor_does_one_on_the_network() {
     }
 }
 
-/// The disk is full, there are no descriptors, workers are frozen, and the settings change: with each other, and with kills.
+/// The disk is full, there are no descriptors, workers are frozen, and the settings change: with
+/// each other, and with kills.
 #[test]
 fn nor_do_several_at_once() {
     let _one = one_at_a_time();
@@ -138,8 +139,8 @@ fn nor_does_one_to_other_clients() {
     assert!(report.commands >= 4 * names && report.pythons >= 2 * names, "locks were held: {report}");
 }
 
-/// Runs with a promise broken on purpose until two are seen in each other's way. A machine that is quick or slow enough
-/// can have good luck for a while.
+/// Runs with a promise broken on purpose until two are seen in each other's way. A machine that is
+/// quick or slow enough can have good luck for a while.
 fn notices(mut config: Config) {
     for _ in 0..20 {
         let report = run(&config);

@@ -1,5 +1,5 @@
-//! The Working Draft's "primary tab": one worker does the work that only one may do, by holding a lock that it
-//! never gives back. When it is gone, the next in line takes over.
+//! The Working Draft's "primary tab": one worker does the work that only one may do, by holding a
+//! lock that it never gives back. When it is gone, the next in line takes over.
 //!
 //! ```text
 //! cargo run --release --example leader_election

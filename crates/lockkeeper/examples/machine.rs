@@ -31,7 +31,8 @@ async fn take_turns(me: &str) -> Result<(), Error> {
         request
             .run(async |lock| {
                 println!("{me} has {}, fencing token {}", lock.name(), lock.token());
-                // The other process waits meanwhile, and so it is its turn next. Any executor would do instead of this.
+                // The other process waits meanwhile, and so it is its turn next. Any executor would
+                // do instead of this.
                 smol::Timer::after(Duration::from_millis(100)).await;
                 println!("{me} gives it back");
             })

@@ -1,5 +1,6 @@
-//! The Working Draft's transactions over several stores, readonly (shared) and readwrite (exclusive), as Indexed
-//! DB has them: each transaction takes all its stores at once, so no order of asking can deadlock.
+//! The Working Draft's transactions over several stores, readonly (shared) and readwrite
+//! (exclusive), as Indexed DB has them: each transaction takes all its stores at once, so no order
+//! of asking can deadlock.
 //!
 //! ```text
 //! cargo run --release --example multi_store_transaction
@@ -28,7 +29,8 @@ fn main() -> Result<(), Error> {
                 .await
         };
 
-        // In a circle: with one lock after the other these three would soon wait for each other for ever.
+        // In a circle: with one lock after the other these three would soon wait for each other for
+        // ever.
         let circle = async || {
             let ab = transfer("alice", "bob", 10);
             let bc = transfer("bob", "carol", 20);

@@ -44,11 +44,13 @@ enum Stage<'a> {
     Done,
 }
 
-/// A request that is queued. Dropping it gives the request up, whether it still waits or was granted meanwhile.
+/// A request that is queued. Dropping it gives the request up, whether it still waits or was
+/// granted meanwhile.
 struct Waiting<'a> {
     agent: &'a Agent,
     request: RequestId,
-    /// Whether there is still something to give up: the request has neither ended nor become a lock.
+    /// Whether there is still something to give up: the request has neither ended nor become a
+    /// lock.
     waits: bool,
     timed_out: bool,
     /// What can end the waiting early.
@@ -82,7 +84,8 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
                 }
                 Submission::Queued(request) => {
-                    // Its waker is set and its signal was looked at; only the clocks have to be started.
+                    // Its waker is set and its signal was looked at; only the clocks have to be
+                    // started.
                     let mut waiting = Waiting::new(new, request);
                     let poll = waiting.poll_limits(cx);
                     *stage = if poll.is_ready() { Stage::Done } else { Stage::Waiting(waiting) };

@@ -1,5 +1,5 @@
-//! An agent of a lock manager: on whose behalf requests are made. Whether the manager is in this process or is a daemon's is
-//! decided here, and nowhere else.
+//! An agent of a lock manager: on whose behalf requests are made. Whether the manager is in this
+//! process or is a daemon's is decided here, and nowhere else.
 
 #[cfg(feature = "connect")]
 use crate::remote::Remote;
@@ -51,10 +51,12 @@ impl Agent {
         there!(self, there => there.client_id())
     }
 
-    /// One name and nothing special, as nearly every request is. What it is called with fits in registers: a store on the
-    /// way to the mutex costs more than it seems, because the mutex waits until all are done.
+    /// One name and nothing special, as nearly every request is. What it is called with fits in
+    /// registers: a store on the way to the mutex costs more than it seems, because the mutex waits
+    /// until all are done.
     ///
-    /// This and [`ask`](Self::ask) are compiled once, and called from every form: what their callers inline is small.
+    /// This and [`ask`](Self::ask) are compiled once, and called from every form: what their
+    /// callers inline is small.
     #[inline(never)]
     pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Submission {
         there!(self, there => there.ask_one(name, mode, if_available, waker))
@@ -72,8 +74,8 @@ impl Agent {
         there!(self, there => there.ask(scope, options, info, waker))
     }
 
-    /// Hears a daemon on this thread, which is about to sleep, until something is `done` or that time has come. It may return
-    /// early.
+    /// Hears a daemon on this thread, which is about to sleep, until something is `done` or that
+    /// time has come. It may return early.
     #[cfg_attr(not(feature = "connect"), expect(unused_variables, clippy::unused_self))]
     pub(crate) fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
         #[cfg(feature = "connect")]
@@ -82,7 +84,8 @@ impl Agent {
         }
     }
 
-    /// What has become of a request that was [`Queued`](Submission::Queued): its token, or none if it was not to wait.
+    /// What has become of a request that was [`Queued`](Submission::Queued): its token, or none if
+    /// it was not to wait.
     pub(crate) fn poll_granted(
         &self,
         request: RequestId,
@@ -91,7 +94,8 @@ impl Agent {
         there!(self, there => there.poll_granted(request, waker))
     }
 
-    /// Ends a request that its owner gives up, whether it waits or is held; perhaps because its time was up.
+    /// Ends a request that its owner gives up, whether it waits or is held; perhaps because its
+    /// time was up.
     pub(crate) fn cancel(&self, request: RequestId, timed_out: bool) {
         there!(self, there => there.cancel(request, timed_out))
     }

@@ -16,8 +16,9 @@ use std::{
 /// A lock that releases itself when this handle and all futures that went through
 /// [`wait_until`](Self::wait_until) are done or dropped, or when one of these futures has failed.
 ///
-/// The sketches release such a lock in the next microtask unless something waits; here the handle stands for
-/// that microtask: drop it, or let it go out of scope, and what waits alone keeps the lock.
+/// The sketches release such a lock in the next microtask unless something waits; here the handle
+/// stands for that microtask: drop it, or let it go out of scope, and what waits alone keeps the
+/// lock.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};
@@ -68,13 +69,14 @@ impl AutoLock {
 
     /// Ties a future to the lock, which lives as long as the returned future does.
     ///
-    /// A future that gives an `Err` is what the sketches call a promise that rejects: the lock is released at once, whatever
-    /// else waits on it, and [`released`](Self::released) gives [`Error::WaitFailed`].
+    /// A future that gives an `Err` is what the sketches call a promise that rejects: the lock is
+    /// released at once, whatever else waits on it, and [`released`](Self::released) gives
+    /// [`Error::WaitFailed`].
     ///
     /// # Errors
     ///
-    /// [`Error::Stolen`] or [`Error::Lost`] if the lock is no longer held; [`Error::WaitFailed`] if it was released because
-    /// another future has failed.
+    /// [`Error::Stolen`] or [`Error::Lost`] if the lock is no longer held; [`Error::WaitFailed`] if
+    /// it was released because another future has failed.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -112,8 +114,8 @@ impl AutoLock {
 
     /// Waits until the lock is released. The future holds no share of the lock.
     ///
-    /// It gives [`Error::Stolen`] or [`Error::Lost`] if the lock had been broken by then, and [`Error::WaitFailed`] if it was
-    /// released because a future that it waited for has failed.
+    /// It gives [`Error::Stolen`] or [`Error::Lost`] if the lock had been broken by then, and
+    /// [`Error::WaitFailed`] if it was released because a future that it waited for has failed.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -187,7 +189,8 @@ impl AutoLock {
         self.share.token
     }
 
-    /// Waits until the lock is stolen or lost, and says which. Never done of a lock that is held, or was released.
+    /// Waits until the lock is stolen or lost, and says which. Never done of a lock that is held,
+    /// or was released.
     ///
     /// ```
     /// # use lockkeeper::{Cause, Error, Locks};
@@ -222,8 +225,8 @@ impl Share {
         sync::lock(&self.state)
     }
 
-    /// "If any promise in lock's waiting promise set rejects: 1. set lock's state to released. 2. reject lock's released
-    /// promise."
+    /// "If any promise in lock's waiting promise set rejects: 1. set lock's state to released. 2.
+    /// reject lock's released promise."
     fn fail(&self) {
         let mut state = self.state();
         let State::Held(lock) = &*state else { return };
@@ -259,7 +262,8 @@ impl Ending {
     }
 }
 
-/// What the future of [`AutoLock::wait_until`] gives: a value or a failure, as a promise is fulfilled or rejected.
+/// What the future of [`AutoLock::wait_until`] gives: a value or a failure, as a promise is
+/// fulfilled or rejected.
 ///
 /// The `Err` of a `Result` is a failure. Nothing else is, unless a type of your own says so.
 ///

@@ -24,8 +24,8 @@ impl Wake for Sleeper {
     }
 }
 
-/// Runs a future to its end on this thread. If an agent is given, it is the agent's answer that is waited for, and this thread
-/// hears it; until that time, from which on something else may wake it.
+/// Runs a future to its end on this thread. If an agent is given, it is the agent's answer that is
+/// waited for, and this thread hears it; until that time, from which on something else may wake it.
 pub(crate) fn block_on<F: Future>(agent: Option<&Agent>, until: Option<Instant>, future: F) -> F::Output {
     let mut future = pin!(future);
     // What is to be had at once needs no waker.

@@ -33,19 +33,23 @@ impl Locks {
         Connect { url: None, bucket: client::bucket_from_env(), token: None, on_deadlock: None }
     }
 
-    /// The locks of the daemon at `url`: `unix:/path/to/daemon.sock`, or, with the feature `network`, `ws://…` and `wss://…` on any
-    /// machine. None is started there. Needs the feature `connect`.
+    /// The locks of the daemon at `url`: `unix:/path/to/daemon.sock`, or, with the feature
+    /// `network`, `ws://…` and `wss://…` on any machine. None is started there. Needs the feature
+    /// `connect`.
     ///
     /// What is asked of such locks is asked as of any others, with the same types. What differs:
     ///
     /// * [`client`](Self::client) opens a session of its own with the daemon.
-    /// * What is not a future blocks its thread until the daemon has answered: [`try_acquire`](Self::try_acquire) and what has
-    ///   `blocking` in its name. A task has [`Request::if_available`](crate::Request::if_available) and the rest.
-    /// * Dropping a lock and [`Lock::release`](crate::Lock::release) do not wait for the daemon, and `release` says `Stolen` if that
-    ///   is known on this side. [`Request::run`](crate::Request::run) waits: its value comes when no process sees the lock any more.
-    /// * If the daemon dies, locks and places in queues survive it. On the network a lock is lost when no daemon was
-    ///   reached for too long ([`Lock::lost`](crate::Lock::lost)); the same handle then opens a new session by itself, and
-    ///   later requests are made in that.
+    /// * What is not a future blocks its thread until the daemon has answered:
+    ///   [`try_acquire`](Self::try_acquire) and what has `blocking` in its name. A task has
+    ///   [`Request::if_available`](crate::Request::if_available) and the rest.
+    /// * Dropping a lock and [`Lock::release`](crate::Lock::release) do not wait for the daemon,
+    ///   and `release` says `Stolen` if that is known on this side.
+    ///   [`Request::run`](crate::Request::run) waits: its value comes when no process sees the lock
+    ///   any more.
+    /// * If the daemon dies, locks and places in queues survive it. On the network a lock is lost
+    ///   when no daemon was reached for too long ([`Lock::lost`](crate::Lock::lost)); the same
+    ///   handle then opens a new session by itself, and later requests are made in that.
     /// * While no daemon runs, requests and questions wait for the next one.
     ///
     /// Of several URLs of the network, separated by commas, the next one is tried when one fails.
@@ -62,16 +66,18 @@ impl Locks {
     }
 }
 
-/// A connection to be made, by [`Locks::connect`] or [`Locks::connect_default`]: options first, then `.await` or
-/// [`blocking`](Self::blocking).
+/// A connection to be made, by [`Locks::connect`] or [`Locks::connect_default`]: options first,
+/// then `.await` or [`blocking`](Self::blocking).
 ///
-/// It runs on any executor. A thread of the session's connects, reads what the daemon sends, and wakes tasks. A
-/// call that blocks reads the answer itself, and spins for up to 50 µs; no task does.
+/// It runs on any executor. A thread of the session's connects, reads what the daemon sends, and
+/// wakes tasks. A call that blocks reads the answer itself, and spins for up to 50 µs; no task
+/// does.
 ///
 /// # Errors
 ///
-/// [`Error::Unreachable`] if nobody listens there, or the daemon cannot be started. [`Error::Refused`] if the daemon does not
-/// want us: another version, a bucket that cannot be called so, no credentials.
+/// [`Error::Unreachable`] if nobody listens there, or the daemon cannot be started.
+/// [`Error::Refused`] if the daemon does not want us: another version, a bucket that cannot be
+/// called so, no credentials.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};
@@ -90,9 +96,9 @@ pub struct Connect {
 }
 
 impl Connect {
-    /// The bucket whose locks are wanted. Unless it is said, `default`, or what `LOCKKEEPER_BUCKET` names for
-    /// [`connect_default`](Locks::connect_default): buckets share nothing. Its name has 1 to 256 bytes
-    /// and no control characters.
+    /// The bucket whose locks are wanted. Unless it is said, `default`, or what `LOCKKEEPER_BUCKET`
+    /// names for [`connect_default`](Locks::connect_default): buckets share nothing. Its name has 1
+    /// to 256 bytes and no control characters.
     ///
     /// ```no_run
     /// # use lockkeeper::Locks;
@@ -107,8 +113,8 @@ impl Connect {
         self
     }
 
-    /// The credentials for a daemon on the network. Without, those in the file that `LOCKKEEPER_TOKEN_FILE` names, by
-    /// [`Locks::connect_default`].
+    /// The credentials for a daemon on the network. Without, those in the file that
+    /// `LOCKKEEPER_TOKEN_FILE` names, by [`Locks::connect_default`].
     ///
     /// ```no_run
     /// # use lockkeeper::{Error, Locks};
@@ -122,8 +128,8 @@ impl Connect {
         self
     }
 
-    /// Calls `report` when a nested request has waited for a second and turns out to wait in a cycle, as
-    /// [`Config::on_deadlock`](crate::Config::on_deadlock) does; on a thread of its own.
+    /// Calls `report` when a nested request has waited for a second and turns out to wait in a
+    /// cycle, as [`Config::on_deadlock`](crate::Config::on_deadlock) does; on a thread of its own.
     ///
     /// ```no_run
     /// # use lockkeeper::Locks;
@@ -183,7 +189,8 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// Opens a session, which `ends` with the handle or with the last lock. The session's own thread connects.
+    /// Opens a session, which `ends` with the handle or with the last lock. The session's own
+    /// thread connects.
     pub(crate) async fn open(self, ends: bool) -> Result<Remote, Error> {
         let (opened, opens) = oneshot();
         let session = Session::start(&self.endpoint, self.options(), Requests::default(), opened);

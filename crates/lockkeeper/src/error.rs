@@ -22,7 +22,8 @@ pub enum Error {
     EmptyScope,
     /// A name starts with `-`: such names are reserved.
     ReservedName,
-    /// Options that do not go together: `steal` with `shared`, `if_available` or a signal, for example.
+    /// Options that do not go together: `steal` with `shared`, `if_available` or a signal, for
+    /// example.
     Unsupported(&'static str),
     /// The request was aborted by its signal before it was granted.
     Aborted(AbortReason),

@@ -1,4 +1,5 @@
-//! Named locks for async Rust: the [Web Locks API](https://www.w3.org/TR/2023/WD-web-locks-20230105/).
+//! Named locks for async Rust: the [Web Locks
+//! API](https://www.w3.org/TR/2023/WD-web-locks-20230105/).
 //!
 //! ```
 //! use lockkeeper::{Error, Locks};
@@ -15,21 +16,23 @@
 //! ```
 //!
 //! * Whoever asks first is served first, shared and exclusive requests alike; nobody is starved.
-//! * A request may name several locks: it gets all of them at once, and such requests cannot deadlock against
-//!   each other.
+//! * A request may name several locks: it gets all of them at once, and such requests cannot
+//!   deadlock against each other.
 //! * A request can be made not to wait, to wait for some time, until a signal, or to steal.
-//! * A holder learns when its lock is stolen; every lock has a fencing token for the storage behind it.
+//! * A holder learns when its lock is stolen; every lock has a fencing token for the storage behind
+//!   it.
 //! * It runs on any executor, across threads, and without one through the blocking variants.
 //!
-//! Locks are kept by one [`Locks`] in this process; or, with the feature `connect`, by a daemon for all processes of the
-//! machine: `Locks::connect_default()` is such a `Locks`. A lock is given to a [`Request`] in one of four forms: around
-//! a closure ([`run`](Request::run)), as a guard ([`acquire`](Request::acquire)), as a guard or nothing
-//! ([`try_acquire`](Request::try_acquire)), or tied to futures ([`auto_release`](Request::auto_release)).
+//! Locks are kept by one [`Locks`] in this process; or, with the feature `connect`, by a daemon for
+//! all processes of the machine: `Locks::connect_default()` is such a `Locks`. A lock is given to a
+//! [`Request`] in one of four forms: around a closure ([`run`](Request::run)), as a guard
+//! ([`acquire`](Request::acquire)), as a guard or nothing ([`try_acquire`](Request::try_acquire)),
+//! or tied to futures ([`auto_release`](Request::auto_release)).
 //!
 //! # When not to use it
 //!
-//! For one value in memory, a `Mutex` or `RwLock` around that value is faster and keeps the two together. A
-//! named lock is for what has a name and no owner: a file, an account, a row, a job.
+//! For one value in memory, a `Mutex` or `RwLock` around that value is faster and keeps the two
+//! together. A named lock is for what has a name and no owner: a file, an account, a row, a job.
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 

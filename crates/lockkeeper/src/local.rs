@@ -16,7 +16,8 @@ use std::{
 pub(crate) struct Local {
     shared: Arc<Shared>,
     client: ClientId,
-    /// Whether the client ends with this value. The one that came with the manager ends with the manager.
+    /// Whether the client ends with this value. The one that came with the manager ends with the
+    /// manager.
     ends: bool,
 }
 
@@ -111,7 +112,8 @@ impl Local {
         })
     }
 
-    /// As [`listen_lost`](Self::listen_lost), without an allocation, for the one task that runs under the lock.
+    /// As [`listen_lost`](Self::listen_lost), without an allocation, for the one task that runs
+    /// under the lock.
     pub(crate) fn poll_lost(&self, request: RequestId, waker: &Waker) -> Poll<Cause> {
         let (poll, _replaced) = self.shared.with(|state| match state.manager.get(request) {
             Some(_) => (Poll::Pending, state.set_waker(request, waker)),
@@ -120,7 +122,8 @@ impl Local {
         poll
     }
 
-    /// Listening begins under the mutex: nobody can break the lock between the look and the listening.
+    /// Listening begins under the mutex: nobody can break the lock between the look and the
+    /// listening.
     pub(crate) fn listen_lost(&self, request: RequestId) -> Result<EventListener, Cause> {
         self.shared.with(|state| match state.notes(request) {
             Some(notes) => Ok(notes.lost.get_or_insert_default().listen()),

@@ -10,7 +10,8 @@ use std::{
 
 /// A lock that is held. Dropping it releases it.
 ///
-/// It borrows the handle it was asked for from; [`into_owned`](Self::into_owned) frees it from that.
+/// It borrows the handle it was asked for from; [`into_owned`](Self::into_owned) frees it from
+/// that.
 ///
 /// ```
 /// # use lockkeeper::Locks;
@@ -28,10 +29,12 @@ pub struct Lock<'a> {
     token: Token,
 }
 
-/// The agent that a lock belongs to. Borrowed where it can be: counting references is two more atomic operations.
+/// The agent that a lock belongs to. Borrowed where it can be: counting references is two more
+/// atomic operations.
 ///
-/// Two pointers, one of them or, once the lock is released or has gone over to another guard, none. An enum would
-/// put its tag before the pointer, and the guard, moved as soon as it is made, would be moved byte-shifted.
+/// Two pointers, one of them or, once the lock is released or has gone over to another guard, none.
+/// An enum would put its tag before the pointer, and the guard, moved as soon as it is made, would
+/// be moved byte-shifted.
 struct Keeper<'a> {
     borrowed: Option<&'a Agent>,
     owned: Option<Box<Agent>>,
@@ -149,8 +152,8 @@ impl<'a> Lock<'a> {
         self.agent().client_id()
     }
 
-    /// A request made while this lock is held, and awaited before it is released: declared so, a deadlock of
-    /// such requests is found.
+    /// A request made while this lock is held, and awaited before it is released: declared so, a
+    /// deadlock of such requests is found.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -169,7 +172,8 @@ impl<'a> Lock<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held; of a daemon's lock, as far as that is known here.
+    /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held; of a daemon's lock, as far as
+    /// that is known here.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -187,8 +191,9 @@ impl<'a> Lock<'a> {
         agent.release(self.request).map_err(Error::from)
     }
 
-    /// Whether the lock is held now: granted, and neither stolen nor lost. On the network it looks at the clock, so that
-    /// it is right even where nobody could tell this process that the lease has expired.
+    /// Whether the lock is held now: granted, and neither stolen nor lost. On the network it looks
+    /// at the clock, so that it is right even where nobody could tell this process that the lease
+    /// has expired.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};

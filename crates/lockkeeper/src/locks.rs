@@ -17,10 +17,12 @@ use std::{
     time::Duration,
 };
 
-/// A lock manager for the tasks and threads of this process, or, connected to a daemon, for all processes of the machine.
+/// A lock manager for the tasks and threads of this process, or, connected to a daemon, for all
+/// processes of the machine.
 ///
 /// A handle is cheap to clone, and all its clones are one agent: they share the manager and a
-/// [`client_id`](Self::client_id). [`client`](Self::client) makes another agent of the same manager.
+/// [`client_id`](Self::client_id). [`client`](Self::client) makes another agent of the same
+/// manager.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};
@@ -86,7 +88,8 @@ impl Config {
         self
     }
 
-    /// Calls `report` when a nested request has waited for a second and turns out to wait in a cycle.
+    /// Calls `report` when a nested request has waited for a second and turns out to wait in a
+    /// cycle.
     ///
     /// It is called once for each such request, on the task that waits.
     ///
@@ -151,13 +154,13 @@ impl Locks {
 
     /// Another agent of the same manager, with its own [`client_id`](Self::client_id).
     ///
-    /// When the last clone of the returned handle goes, the agent ends: its requests are aborted and its locks
-    /// released, even if guards of them still exist.
+    /// When the last clone of the returned handle goes, the agent ends: its requests are aborted
+    /// and its locks released, even if guards of them still exist.
     ///
     /// # Errors
     ///
-    /// [`Error::Limit`] if there are too many clients. At a daemon it is a session, which may not be had: [`Error::Unreachable`],
-    /// [`Error::Refused`].
+    /// [`Error::Limit`] if there are too many clients. At a daemon it is a session, which may not
+    /// be had: [`Error::Unreachable`], [`Error::Refused`].
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -204,7 +207,8 @@ impl Locks {
         self.agent.client_id()
     }
 
-    /// Begins a request for a name or for several names at once: see [`Request`] for its options and forms.
+    /// Begins a request for a name or for several names at once: see [`Request`] for its options
+    /// and forms.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -255,7 +259,8 @@ impl Locks {
         self.request(scope).try_acquire()
     }
 
-    /// A guard of an exclusive lock, for code that is not async: `request(scope).acquire_blocking()`.
+    /// A guard of an exclusive lock, for code that is not async:
+    /// `request(scope).acquire_blocking()`.
     ///
     /// # Errors
     ///
@@ -277,7 +282,8 @@ impl Locks {
         self.request(scope).acquire_blocking()
     }
 
-    /// The first sketch's `requestFlag`: an auto-releasing lock, waited for no longer than `timeout`, if any.
+    /// The first sketch's `requestFlag`: an auto-releasing lock, waited for no longer than
+    /// `timeout`, if any.
     ///
     /// # Errors
     ///
@@ -381,7 +387,8 @@ impl Locks {
         block_on(Some(&self.agent), None, self.query())
     }
 
-    /// What [`query`](Self::query) shows and more: scopes, labels, tokens, waiting times, deadlocks.
+    /// What [`query`](Self::query) shows and more: scopes, labels, tokens, waiting times,
+    /// deadlocks.
     ///
     /// # Errors
     ///
@@ -425,8 +432,8 @@ impl fmt::Debug for Locks {
     }
 }
 
-/// Lock managers by name, as a browser keeps one for each storage bucket. They share nothing: a lock of one is
-/// unknown to all others.
+/// Lock managers by name, as a browser keeps one for each storage bucket. They share nothing: a
+/// lock of one is unknown to all others.
 ///
 /// ```
 /// # use lockkeeper::Buckets;

@@ -1,8 +1,9 @@
 //! An agent of a daemon's manager: a session whose requests carry what tasks need.
 //!
-//! The session is the one truth, as the engine is of a manager of this process. Only of requests that ended behind their
-//! owner's back a note is kept, until the owner has read it or goes. Whichever thread reads the daemon's answers wakes
-//! the tasks that wait for them. It runs none of their code, so it does not matter which executor they are on.
+//! The session is the one truth, as the engine is of a manager of this process. Only of requests
+//! that ended behind their owner's back a note is kept, until the owner has read it or goes.
+//! Whichever thread reads the daemon's answers wakes the tasks that wait for them. It runs none of
+//! their code, so it does not matter which executor they are on.
 
 use crate::{Error, Inspection, RequestInfo, agent::Submission, connect::Place};
 use event_listener::{Event, EventListener};
@@ -43,7 +44,8 @@ pub(crate) struct Requests {
     ended: HashMap<Key, Ended>,
 }
 
-/// How a request ended that its owner, a pending [`Acquire`](crate::Acquire) or a [`Lock`](crate::Lock), still has.
+/// How a request ended that its owner, a pending [`Acquire`](crate::Acquire) or a
+/// [`Lock`](crate::Lock), still has.
 struct Ended {
     how: End,
     scope: Scope,
@@ -105,12 +107,14 @@ impl Remote {
         self.with(|view| view.host().client()).unwrap_or_else(|_| ClientId::reported(0))
     }
 
-    /// Whatever is seen in `use_it` is true by the clock: a lease that has expired was noticed before.
+    /// Whatever is seen in `use_it` is true by the clock: a lease that has expired was noticed
+    /// before.
     fn with<R>(&self, use_it: impl FnOnce(&mut View<'_, Requests>) -> R) -> R {
         self.link.session.with(use_it)
     }
 
-    /// Not inlined, nor is [`release`](Self::release): what stands beside it in [`Agent`](crate::agent::Agent) is to be quick.
+    /// Not inlined, nor is [`release`](Self::release): what stands beside it in
+    /// [`Agent`](crate::agent::Agent) is to be quick.
     #[cold]
     #[inline(never)]
     pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Submission {
@@ -177,7 +181,8 @@ impl Remote {
         })
     }
 
-    /// What comes back of the request is dropped outside the mutex: a waker's drop may be anybody's code.
+    /// What comes back of the request is dropped outside the mutex: a waker's drop may be anybody's
+    /// code.
     pub(crate) fn cancel(&self, request: RequestId, timed_out: bool) {
         let key = request.arrival();
         let _notes = self.with(|view| {
@@ -189,7 +194,8 @@ impl Remote {
         });
     }
 
-    /// Does not wait for the daemon to answer. That the lock was broken is said if it is known here.
+    /// Does not wait for the daemon to answer. That the lock was broken is said if it is known
+    /// here.
     #[cold]
     #[inline(never)]
     pub(crate) fn release(&self, request: RequestId) -> Result<(), Cause> {

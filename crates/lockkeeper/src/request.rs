@@ -14,8 +14,9 @@ use std::{
 /// A request for a lock, made by [`Locks::request`](crate::Locks::request) or [`Lock::request`].
 ///
 /// Options first, then one of the forms: [`run`](Self::run) holds the lock while a closure runs,
-/// [`acquire`](Self::acquire) gives a guard, [`auto_release`](Self::auto_release) a lock that lives as long as
-/// the futures tied to it. Nothing is asked for before the form's future is first polled.
+/// [`acquire`](Self::acquire) gives a guard, [`auto_release`](Self::auto_release) a lock that lives
+/// as long as the futures tied to it. Nothing is asked for before the form's future is first
+/// polled.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};
@@ -73,8 +74,8 @@ impl<'a, S: IntoScope> Request<'a, S> {
         self.mode(Mode::Shared)
     }
 
-    /// Asks for the names in this mode. The default is [`Mode::Exclusive`]. A name that came with its own mode
-    /// keeps it.
+    /// Asks for the names in this mode. The default is [`Mode::Exclusive`]. A name that came with
+    /// its own mode keeps it.
     ///
     /// ```
     /// # use lockkeeper::{Locks, Mode};
@@ -93,9 +94,10 @@ impl<'a, S: IntoScope> Request<'a, S> {
 
     /// Breaks the locks that stand in the way, and goes before all who wait.
     ///
-    /// Their holders learn of it ([`Error::Stolen`], [`Lock::lost`]), but until they do they go on as if they
-    /// held the lock: a last resort, for when a holder is known to hang. Goes with neither
-    /// [`shared`](Self::shared) nor a [`signal`](Self::signal) nor [`if_available`](Self::if_available).
+    /// Their holders learn of it ([`Error::Stolen`], [`Lock::lost`]), but until they do they go on
+    /// as if they held the lock: a last resort, for when a holder is known to hang. Goes with
+    /// neither [`shared`](Self::shared) nor a [`signal`](Self::signal) nor
+    /// [`if_available`](Self::if_available).
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -144,9 +146,9 @@ impl<'a, S: IntoScope> Request<'a, S> {
         self
     }
 
-    /// Gives up when this signal, an [`AbortSignal`](crate::AbortSignal) or any other future, is done, with
-    /// [`Error::Aborted`] and the reason that it gives. Once the lock is
-    /// delivered, that is, once the future is done, the signal is ignored.
+    /// Gives up when this signal, an [`AbortSignal`](crate::AbortSignal) or any other future, is
+    /// done, with [`Error::Aborted`] and the reason that it gives. Once the lock is delivered, that
+    /// is, once the future is done, the signal is ignored.
     ///
     /// ```
     /// # use lockkeeper::{AbortController, Error, Locks};
@@ -168,8 +170,9 @@ impl<'a, S: IntoScope> Request<'a, S> {
         self
     }
 
-    /// If waiting would close a cycle of requests that wait for each other, fails with [`Error::Deadlock`]
-    /// instead. Only nested requests, made with [`Lock::request`], can close one.
+    /// If waiting would close a cycle of requests that wait for each other, fails with
+    /// [`Error::Deadlock`] instead. Only nested requests, made with [`Lock::request`], can close
+    /// one.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -195,13 +198,13 @@ impl<'a, S: IntoScope> Request<'a, S> {
 
     /// Holds the lock while the closure runs, and gives the closure's value. The main form.
     ///
-    /// The lock is released when the closure's future is done, whatever its value, when it panics, and when the
-    /// future returned here is dropped. The value comes after the release.
+    /// The lock is released when the closure's future is done, whatever its value, when it panics,
+    /// and when the future returned here is dropped. The value comes after the release.
     ///
     /// # Errors
     ///
-    /// Why the lock was not granted. If it is stolen while the closure runs: [`Error::Stolen`], at once, and
-    /// the closure's future is dropped where it stands.
+    /// Why the lock was not granted. If it is stolen while the closure runs: [`Error::Stolen`], at
+    /// once, and the closure's future is dropped where it stands.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -241,7 +244,8 @@ impl<'a, S: IntoScope> Request<'a, S> {
     ///
     /// # Errors
     ///
-    /// The future gives the [`Error`] for which the lock was not granted. Dropping it gives the request up.
+    /// The future gives the [`Error`] for which the lock was not granted. Dropping it gives the
+    /// request up.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -306,7 +310,8 @@ impl<'a, S: IntoScope> Request<'a, S> {
         Instant::now().checked_add(time?)
     }
 
-    /// A lock that releases itself when the futures that went through [`AutoLock::wait_until`] are done.
+    /// A lock that releases itself when the futures that went through [`AutoLock::wait_until`] are
+    /// done.
     ///
     /// # Errors
     ///
@@ -414,7 +419,8 @@ async fn while_held<T>(lock: &Lock<'_>, body: impl Future<Output = T>) -> Result
     let mut body = pin!(body);
     let mut first = true;
     poll_fn(|cx| {
-        // Nothing that was broken meanwhile may go on. Before the first poll there was no meanwhile.
+        // Nothing that was broken meanwhile may go on. Before the first poll there was no
+        // meanwhile.
         if !std::mem::take(&mut first)
             && let Some(cause) = lock.broken()
         {

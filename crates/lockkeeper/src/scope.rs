@@ -2,11 +2,13 @@
 
 use lockkeeper_core::{Mode, Name};
 
-/// What [`Locks::request`](crate::Locks::request) takes: a name, or an array, `Vec` or slice of names.
+/// What [`Locks::request`](crate::Locks::request) takes: a name, or an array, `Vec` or slice of
+/// names.
 ///
-/// A name may come with its own mode, as in `[("accounts", Mode::Shared), ("orders", Mode::Exclusive)]`; one
-/// that comes alone has the mode of the request. A name that stands twice counts once, exclusive if either asks
-/// for that. A name is kept as it is given until the request is made, borrowed or not.
+/// A name may come with its own mode, as in `[("accounts", Mode::Shared), ("orders",
+/// Mode::Exclusive)]`; one that comes alone has the mode of the request. A name that stands twice
+/// counts once, exclusive if either asks for that. A name is kept as it is given until the request
+/// is made, borrowed or not.
 ///
 /// ```
 /// # use lockkeeper::{Locks, Mode};

@@ -1,9 +1,10 @@
 //! One lock manager behind one mutex, and the delivery of its effects.
 //!
-//! Whoever calls runs the engine, under the mutex; wakers that the call sets off are collected and woken after
-//! the mutex is let go. Each live request has one owner, a pending [`Acquire`](crate::Acquire) or a
-//! [`Lock`](crate::Lock), which asks the engine how its request stands: the engine is the one truth. Only of
-//! requests that ended behind their owner's back a note is kept, until the owner has read it or goes.
+//! Whoever calls runs the engine, under the mutex; wakers that the call sets off are collected and
+//! woken after the mutex is let go. Each live request has one owner, a pending
+//! [`Acquire`](crate::Acquire) or a [`Lock`](crate::Lock), which asks the engine how its request
+//! stands: the engine is the one truth. Only of requests that ended behind their owner's back a
+//! note is kept, until the owner has read it or goes.
 
 use crate::sync::{self, Mutex, MutexGuard};
 use event_listener::Event;
@@ -79,8 +80,8 @@ impl Shared {
 }
 
 impl State {
-    /// Ends a request that its owner gives up, whether it waits or is held. What comes back is dropped by the
-    /// caller outside the mutex: a waker's drop may be anybody's code.
+    /// Ends a request that its owner gives up, whether it waits or is held. What comes back is
+    /// dropped by the caller outside the mutex: a waker's drop may be anybody's code.
     pub(crate) fn cancel(&mut self, request: RequestId) -> (Option<Waker>, Option<Note>) {
         let waker = self.take_waker(request);
         if self.manager.abort(request, &mut self.effects) {
@@ -107,8 +108,8 @@ impl State {
         self.manager.data_mut(request)?.as_mut()?.waker.take()
     }
 
-    /// Sets whom to wake when a live request is granted or broken. Returns who it was before, for the caller to
-    /// drop outside the mutex.
+    /// Sets whom to wake when a live request is granted or broken. Returns who it was before, for
+    /// the caller to drop outside the mutex.
     pub(crate) fn set_waker(&mut self, request: RequestId, waker: &Waker) -> Option<Waker> {
         let set = &mut self.notes(request)?.waker;
         match set {

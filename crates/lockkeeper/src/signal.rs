@@ -27,8 +27,8 @@ pub struct AbortController {
     state: Arc<State>,
 }
 
-/// Tells a request that it is no longer wanted. Made by an [`AbortController`]; may be given to any number of
-/// requests.
+/// Tells a request that it is no longer wanted. Made by an [`AbortController`]; may be given to any
+/// number of requests.
 ///
 /// A request takes any future as its signal, so a `tokio_util` `CancellationToken` works as well:
 ///
@@ -94,7 +94,8 @@ impl AbortController {
         AbortSignal { state: self.state.clone() }
     }
 
-    /// Aborts all requests that were given this controller's signal and are not done yet. The first reason stands.
+    /// Aborts all requests that were given this controller's signal and are not done yet. The first
+    /// reason stands.
     ///
     /// ```
     /// # use lockkeeper::AbortController;

@@ -8,7 +8,8 @@ pub(crate) use std::sync::{Mutex, MutexGuard};
 
 /// Locks. A panic of another thread does not take everybody's locks away.
 ///
-/// No spinning of its own: futures are polled here, and threads that do nothing but lock were no faster with it.
+/// No spinning of its own: futures are polled here, and threads that do nothing but lock were no
+/// faster with it.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -1,5 +1,5 @@
-//! What only a daemon has: processes, restarts, an end. That it is otherwise like a manager of this process is shown by
-//! `spec_daemon`, `forms_daemon` and `executors_daemon`.
+//! What only a daemon has: processes, restarts, an end. That it is otherwise like a manager of this
+//! process is shown by `spec_daemon`, `forms_daemon` and `executors_daemon`.
 #![cfg(feature = "connect")]
 
 mod common;

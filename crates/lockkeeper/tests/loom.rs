@@ -1,7 +1,7 @@
 //! The wake and cancel paths under every interleaving of a few threads: `cargo xtask loom`.
 //!
-//! Loom sees our mutex; what goes through `event-listener` (`AbortController`, `Lock::lost`) is left to that
-//! crate's own checks, and not used here.
+//! Loom sees our mutex; what goes through `event-listener` (`AbortController`, `Lock::lost`) is
+//! left to that crate's own checks, and not used here.
 #![cfg(lockkeeper_loom)]
 
 use lockkeeper::{Error, Locks};

@@ -1,4 +1,5 @@
-//! What only a manager of this process has: limits and buckets of its own, and reports of deadlocks as they happen.
+//! What only a manager of this process has: limits and buckets of its own, and reports of deadlocks
+//! as they happen.
 
 use lockkeeper::{AbortReason, Buckets, Config, Error, Limit, Limits, Locks};
 use smol::future;

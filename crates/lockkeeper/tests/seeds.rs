@@ -480,7 +480,8 @@ mod working_draft_004 {
         });
     }
 
-    /// Example 4: several locks in a consistent order. The text has lost its code; a scope needs no order.
+    /// Example 4: several locks in a consistent order. The text has lost its code; a scope needs no
+    /// order.
     #[test]
     fn line_654() {
         async fn request_multiple<T>(

@@ -1,5 +1,6 @@
-//! Every way to wait for a lock, all at once and for a while: nobody is left waiting. `cargo xtask soak` does it for longer; two
-//! threads that miss each other once in ten million locks are not found in a second.
+//! Every way to wait for a lock, all at once and for a while: nobody is left waiting. `cargo xtask
+//! soak` does it for longer; two threads that miss each other once in ten million locks are not
+//! found in a second.
 
 mod common;
 

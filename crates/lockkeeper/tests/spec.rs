@@ -1,5 +1,6 @@
-//! The Working Draft's steps that concern promises, callbacks and signals; those of the engine alone are tested
-//! in `lockkeeper-core`. A promise is a future here, its rejection an `Err`, a callback the closure of `run`.
+//! The Working Draft's steps that concern promises, callbacks and signals; those of the engine
+//! alone are tested in `lockkeeper-core`. A promise is a future here, its rejection an `Err`, a
+//! callback the closure of `run`.
 
 mod common;
 
@@ -15,8 +16,8 @@ fn names(infos: &[lockkeeper::LockInfo]) -> Vec<String> {
 mod s2_4_locks {
     use super::*;
 
-    /// "When lock's waiting promise settles: 1. Release the lock. 2. Resolve lock's released promise with lock's
-    /// waiting promise."
+    /// "When lock's waiting promise settles: 1. Release the lock. 2. Resolve lock's released
+    /// promise with lock's waiting promise."
     #[test]
     fn the_request_settles_with_the_closures_value_after_the_release() {
         future::block_on(async {
@@ -276,7 +277,8 @@ mod s4_1_request_a_lock {
 mod s4_3_abort_a_request {
     use super::*;
 
-    /// "1. Enqueue the steps to abort the request. 2. Reject request's promise with signal's abort reason."
+    /// "1. Enqueue the steps to abort the request. 2. Reject request's promise with signal's abort
+    /// reason."
     #[test]
     fn a_signal_aborts_a_waiting_request_with_its_reason() {
         future::block_on(async {
@@ -373,7 +375,8 @@ mod s4_4_process_the_queue {
         });
     }
 
-    /// A recorded departure: the draft would run the callback of a lock that was stolen before delivery.
+    /// A recorded departure: the draft would run the callback of a lock that was stolen before
+    /// delivery.
     #[test]
     fn a_lock_stolen_between_grant_and_delivery_is_not_delivered() {
         future::block_on(async {

@@ -38,7 +38,8 @@
 //! * **Space is preallocated in small steps** within the current segment. A whole segment ahead
 //!   would need a thread, since on tmpfs it takes long enough to be noticed.
 //! * **A snapshot is always synced**, in slices as it is written: it replaces everything before it.
-//!   Its writer can be given to a thread, since a file system can take a tenth of a second for a sync.
+//!   Its writer can be given to a thread, since a file system can take a tenth of a second for a
+//!   sync.
 //!
 //! Preallocation is a promise on file systems that overwrite in place. On copy-on-write ones
 //! (btrfs, ZFS, APFS) a commit can still fail for lack of space, and then ends the process.

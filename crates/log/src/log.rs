@@ -172,8 +172,9 @@ impl Log {
         SnapshotWriter::create(&self.dir, position, self.chain.bytes)
     }
 
-    /// Has a snapshot take the place of earlier ones, and of the segments with the records up to its position. Returns
-    /// the files that nobody needs any more, to be removed at leisure: the next start removes what is left of them.
+    /// Has a snapshot take the place of earlier ones, and of the segments with the records up to
+    /// its position. Returns the files that nobody needs any more, to be removed at leisure: the
+    /// next start removes what is left of them.
     pub fn replace(&mut self, finished: FinishedSnapshot) -> Vec<PathBuf> {
         let FinishedSnapshot { position, bytes } = finished;
         let dir = self.dir.path();
@@ -191,7 +192,8 @@ impl Log {
         self.chain.bytes
     }
 
-    /// Whether its directory is where it was. If that was removed, another process can begin a log of its own there.
+    /// Whether its directory is where it was. If that was removed, another process can begin a log
+    /// of its own there.
     pub fn is_in_place(&self) -> bool {
         self.dir.is_in_place()
     }

@@ -20,8 +20,9 @@ const CLOSING: u64 = u64::MAX;
 /// How much is written before it is synced, so that no sync takes long.
 const SLICE: u64 = 1 << 20;
 
-/// A snapshot that is being written, by any thread: waiting for the disk need not hold up commits. Until
-/// [`finish`](Self::finish) it is not there, and one that is dropped leaves nothing. There is one at a time.
+/// A snapshot that is being written, by any thread: waiting for the disk need not hold up commits.
+/// Until [`finish`](Self::finish) it is not there, and one that is dropped leaves nothing. There is
+/// one at a time.
 pub struct SnapshotWriter {
     position: u64,
     /// What the log had at its position, since the snapshot before.
@@ -36,7 +37,8 @@ pub struct SnapshotWriter {
     buffer: Vec<u8>,
 }
 
-/// A snapshot that is complete. [`Log::replace`](crate::Log::replace) has it take the place of what was before it.
+/// A snapshot that is complete. [`Log::replace`](crate::Log::replace) has it take the place of what
+/// was before it.
 #[derive(Debug)]
 pub struct FinishedSnapshot {
     pub(crate) position: u64,

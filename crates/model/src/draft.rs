@@ -1,9 +1,10 @@
 //! The Working Draft of January 2023 to the letter: one name per request, one queue per name.
 //!
-//! The private functions are the draft's algorithms under the draft's names, and each line carries the number
-//! of its step. The public ones are the events that start them. Steps that only name a variable, and those
-//! that hop between the lock task queue and an event loop, have no counterpart: the model runs each event to
-//! its end before the next, which is what the lock task queue promises.
+//! The private functions are the draft's algorithms under the draft's names, and each line carries
+//! the number of its step. The public ones are the events that start them. Steps that only name a
+//! variable, and those that hop between the lock task queue and an event loop, have no counterpart:
+//! the model runs each event to its end before the next, which is what the lock task queue
+//! promises.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -44,8 +45,8 @@ impl LockManager {
         Self::default()
     }
 
-    /// §3.2.1: the `request()` method. Steps 1 to 4 and 8 to 10 concern the caller's document, signal and
-    /// promise, which the model does not have.
+    /// §3.2.1: the `request()` method. Steps 1 to 4 and 8 to 10 concern the caller's document,
+    /// signal and promise, which the model does not have.
     pub fn request(
         &mut self,
         client: Client,
@@ -73,8 +74,8 @@ impl LockManager {
 
     /// §2.4: the lock's waiting promise settled. Returns whether the lock was held.
     ///
-    /// The draft would run its steps for a stolen lock too. They would change nothing: the lock is no longer
-    /// in the set, and the queue was processed when it left.
+    /// The draft would run its steps for a stolen lock too. They would change nothing: the lock is
+    /// no longer in the set, and the queue was processed when it left.
     pub fn release(&mut self, serial: Serial, effects: &mut Vec<Effect>) -> bool {
         let Some(lock) = self.held.iter().find(|lock| lock.serial == serial).cloned() else {
             return false;
@@ -86,8 +87,8 @@ impl LockManager {
 
     /// §4.3: signal to abort the request. Returns whether the request was waiting.
     ///
-    /// A granted request is past aborting. §4.4 step 2.14.1 can still drop one whose callback has not begun;
-    /// the model's grants reach their callbacks at once, which leaves no such moment.
+    /// A granted request is past aborting. §4.4 step 2.14.1 can still drop one whose callback has
+    /// not begun; the model's grants reach their callbacks at once, which leaves no such moment.
     pub fn abort(&mut self, serial: Serial, effects: &mut Vec<Effect>) -> bool {
         let Some(request) =
             self.queue_map.values().flatten().find(|request| request.serial == serial).cloned()
@@ -104,8 +105,8 @@ impl LockManager {
         self.terminate_remaining_locks_and_requests(client, effects);
     }
 
-    /// The proto-spec's `forceRelease(name)`, for which no text has an algorithm: what a steal does to the
-    /// held locks of the name (§4.1 step 3.4.1), without a thief to come first in the queue.
+    /// The proto-spec's `forceRelease(name)`, for which no text has an algorithm: what a steal does
+    /// to the held locks of the name (§4.1 step 3.4.1), without a thief to come first in the queue.
     pub fn force_release(&mut self, name: &[u8], effects: &mut Vec<Effect>) {
         self.break_held_locks(name, effects);
         self.process_the_lock_request_queue(name, effects);
@@ -149,7 +150,8 @@ impl LockManager {
             self.queue_map.values().flatten().filter(|request| request.agent == agent).cloned().collect();
         requests.sort_by_key(|request| request.serial);
         for request in requests {
-            // Aborting an earlier one may have granted this one: then it is a lock, and step 2 has it.
+            // Aborting an earlier one may have granted this one: then it is a lock, and step 2 has
+            // it.
             if self.queue_map.values().flatten().any(|waiting| waiting.serial == request.serial) {
                 // §2.6 step 1.1
                 self.abort_the_request(&request, effects);
@@ -189,8 +191,8 @@ impl LockManager {
         } else {
             // §4.1 step 3.5.1
             if if_available && !self.grantable(&request) {
-                // §4.1 steps 3.5.1.1 and 3.5.1.2. "Abort these steps" must end the outer steps too, or the
-                // refused request would be queued after all.
+                // §4.1 steps 3.5.1.1 and 3.5.1.2. "Abort these steps" must end the outer steps too,
+                // or the refused request would be queued after all.
                 effects.push(Effect::Unavailable(serial));
                 return serial;
             }
@@ -199,7 +201,8 @@ impl LockManager {
         }
         // §4.1 step 3.6
         self.process_the_lock_request_queue(name, effects);
-        // No step of the draft tells a client that it waits: the effect states what step 3.6 left behind.
+        // No step of the draft tells a client that it waits: the effect states what step 3.6 left
+        // behind.
         if self.get_the_lock_request_queue(name).iter().any(|waiting| waiting.serial == serial) {
             effects.push(Effect::Queued(serial));
         }
@@ -279,8 +282,8 @@ impl LockManager {
             let Lock { serial, agent: client, name, mode } = lock.clone();
             held.push(Info { name, mode, client, serial });
         }
-        // §4.5 leaves the order of locks, and that of requests of different names, open: arrival decides, so
-        // that two snapshots of one state are equal.
+        // §4.5 leaves the order of locks, and that of requests of different names, open: arrival
+        // decides, so that two snapshots of one state are equal.
         pending.sort_by_key(|info| info.serial);
         held.sort_by_key(|info| info.serial);
         // §4.5 step 6

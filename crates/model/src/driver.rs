@@ -1,8 +1,10 @@
-//! Drives the engine and the models with one sequence of operations and compares them after every step.
+//! Drives the engine and the models with one sequence of operations and compares them after every
+//! step.
 //!
-//! The sequence is read from a stream of bytes: a random one in the tests, libFuzzer's in the fuzz target.
-//! Compared are effects and their order, return values, refusals, snapshots, fencing tokens (which must grow),
-//! and deadlock reports against a naive search of the whole graph. The engine's own audit runs each time.
+//! The sequence is read from a stream of bytes: a random one in the tests, libFuzzer's in the fuzz
+//! target. Compared are effects and their order, return values, refusals, snapshots, fencing tokens
+//! (which must grow), and deadlock reports against a naive search of the whole graph. The engine's
+//! own audit runs each time.
 
 use crate::{
     Cause, Client, Effect, Info, Mode, Refusal, Serial, Snapshot, draft::LockManager, scopes::Scoped,
@@ -12,8 +14,8 @@ use lockkeeper_core::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A name for each kind that the engine could treat differently: short, empty, exactly as long as is kept
-/// inline, longer, a lone surrogate, and one that is reserved.
+/// A name for each kind that the engine could treat differently: short, empty, exactly as long as
+/// is kept inline, longer, a lone surrogate, and one that is reserved.
 const NAMES: [&[u8]; 6] = [
     b"a",
     b"",

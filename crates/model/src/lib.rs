@@ -1,13 +1,15 @@
 //! The oracle: two naive models of a lock manager, to be compared with the engine step by step.
 //!
-//! [`draft`] is the Working Draft to the letter, one name per request. [`scopes`] is the older sketches' rule
-//! for requests of several names. Where both apply they must agree, and this crate's tests hold them to it.
+//! [`draft`] is the Working Draft to the letter, one name per request. [`scopes`] is the older
+//! sketches' rule for requests of several names. Where both apply they must agree, and this crate's
+//! tests hold them to it.
 //!
-//! The models exist to be obviously right. They use plain lists and linear scans, share no code with the
-//! engine or with each other beyond the vocabulary below, and never trade clarity for speed.
+//! The models exist to be obviously right. They use plain lists and linear scans, share no code
+//! with the engine or with each other beyond the vocabulary below, and never trade clarity for
+//! speed.
 //!
-//! What a browser would do with promises, callbacks and event loops appears here as a list of [`Effect`]s, in
-//! the order in which the specification's steps cause them.
+//! What a browser would do with promises, callbacks and event loops appears here as a list of
+//! [`Effect`]s, in the order in which the specification's steps cause them.
 
 pub mod draft;
 pub mod driver;
@@ -24,11 +26,12 @@ pub enum Mode {
 
 /// The number of a request: 0, 1, 2… in order of arrival.
 ///
-/// Every accepted call of `request` counts, also one that ends as [`Effect::Unavailable`]. A refused call
-/// does not. The lock keeps the number of the request that it was granted to.
+/// Every accepted call of `request` counts, also one that ends as [`Effect::Unavailable`]. A
+/// refused call does not. The lock keeps the number of the request that it was granted to.
 pub type Serial = u64;
 
-/// The agent that a request belongs to (§2.4); it stands for the draft's *agent* and its *clientId* at once.
+/// The agent that a request belongs to (§2.4); it stands for the draft's *agent* and its *clientId*
+/// at once.
 pub type Client = u32;
 
 /// Why a held lock was taken from its holder.
@@ -42,8 +45,8 @@ pub enum Cause {
 
 /// What an operation makes known to the client of a request.
 ///
-/// Every accepted call of `request` causes exactly one of `Queued`, `Granted` and `Unavailable` for the new
-/// request itself, among the effects that it has on others.
+/// Every accepted call of `request` causes exactly one of `Queued`, `Granted` and `Unavailable` for
+/// the new request itself, among the effects that it has on others.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// The new request waits.
@@ -67,7 +70,8 @@ pub enum Refusal {
     EmptyScope,
     /// A name starts with U+002D HYPHEN-MINUS (§3.2.1 step 5).
     ReservedName,
-    /// `steal` together with `ifAvailable`, or with a mode other than exclusive (§3.2.1 steps 6 and 7).
+    /// `steal` together with `ifAvailable`, or with a mode other than exclusive (§3.2.1 steps 6 and
+    /// 7).
     Unsupported,
 }
 
@@ -86,7 +90,8 @@ pub struct Info {
 
 /// §4.5: the state of a lock manager.
 ///
-/// Both lists are sorted by arrival. A scope shows once per name, its names in the order of their bytes.
+/// Both lists are sorted by arrival. A scope shows once per name, its names in the order of their
+/// bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
     /// The locks that are held.
@@ -205,7 +210,8 @@ mod tests {
         seen.enough_of_everything();
     }
 
-    /// Checks what holds after every step, and counts what happened so that a test cannot pass idle.
+    /// Checks what holds after every step, and counts what happened so that a test cannot pass
+    /// idle.
     #[derive(Default)]
     struct Seen {
         queued: usize,
@@ -254,7 +260,8 @@ mod tests {
                 }
             }
 
-            // Sketch 000, grantable, steps 5 and 6, without the order of any list but that of arrival.
+            // Sketch 000, grantable, steps 5 and 6, without the order of any list but that of
+            // arrival.
             let (held, pending) = (by_serial(&after.held), by_serial(&after.pending));
             for (serial, scope) in &held {
                 assert!(held.range(serial + 1..).all(|(_, other)| !conflict(scope, other)), "{after:?}");

@@ -1,14 +1,14 @@
-//! The rule for scopes: requests of one or more names, each name in its own mode, taken together or not at
-//! all.
+//! The rule for scopes: requests of one or more names, each name in its own mode, taken together or
+//! not at all.
 //!
-//! The explainer pictures one ordered list of held and requested locks, and the second sketch says when a
-//! request of that list is *grantable*. Both come down to one sentence: *a request is held if and only if,
-//! for every name it asks for, no earlier live request conflicts.* This model keeps the list and evaluates
-//! the sentence anew after every change.
+//! The explainer pictures one ordered list of held and requested locks, and the second sketch says
+//! when a request of that list is *grantable*. Both come down to one sentence: *a request is held
+//! if and only if, for every name it asks for, no earlier live request conflicts.* This model keeps
+//! the list and evaluates the sentence anew after every change.
 //!
-//! The Working Draft's options, which are younger than scopes, mean here what they mean there for one name.
-//! Unlike in the draft, a request need not be first in any queue: it passes those waiting that it has no
-//! conflict with.
+//! The Working Draft's options, which are younger than scopes, mean here what they mean there for
+//! one name. Unlike in the draft, a request need not be first in any queue: it passes those waiting
+//! that it has no conflict with.
 
 use std::collections::BTreeMap;
 
@@ -17,8 +17,8 @@ use crate::{Cause, Client, Effect, Info, Mode, Refusal, Serial, Snapshot};
 /// A lock manager whose requests are scopes.
 #[derive(Clone, Debug, Default)]
 pub struct Scoped {
-    /// The live requests, held or waiting. New ones go to the end, thieves to the front. A thief never waits,
-    /// so those that wait stand in the order of arrival.
+    /// The live requests, held or waiting. New ones go to the end, thieves to the front. A thief
+    /// never waits, so those that wait stand in the order of arrival.
     live: Vec<Request>,
     /// The number of the next accepted request.
     next_serial: Serial,
@@ -37,7 +37,8 @@ struct Request {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Waiting,
-    /// The number orders the held requests as the draft's held lock set is ordered: by when each was granted.
+    /// The number orders the held requests as the draft's held lock set is ordered: by when each
+    /// was granted.
     Held(u64),
 }
 
@@ -47,7 +48,8 @@ impl Scoped {
         Self::default()
     }
 
-    /// Asks for every name of the scope at once. A name that occurs twice counts once, and exclusive wins.
+    /// Asks for every name of the scope at once. A name that occurs twice counts once, and
+    /// exclusive wins.
     pub fn request(
         &mut self,
         client: Client,
@@ -81,8 +83,8 @@ impl Scoped {
         if steal {
             let names: Vec<Vec<u8>> = request.scope.keys().cloned().collect();
             self.break_held(&names, effects);
-            // In front, the thief is also the first to be considered: it is granted before all that the
-            // victims' other names let in.
+            // In front, the thief is also the first to be considered: it is granted before all that
+            // the victims' other names let in.
             self.live.insert(0, request);
             self.evaluate(effects);
             return Ok(serial);
@@ -109,7 +111,8 @@ impl Scoped {
         true
     }
 
-    /// Ends a waiting request; a granted one is past aborting. Returns whether there was one of this number.
+    /// Ends a waiting request; a granted one is past aborting. Returns whether there was one of
+    /// this number.
     pub fn abort(&mut self, serial: Serial, effects: &mut Vec<Effect>) -> bool {
         if !self.is_waiting(serial) {
             return false;
@@ -124,7 +127,8 @@ impl Scoped {
     pub fn client_gone(&mut self, client: Client, effects: &mut Vec<Effect>) {
         // §2.6 step 1
         for serial in self.serials_of(client) {
-            // §2.6 step 1.1. What is held, also since an earlier abort let it in, `abort` leaves to step 2.
+            // §2.6 step 1.1. What is held, also since an earlier abort let it in, `abort` leaves to
+            // step 2.
             self.abort(serial, effects);
         }
         // §2.6 step 2
@@ -135,8 +139,8 @@ impl Scoped {
         }
     }
 
-    /// The proto-spec's `forceRelease(name)`: breaks every held request that has the name, as a steal would,
-    /// without a thief to come first.
+    /// The proto-spec's `forceRelease(name)`: breaks every held request that has the name, as a
+    /// steal would, without a thief to come first.
     pub fn force_release(&mut self, name: &[u8], effects: &mut Vec<Effect>) {
         self.break_held(&[name.to_vec()], effects);
         self.evaluate(effects);
@@ -168,8 +172,8 @@ impl Scoped {
         earlier.iter().filter(|other| conflict(&rest[0], other)).map(|other| other.serial).collect()
     }
 
-    /// Grants what the rule lets in. Once through the list is enough: a request is as much in the way of
-    /// later ones when it is held as when it waits, so that no grant makes another possible.
+    /// Grants what the rule lets in. Once through the list is enough: a request is as much in the
+    /// way of later ones when it is held as when it waits, so that no grant makes another possible.
     fn evaluate(&mut self, effects: &mut Vec<Effect>) {
         for index in 0..self.live.len() {
             let (earlier, rest) = self.live.split_at_mut(index);
@@ -182,8 +186,9 @@ impl Scoped {
         }
     }
 
-    /// Breaks, whole, each held request that has one of the names (§4.1 step 3.4.1), in the order of the held
-    /// lock set. A waiting request holds nothing that could be taken from it, and stays.
+    /// Breaks, whole, each held request that has one of the names (§4.1 step 3.4.1), in the order
+    /// of the held lock set. A waiting request holds nothing that could be taken from it, and
+    /// stays.
     fn break_held(&mut self, names: &[Vec<u8>], effects: &mut Vec<Effect>) {
         let mut victims: Vec<(u64, Serial)> = Vec::new();
         for request in &self.live {
@@ -238,8 +243,8 @@ fn conflict(one: &Request, other: &Request) -> bool {
     })
 }
 
-/// The set of unique names (sketch 000, requestLock step 1), each with the stronger of the modes given for
-/// it.
+/// The set of unique names (sketch 000, requestLock step 1), each with the stronger of the modes
+/// given for it.
 fn merge(scope: &[(Vec<u8>, Mode)]) -> BTreeMap<Vec<u8>, Mode> {
     let mut merged = BTreeMap::new();
     for (name, mode) in scope {
@@ -289,7 +294,8 @@ mod tests {
     #[test]
     fn the_explainers_worked_example() {
         let mut locks = Fixture::default();
-        // The explainer counts from #1; a dummy takes number 0 so that the numbers below are its own.
+        // The explainer counts from #1; a dummy takes number 0 so that the numbers below are its
+        // own.
         locks.request(0, &[("unrelated", Exclusive)]);
         assert_eq!(locks.request(1, &[("a", Exclusive)]), [Granted(1)]);
         assert_eq!(locks.request(1, &[("b", Shared)]), [Granted(2)]);

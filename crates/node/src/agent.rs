@@ -26,7 +26,8 @@ pub(crate) struct Inner {
     /// Which of [`State::managers`] it is an agent of.
     pub(crate) manager: usize,
     pub(crate) client: ClientId,
-    /// The requests of this thread by slot. A slot is used again only after its request has ended and the thread knows.
+    /// The requests of this thread by slot. A slot is used again only after its request has ended
+    /// and the thread knows.
     pub(crate) slots: RefCell<Vec<RequestId>>,
     pub(crate) buffer: CallBuffer,
     /// The name that was asked for last, by `request`.
@@ -34,7 +35,8 @@ pub(crate) struct Inner {
 }
 
 thread_local! {
-    /// Ends what is this thread's with the thread, where the runtime does not call the environment's cleanup hook.
+    /// Ends what is this thread's with the thread, where the runtime does not call the
+    /// environment's cleanup hook.
     static ENDS: RefCell<Vec<EndsWithThread>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -53,8 +55,9 @@ pub(crate) fn at_thread_exit(end: impl Fn() + 'static) {
 
 #[napi]
 impl Agent {
-    /// The caller keeps the array `buffer` for as long as the agent. `on_mail` is called in a task when there are
-    /// notifications. With `own_manager`, it is the only agent of a lock manager of its own.
+    /// The caller keeps the array `buffer` for as long as the agent. `on_mail` is called in a task
+    /// when there are notifications. With `own_manager`, it is the only agent of a lock manager of
+    /// its own.
     #[napi(constructor)]
     pub fn new(
         env: Env,
@@ -89,8 +92,8 @@ impl Agent {
         ffi::functions(env, &self.inner)
     }
 
-    /// The long form of `request`: a scope of names, the request it is nested in, a label. Returns the deadlock because
-    /// of which it was refused.
+    /// The long form of `request`: a scope of names, the request it is nested in, a label. Returns
+    /// the deadlock because of which it was refused.
     #[napi]
     pub fn request_scope(
         &self,
@@ -216,7 +219,8 @@ impl Inner {
 pub(crate) fn waker(env: &Env, on_mail: &Function<'_, (), ()>) -> Result<Waker> {
     let name = env.create_string("lockkeeper")?;
     let mut function = ptr::null_mut();
-    // SAFETY: all values are of the running call; without a callback of ours the runtime calls `on_mail` itself.
+    // SAFETY: all values are of the running call; without a callback of ours the runtime calls
+    // `on_mail` itself.
     check_status!(unsafe {
         sys::napi_create_threadsafe_function(
             env.raw(),

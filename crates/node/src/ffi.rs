@@ -44,9 +44,10 @@ mod news {
     pub(super) const OPENED: u32 = 6;
 }
 
-/// The thread's array of numbers, through which it and the addon pass what is not a string: writing there costs less
-/// than an argument or a result. A pair is two of them. The first pair is a call's, in: a slot and flags; out: an
-/// answer and a token. The others are notifications: a slot with its news, and the token of a grant.
+/// The thread's array of numbers, through which it and the addon pass what is not a string: writing
+/// there costs less than an argument or a result. A pair is two of them. The first pair is a
+/// call's, in: a slot and flags; out: an answer and a token. The others are notifications: a slot
+/// with its news, and the token of a grant.
 pub(crate) struct CallBuffer {
     array: *mut f64,
     pairs: usize,
@@ -112,8 +113,8 @@ impl CallBuffer {
     }
 }
 
-/// `request`, `release` and `collect` of one agent, which outlives them: the cleanup hook has a share of it, and no
-/// JavaScript runs after that.
+/// `request`, `release` and `collect` of one agent, which outlives them: the cleanup hook has a
+/// share of it, and no JavaScript runs after that.
 pub(crate) fn functions<'env>(env: &'env Env, agent: &Rc<Inner>) -> Result<Object<'env>> {
     let mut object = Object::new(env)?;
     for (name, function) in [
@@ -133,8 +134,8 @@ pub(crate) fn functions<'env>(env: &'env Env, agent: &Rc<Inner>) -> Result<Objec
     Ok(object)
 }
 
-/// `request(name)`, of the slot and with the flags in the call buffer. Answers with bits of [`answer`] and the token of a
-/// grant. Throws if the engine refuses.
+/// `request(name)`, of the slot and with the flags in the call buffer. Answers with bits of
+/// [`answer`] and the token of a grant. Throws if the engine refuses.
 unsafe extern "C" fn request(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([name], agent) = unsafe { arguments::<1>(env, info) };
@@ -158,8 +159,9 @@ unsafe extern "C" fn request(env: sys::napi_env, info: sys::napi_callback_info) 
     ptr::null_mut()
 }
 
-/// `release()`, of the slot in the call buffer. Answers 0; or slot + 1 of the one request of this thread that was granted
-/// by it, with its token; or -1 if there are notifications to collect. Of a lock that was broken there is one.
+/// `release()`, of the slot in the call buffer. Answers 0; or slot + 1 of the one request of this
+/// thread that was granted by it, with its token; or -1 if there are notifications to collect. Of a
+/// lock that was broken there is one.
 unsafe extern "C" fn release(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([], agent) = unsafe { arguments::<0>(env, info) };
@@ -167,7 +169,8 @@ unsafe extern "C" fn release(env: sys::napi_env, info: sys::napi_callback_info) 
     ptr::null_mut()
 }
 
-/// `collect()`: takes notifications out of the mailbox, as many as there is room for. Answers how many.
+/// `collect()`: takes notifications out of the mailbox, as many as there is room for. Answers how
+/// many.
 unsafe extern "C" fn collect(env: sys::napi_env, info: sys::napi_callback_info) -> sys::napi_value {
     // SAFETY: called by the runtime with what `functions` gave it.
     let ([], agent) = unsafe { arguments::<0>(env, info) };

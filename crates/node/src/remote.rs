@@ -233,7 +233,8 @@ impl Remote {
         key.is_some_and(|key| self.session.is_held(key))
     }
 
-    /// Releases a lock or aborts a request, perhaps because its time was up. A notification tells when it is done.
+    /// Releases a lock or aborts a request, perhaps because its time was up. A notification tells
+    /// when it is done.
     #[napi]
     pub fn release(&self, slot: u32, timed_out: bool) {
         let key = self.slots.borrow().get(slot as usize).copied();
@@ -242,7 +243,8 @@ impl Remote {
         }
     }
 
-    /// Asks for the state of the bucket, and for its deadlocks. A notification to the slot tells when the answer is there.
+    /// Asks for the state of the bucket, and for its deadlocks. A notification to the slot tells
+    /// when the answer is there.
     #[napi]
     pub fn query(&self, slot: u32, deadlocks: bool) -> Result<()> {
         let (session, answered) = (self.open()?, self.responder(slot, Words::Snapshot));

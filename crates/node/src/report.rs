@@ -13,13 +13,14 @@ use napi_derive::napi;
 
 pub(crate) type JsText = Either<String, Utf16String>;
 
-/// The snapshot (§4.5), packed: thousands of objects are made faster in JavaScript than through Node-API.
+/// The snapshot (§4.5), packed: thousands of objects are made faster in JavaScript than through
+/// Node-API.
 #[napi(object, object_from_js = false)]
 pub struct Snapshot {
     /// The names, one after the other; one that is also that of the entry before, once.
     pub names: JsText,
-    /// For each entry: four times the length of its name, plus two if it is that of the entry before, plus one if it is shared; the
-    /// index of its client.
+    /// For each entry: four times the length of its name, plus two if it is that of the entry
+    /// before, plus one if it is shared; the index of its client.
     pub entries: Uint32Array,
     /// How many entries are held; the others are pending.
     pub held: u32,
@@ -103,7 +104,8 @@ pub struct Deadlock {
 pub struct Step {
     pub request: BigInt,
     pub client_id: String,
-    /// The name for which it waits; none if it waits for a request that is nested in it, the next one.
+    /// The name for which it waits; none if it waits for a request that is nested in it, the next
+    /// one.
     pub waits_for: Option<JsText>,
 }
 

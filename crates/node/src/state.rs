@@ -148,8 +148,8 @@ impl State {
         Some(waker)
     }
 
-    /// Puts the effects of a command to one manager into the mailboxes of those concerned, and wakes those who do not call
-    /// themselves. Whether the caller has notifications.
+    /// Puts the effects of a command to one manager into the mailboxes of those concerned, and
+    /// wakes those who do not call themselves. Whether the caller has notifications.
     pub(crate) fn deliver(&mut self, manager: usize, caller: Option<u32>) -> bool {
         let mut effects = std::mem::take(&mut self.effects);
         for effect in effects.drain(..) {
@@ -174,7 +174,8 @@ impl State {
         &mut mailbox.notifications
     }
 
-    /// To whom an effect is told, and what. A request that its own agent aborted is known to be gone.
+    /// To whom an effect is told, and what. A request that its own agent aborted is known to be
+    /// gone.
     fn notification(&self, manager: usize, effect: &Effect<Ticket>) -> Option<(u32, Notification)> {
         match effect {
             Effect::Granted { request, token } => {
@@ -213,7 +214,8 @@ impl Waker {
     /// Releases it, on the thread that it wakes.
     pub(crate) fn release(self) {
         let mode = sys::ThreadsafeFunctionReleaseMode::abort;
-        // SAFETY: it is in nobody's hands now, and its environment lives until the cleanup hooks have run.
+        // SAFETY: it is in nobody's hands now, and its environment lives until the cleanup hooks
+        // have run.
         unsafe { sys::napi_release_threadsafe_function(self.0, mode) };
     }
 

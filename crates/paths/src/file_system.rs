@@ -2,8 +2,8 @@
 
 use std::{io, path::Path};
 
-/// The kind of network file system that a path is on; none if it is local. Of a path that is not there, its nearest
-/// ancestor is looked at.
+/// The kind of network file system that a path is on; none if it is local. Of a path that is not
+/// there, its nearest ancestor is looked at.
 ///
 /// # Errors
 ///

@@ -12,8 +12,8 @@ use std::{
     path::Path,
 };
 
-/// Whether a user's folder can be used: nobody else can put a socket there, and the other processes of the user find the
-/// same one. A folder that is not there yet can be.
+/// Whether a user's folder can be used: nobody else can put a socket there, and the other processes
+/// of the user find the same one. A folder that is not there yet can be.
 ///
 /// # Errors
 ///
@@ -66,7 +66,8 @@ pub fn create(dir: &Path) -> io::Result<()> {
     check(dir)
 }
 
-/// Whether a daemon of this user runs there, or has left sessions behind: then its lock file says where its log is.
+/// Whether a daemon of this user runs there, or has left sessions behind: then its lock file says
+/// where its log is.
 pub(crate) fn in_use(dir: &Path) -> bool {
     let ours = fs::symlink_metadata(dir).is_ok_and(|file| file.is_dir() && file.uid() == geteuid().as_raw());
     ours && fs::metadata(socket(dir).with_extension("lock")).is_ok_and(|lock| lock.len() > 0)

@@ -1,9 +1,10 @@
-//! Where a user's daemon has its socket and its log: one folder that depends on the user and the machine alone.
+//! Where a user's daemon has its socket and its log: one folder that depends on the user and the
+//! machine alone.
 //!
-//! The folder is in the home that the user database names, not in `$HOME`, and `XDG_RUNTIME_DIR` and `TMPDIR` mean
-//! nothing: a login shell, cron, `sudo -u` and a service meet at one daemon. Where the home cannot serve, because it is on
-//! a network file system, cannot be written to, or is not there, it is a private folder in `/var/tmp`.
-//! `LOCKKEEPER_DIR` names another one.
+//! The folder is in the home that the user database names, not in `$HOME`, and `XDG_RUNTIME_DIR`
+//! and `TMPDIR` mean nothing: a login shell, cron, `sudo -u` and a service meet at one daemon.
+//! Where the home cannot serve, because it is on a network file system, cannot be written to, or is
+//! not there, it is a private folder in `/var/tmp`. `LOCKKEEPER_DIR` names another one.
 //!
 //! This crate only looks at files. It starts nothing and connects to nothing.
 #![cfg(unix)]
@@ -57,8 +58,8 @@ pub fn state_in(dir: &Path) -> PathBuf {
     dir.join("state")
 }
 
-/// Where the daemon at that socket keeps its log, unless it is told otherwise: beside the socket in a user's own folder;
-/// for a socket elsewhere, in a directory of its own in the user's folder.
+/// Where the daemon at that socket keeps its log, unless it is told otherwise: beside the socket in
+/// a user's own folder; for a socket elsewhere, in a directory of its own in the user's folder.
 pub fn state(socket: &Path) -> PathBuf {
     if socket == Path::new(MACHINE_SOCKET) {
         return MACHINE_STATE.into();
@@ -98,8 +99,8 @@ impl Candidates {
         Self { home, temp: temp.join(format!("lockkeeper-{user}")) }
     }
 
-    /// The folder in which a daemon runs or has left sessions behind, so that a process that sees the home read-only, and one
-    /// that can write to it, meet. Else the home, if it can serve.
+    /// The folder in which a daemon runs or has left sessions behind, so that a process that sees
+    /// the home read-only, and one that can write to it, meet. Else the home, if it can serve.
     fn choose(self) -> PathBuf {
         let Some(home) = self.home.filter(|dir| matches!(network_file_system(dir), Ok(None))) else {
             return self.temp;

@@ -2,11 +2,12 @@
 
 use std::fs;
 
-/// As much of the machine's id as tells machines apart: the whole is confidential, and paths of sockets are short.
+/// As much of the machine's id as tells machines apart: the whole is confidential, and paths of
+/// sockets are short.
 const DIGITS: usize = 12;
 
-/// A short name for this machine: of its id if it has one. Homes on network file systems are not used, so that a fixed
-/// word serves where there is none.
+/// A short name for this machine: of its id if it has one. Homes on network file systems are not
+/// used, so that a fixed word serves where there is none.
 pub(crate) fn id() -> String {
     let files = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
     let ids = files.iter().filter_map(|file| fs::read_to_string(file).ok());

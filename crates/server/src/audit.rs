@@ -1,5 +1,6 @@
-//! Puts on record who stole, released by force, ended a session, or was refused something: lines of the log with the
-//! target `audit`. Names and owners are as clients gave them, with everything escaped that a terminal would obey.
+//! Puts on record who stole, released by force, ended a session, or was refused something: lines of
+//! the log with the target `audit`. Names and owners are as clients gave them, with everything
+//! escaped that a terminal would obey.
 
 use lockkeeper_service::{Audit, Audited, Server};
 use std::time::{Duration, Instant};

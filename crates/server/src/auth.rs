@@ -1,7 +1,8 @@
-//! Who may do what: the tokens that clients on the network show, and the keys that these are signed with.
+//! Who may do what: the tokens that clients on the network show, and the keys that these are signed
+//! with.
 //!
-//! A token is a JSON Web Token (RFC 7519), signed with HS256 or EdDSA. Which of the two is for the key to say, never for
-//! the token.
+//! A token is a JSON Web Token (RFC 7519), signed with HS256 or EdDSA. Which of the two is for the
+//! key to say, never for the token.
 
 use crate::daemon::random;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};

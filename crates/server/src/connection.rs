@@ -63,8 +63,8 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// The bucket of a client that asks for one. That of a page is its origin, or the partition below it that the page says
-    /// it is in.
+    /// The bucket of a client that asks for one. That of a page is its origin, or the partition
+    /// below it that the page says it is in.
     pub(crate) fn bucket<'a>(&self, asked: &'a str) -> Cow<'a, str> {
         match (&self.page, asked) {
             (None, _) => asked.into(),
@@ -74,7 +74,8 @@ impl Peer {
         }
     }
 
-    /// Whether the client ends for good with status 1001: its Hello said so, and nobody else can have sent that.
+    /// Whether the client ends for good with status 1001: its Hello said so, and nobody else can
+    /// have sent that.
     pub(crate) fn ends_going_away(&self, features: u64) -> bool {
         self.trusts_status && features & feature::GOING_AWAY_ENDS != 0
     }
@@ -91,7 +92,8 @@ struct Connection<S> {
     handshake: Option<PendingHandshake>,
     /// What was read and is not a whole message yet.
     input: Vec<u8>,
-    /// There may be a whole message in it all the same: its turn was over, or the client had too much to read.
+    /// There may be a whole message in it all the same: its turn was over, or the client had too
+    /// much to read.
     more: bool,
     /// How to find messages in it, if not by their lengths.
     frames: Option<Frames>,
@@ -101,7 +103,8 @@ struct Connection<S> {
     greeted: bool,
     /// The server's work at which it is the others' turn.
     turn_ends: u64,
-    /// When it ends whether or not its client has read the last message. Set while it is being closed.
+    /// When it ends whether or not its client has read the last message. Set while it is being
+    /// closed.
     closes: Option<Pin<Box<Sleep>>>,
     /// Bytes that it has of a long message, as the daemon knows it.
     unfinished: usize,
@@ -145,8 +148,8 @@ pub(crate) async fn run<S: Transport>(
     }
 }
 
-/// Lets others have their turns. A task that only wakes itself would be polled up to 61 times before tokio looks for what
-/// has come in for others.
+/// Lets others have their turns. A task that only wakes itself would be polled up to 61 times
+/// before tokio looks for what has come in for others.
 fn yield_turn<T>(context: &mut Context<'_>) -> Poll<T> {
     let _: Poll<()> = pin!(tokio::task::yield_now()).poll(context);
     Poll::Pending
@@ -206,7 +209,8 @@ impl<S: Transport> Connection<S> {
         }
     }
 
-    /// A connection that is being closed needs no input, and does not stay for a client that does not read.
+    /// A connection that is being closed needs no input, and does not stay for a client that does
+    /// not read.
     fn poll_close_timeout(&mut self, context: &mut Context<'_>) -> Poll<()> {
         if self.closes.is_none() {
             (self.input, self.batch) = (Vec::new(), (Vec::new(), 0));
@@ -218,7 +222,8 @@ impl<S: Transport> Connection<S> {
 
     /// Reads once and handles what is whole. False at the end of the stream.
     fn read(&mut self, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
-        // On the stack, and never cleared: an idle connection keeps no space, and a short message pays for no long one.
+        // On the stack, and never cleared: an idle connection keeps no space, and a short message
+        // pays for no long one.
         let mut space = [const { MaybeUninit::uninit() }; READ];
         let mut read = ReadBuf::uninit(&mut space);
         ready!(Pin::new(&mut self.stream).poll_read(context, &mut read))?;
@@ -233,8 +238,8 @@ impl<S: Transport> Connection<S> {
         Poll::Ready(Ok(true))
     }
 
-    /// Handles every whole message, until its turn is over or too much waits for the client: a short question can have a
-    /// long answer.
+    /// Handles every whole message, until its turn is over or too much waits for the client: a
+    /// short question can have a long answer.
     fn handle_input(&mut self) {
         let (mut input, mut frames) = (std::mem::take(&mut self.input), self.frames.take());
         let (batch, begun) = std::mem::take(&mut self.batch);
@@ -290,7 +295,8 @@ impl<S: Transport> Connection<S> {
         !self.more
     }
 
-    /// Handles the messages of a frame, until the turn is over. Returns how many bytes are left then.
+    /// Handles the messages of a frame, until the turn is over. Returns how many bytes are left
+    /// then.
     fn on_messages(&mut self, mut frame: &[u8]) -> usize {
         while !frame.is_empty() && self.goes_on() {
             match websocket::first_message(frame) {
@@ -365,7 +371,8 @@ impl<S: Transport> Connection<S> {
     /// Closes the connection gracefully.
     async fn finish(&mut self) -> io::Result<()> {
         self.stream.shutdown().await?;
-        // Closing a TCP connection with something unread resets it, and the last message could be lost on its way.
+        // Closing a TCP connection with something unread resets it, and the last message could be
+        // lost on its way.
         while self.peer.origin == Origin::Network && self.stream.read_buf(&mut self.input).await? > 0 {
             self.input.clear();
         }

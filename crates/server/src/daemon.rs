@@ -1,8 +1,8 @@
 //! The daemon: the service's state machine, its log, and what connects them with sockets and FIFOs.
 //!
-//! Every input goes through here: it makes sure that the log has room, hands the input to the machine, and has the round
-//! committed. A round is committed after all connections that had something to read have been read, so one write to the
-//! log serves them all.
+//! Every input goes through here: it makes sure that the log has room, hands the input to the
+//! machine, and has the round committed. A round is committed after all connections that had
+//! something to read have been read, so one write to the log serves them all.
 
 use crate::{
     Config, Error,
@@ -35,7 +35,8 @@ use std::{
 };
 use tokio::{sync::Notify, task::AbortHandle};
 
-/// Bytes that a record takes beyond the message that it comes from: headers, hashes, an end for each session is less.
+/// Bytes that a record takes beyond the message that it comes from: headers, hashes, an end for
+/// each session is less.
 const RECORD: usize = 1 << 10;
 
 /// How long a change that nobody waits for may stay uncommitted.
@@ -50,14 +51,15 @@ const LOST_TOKENS: u64 = 1 << 40;
 /// Bytes of a snapshot that are written at a time.
 const SLICE: usize = 128 << 10;
 
-/// The log is replaced by a snapshot when it has so many bytes, or as many as the snapshot before had, twice over.
+/// The log is replaced by a snapshot when it has so many bytes, or as many as the snapshot before
+/// had, twice over.
 const SNAPSHOT_AT: u64 = 64 << 20;
 
 /// While so many bytes wait for a client, it is not read.
 const HIGH_WATER: usize = 256 << 10;
 
-/// While so many bytes wait to be committed to a shared log, nobody is read: together with one more message, they fit a
-/// transaction of etcd.
+/// While so many bytes wait to be committed to a shared log, nobody is read: together with one
+/// more message, they fit a transaction of etcd.
 const FULL_BATCH: usize = 256 << 10;
 
 /// Bytes kept for releases and ends on a full disk.
@@ -74,11 +76,13 @@ pub(crate) struct Daemon {
     deposed: bool,
     state_dir: PathBuf,
     fifos: Fifos,
-    /// FIFOs that are to be watched: those with a reader until they close, the others are asked again.
+    /// FIFOs that are to be watched: those with a reader until they close, the others are asked
+    /// again.
     to_watch: Vec<(SessionId, Fifo, Option<Reader>)>,
     /// Who waits for a FIFO, by session.
     watches: HashMap<SessionId, AbortHandle>,
-    /// Counts the FIFOs that are open, and how many may be: clients need descriptors, too, to come back.
+    /// Counts the FIFOs that are open, and how many may be: clients need descriptors, too, to come
+    /// back.
     readers: Rc<()>,
     max_readers: usize,
     /// The tasks of connections that sleep.
@@ -97,7 +101,8 @@ pub(crate) struct Daemon {
     granted_at_mark: u64,
     snapshot_at: u64,
     snapshot: Option<Snapshot>,
-    /// The machine crashed, and until then nothing is granted. Set until the log knows that this is done.
+    /// The machine crashed, and until then nothing is granted. Set until the log knows that this is
+    /// done.
     unsettled: Option<Micros>,
     /// The deadline that is waited for.
     first_deadline: Option<Micros>,
@@ -225,7 +230,8 @@ impl Daemon {
         if !config.sync {
             let state = daemon.server.state();
             let token_ceiling = state.last_token().saturating_add(2 * TOKENS);
-            // Of sessions that an earlier daemon has left: that one may have synced, and set no mark.
+            // Of sessions that an earlier daemon has left: that one may have synced, and set no
+            // mark.
             let leases = state.sessions().filter_map(|id| state.session(id));
             let leases = leases.filter(|view| view.origin == Origin::Network).map(|view| view.ttl);
             let max_ttl_ms = leases.max().unwrap_or(0);
@@ -322,8 +328,8 @@ impl Daemon {
         self.changed();
     }
 
-    /// There are other keys. What the tokens of those who are connected allow now is looked at again, and sessions end
-    /// whose key is gone.
+    /// There are other keys. What the tokens of those who are connected allow now is looked at
+    /// again, and sessions end whose key is gone.
     pub(crate) fn check_tokens(&mut self) {
         let now = self.tokens.iter().filter_map(|(&id, token)| {
             let session = self.server.session_of(id)?;
@@ -417,8 +423,8 @@ impl Daemon {
         }
     }
 
-    /// Makes sure that what an input may record fits. Without room for more, requests are refused, and releases are
-    /// taken from a reserve. False if the daemon cannot go on.
+    /// Makes sure that what an input may record fits. Without room for more, requests are refused,
+    /// and releases are taken from a reserve. False if the daemon cannot go on.
     fn make_room(&mut self, bytes: usize) -> bool {
         if self.shared {
             return self.failure.is_none() && !self.deposed;
@@ -456,8 +462,9 @@ impl Daemon {
         }
     }
 
-    /// Once earlier leases have expired, the crash of the machine is over. The log has to know before the first session
-    /// is opened: the next daemon would end it. False if the daemon cannot go on.
+    /// Once earlier leases have expired, the crash of the machine is over. The log has to know
+    /// before the first session is opened: the next daemon would end it. False if the daemon cannot
+    /// go on.
     fn settle(&mut self, now: Micros) -> bool {
         if self.unsettled.is_none_or(|until| now < until) {
             return true;
@@ -922,8 +929,9 @@ fn server_config(config: &Config) -> ServerConfig {
     }
 }
 
-/// The lease that the mark has for one of `ttl`: the default, the longest, or the shortest doubled some times. A mark is synced,
-/// which takes the disk a while: clients that wish for ever longer leases must not have it set each time.
+/// The lease that the mark has for one of `ttl`: the default, the longest, or the shortest doubled
+/// some times. A mark is synced, which takes the disk a while: clients that wish for ever longer
+/// leases must not have it set each time.
 fn mark_of(bounds: Ttl, ttl: u64) -> u64 {
     let doubled = std::iter::successors(Some(bounds.min.max(1)), |step| step.checked_mul(2));
     let steps = doubled.take_while(|step| *step < bounds.max).chain([bounds.default, bounds.max]);

@@ -1,5 +1,6 @@
-//! The dashboard: a page for operators at `/` of the port. Its files are part of the binary, built from
-//! `packages/dashboard`, whose tests compare the two. Where daemons share a store, it also shows how the fleet is.
+//! The dashboard: a page for operators at `/` of the port. Its files are part of the binary, built
+//! from `packages/dashboard`, whose tests compare the two. Where daemons share a store, it also
+//! shows how the fleet is.
 
 use crate::fleet::report;
 use lockkeeper_etcd::Settings;
@@ -18,7 +19,8 @@ pub(crate) fn find(path: &str) -> Option<(&'static str, &'static str)> {
     })
 }
 
-/// Nothing but the daemon's own files, and connections to it; no frame, no form, no markup that names and labels could bring.
+/// Nothing but the daemon's own files, and connections to it; no frame, no form, no markup that
+/// names and labels could bring.
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'";

@@ -1,6 +1,8 @@
-//! Pages that show locks in a browser, served on request (`--examples`). They are part of the binary.
+//! Pages that show locks in a browser, served on request (`--examples`). They are part of the
+//! binary.
 //!
-//! `navigator.min.js` is the drop-in of the npm package as that builds it; its tests compare the two.
+//! `navigator.min.js` is the drop-in of the npm package as that builds it; its tests compare the
+//! two.
 
 /// The type and the bytes of what is at a path.
 pub(crate) fn find(path: &str) -> Option<(&'static str, &'static str)> {

@@ -1,8 +1,9 @@
 //! FIFOs: whether a local client is alive, whatever became of its connection or of the daemon.
 //!
-//! A session's client has the write end open, and so has whatever inherited it. The daemon opens the read end only to ask:
-//! end of file means that no writer is left. It never keeps the write end, nor opens a FIFO for reading and writing.
-//! A process that is stopped, frozen, or in another PID namespace has its end open all the same.
+//! A session's client has the write end open, and so has whatever inherited it. The daemon opens
+//! the read end only to ask: end of file means that no writer is left. It never keeps the write
+//! end, nor opens a FIFO for reading and writing. A process that is stopped, frozen, or in another
+//! PID namespace has its end open all the same.
 
 use lockkeeper_service::{Fifo, SessionId};
 use rustix::{
@@ -29,7 +30,8 @@ pub(crate) struct Fifos {
 
 /// What asking a FIFO has shown.
 pub(crate) enum Life {
-    /// It has a writer. The read end tells when it has none. There is none if somebody writes to it: then it is asked again.
+    /// It has a writer. The read end tells when it has none. There is none if somebody writes to
+    /// it: then it is asked again.
     Alive(Option<OwnedFd>),
     /// It has no writer, or is of another boot.
     Dead,
@@ -83,7 +85,8 @@ impl Fifos {
         let _ = fs::remove_file(self.path(session));
     }
 
-    /// Asks whether a FIFO has a writer. It is read once: who writes to it could keep the daemon reading without end.
+    /// Asks whether a FIFO has a writer. It is read once: who writes to it could keep the daemon
+    /// reading without end.
     pub(crate) fn ask(&self, session: SessionId, fifo: Fifo) -> Life {
         if fifo.boot != self.boot {
             return Life::Dead;
@@ -102,7 +105,8 @@ impl Fifos {
         }
         match read(&reader, &mut [0; 64]) {
             Ok(0) => Life::Dead,
-            // Its writer may be gone. What it wrote goes with the last descriptor, and then the end of file shows.
+            // Its writer may be gone. What it wrote goes with the last descriptor, and then the end
+            // of file shows.
             Ok(_) => Life::Alive(None),
             Err(Errno::AGAIN) => Life::Alive(Some(reader)),
             Err(error) => Life::Busy(error),
@@ -129,7 +133,8 @@ pub(crate) async fn closed(reader: OwnedFd) {
         match reader.try_read(&mut [0; 64]) {
             Ok(0) => return,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Nobody has anything to say here, but anybody with the write end can. Without a reader, nobody can.
+            // Nobody has anything to say here, but anybody with the write end can. Without a
+            // reader, nobody can.
             Ok(_) | Err(_) => break,
         }
     }

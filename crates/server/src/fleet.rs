@@ -1,8 +1,8 @@
 //! Daemons that share the log of a store: one leads, the others follow, relay, and take over.
 //!
-//! `lockkeeper_service::replica` decides who leads. This drives it: it reads and watches etcd while it follows, and commits
-//! the rounds of its daemon while it leads. One operation is under way at a time; everything that arrives meanwhile is the
-//! next one.
+//! `lockkeeper_service::replica` decides who leads. This drives it: it reads and watches etcd while
+//! it follows, and commits the rounds of its daemon while it leads. One operation is under way at a
+//! time; everything that arrives meanwhile is the next one.
 
 mod follow;
 mod keys;
@@ -147,9 +147,10 @@ impl Fleet {
         self.stop.notify_one();
     }
 
-    /// Done when the daemon is to stop, and cannot hand over: etcd has not answered for as long as an attempt at each member
-    /// may take, and two if there is one; or it answers, and takes nothing for longer. Who waits for it stops then. To the
-    /// others it was killed, which is as safe.
+    /// Done when the daemon is to stop, and cannot hand over: etcd has not answered for as long as
+    /// an attempt at each member may take, and two if there is one; or it answers, and takes
+    /// nothing for longer. Who waits for it stops then. To the others it was killed, which is as
+    /// safe.
     async fn give_up(&self) {
         let attempts = u32::try_from(self.etcd.members().len()).unwrap_or(u32::MAX).max(2);
         let patience = self.etcd.deadline().saturating_mul(attempts).min(HAND_OVER);
@@ -230,8 +231,8 @@ impl Fleet {
         ReplicaConfig { takeover, ring: RING, url: self.store.advertise.clone() }
     }
 
-    /// Has etcd execute an operation. One without an answer is sent again until there is one. While etcd refuses, `stuck`
-    /// may find out what became of it by reading.
+    /// Has etcd execute an operation. One without an answer is sent again until there is one. While
+    /// etcd refuses, `stuck` may find out what became of it by reading.
     async fn execute(
         &self,
         operation: &Operation,
@@ -338,10 +339,11 @@ impl Fleet {
     }
 }
 
-/// Writes the position to a file that has an earlier one. The file is synced before it takes that one's place: else a crash of
-/// the machine could leave an empty file, and the next daemon would refuse to start. Its folder is not: if the crash undoes the
-/// renaming, the earlier position is there. It is some seconds old anyway, and all that it has to show is a store that
-/// went back further than that.
+/// Writes the position to a file that has an earlier one. The file is synced before it takes that
+/// one's place: else a crash of the machine could leave an empty file, and the next daemon would
+/// refuse to start. Its folder is not: if the crash undoes the renaming, the earlier position is
+/// there. It is some seconds old anyway, and all that it has to show is a store that went back
+/// further than that.
 fn write_position(path: &Path, position: u64) -> io::Result<()> {
     let new = path.with_extension("new");
     let mut file = fs::File::create(&new)?;

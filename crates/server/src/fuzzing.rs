@@ -1,15 +1,18 @@
-//! What the fuzz targets in `fuzz/` need of the internals. It is compiled for them alone and is no part of the API.
+//! What the fuzz targets in `fuzz/` need of the internals. It is compiled for them alone and is no
+//! part of the API.
 
 use crate::{auth::Keys, http};
 
-/// The response to an HTTP request for a WebSocket, whether the client has one then, and the length of the request's head.
+/// The response to an HTTP request for a WebSocket, whether the client has one then, and the length
+/// of the request's head.
 pub fn respond(input: &[u8], origins: &[String]) -> (Vec<u8>, bool, usize) {
     let (response, length) =
         http::respond(input, |request| http::upgrade(request, origins, false, false, || false));
     (response.bytes, response.upgraded.is_some(), length)
 }
 
-/// What the bearer of a token may do in a bucket, besides asking for locks: steal, release by force, inspect.
+/// What the bearer of a token may do in a bucket, besides asking for locks: steal, release by
+/// force, inspect.
 ///
 /// # Errors
 ///

@@ -1,4 +1,5 @@
-//! Who is let in, and may do what. The daemon that has the connection decides that, also where another one leads.
+//! Who is let in, and may do what. The daemon that has the connection decides that, also where
+//! another one leads.
 
 use crate::{
     audit::Record,
@@ -83,8 +84,8 @@ impl Gate {
         self.keys.borrow().as_ref().map_or(Ok(()), |keys| keys.check_inspect(token))
     }
 
-    /// The bucket that is meant. Without keys, everybody who reaches the port may do everything: not to the locks of this
-    /// machine's processes, unless that is wished for.
+    /// The bucket that is meant. Without keys, everybody who reaches the port may do everything:
+    /// not to the locks of this machine's processes, unless that is wished for.
     pub(crate) fn bucket_of<'a>(&self, origin: Origin, bucket: &'a str) -> Cow<'a, str> {
         match origin {
             // An empty name stays one, and is refused.
@@ -100,7 +101,8 @@ impl Gate {
         self.refusals.borrow_mut().admits()
     }
 
-    /// What a token that was good once allows now: nothing if its key is gone. Without keys, all stays as it was.
+    /// What a token that was good once allows now: nothing if its key is gone. Without keys, all
+    /// stays as it was.
     pub(crate) fn check_again(&self, token: &str, bucket: &str) -> Result<Option<Rights>, ()> {
         match &*self.keys.borrow() {
             Some(keys) => keys.check_again(token, bucket).map(Some).ok_or(()),

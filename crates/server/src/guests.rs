@@ -1,7 +1,8 @@
 //! How many connections other users have at the socket of a daemon that serves several.
 //!
-//! A connection takes a descriptor, also before its user is known to have any rights. No user can take them all: those of
-//! this daemon's own user, of root, and of the FIFOs that are watched are left alone.
+//! A connection takes a descriptor, also before its user is known to have any rights. No user can
+//! take them all: those of this daemon's own user, of root, and of the FIFOs that are watched are
+//! left alone.
 
 use rustix::process::{Resource, getrlimit};
 use std::{cell::RefCell, collections::HashMap, rc::Rc};
@@ -17,7 +18,8 @@ pub(crate) struct Guest {
 }
 
 impl Guests {
-    /// Admits one more connection of a user: an eighth of all descriptors for one, and a quarter for all.
+    /// Admits one more connection of a user: an eighth of all descriptors for one, and a quarter
+    /// for all.
     ///
     /// # Errors
     ///

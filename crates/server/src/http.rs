@@ -1,5 +1,5 @@
-//! The little HTTP that a WebSocket begins with, and what is answered without one: `/healthz`, `/metrics` and the
-//! dashboard.
+//! The little HTTP that a WebSocket begins with, and what is answered without one: `/healthz`,
+//! `/metrics` and the dashboard.
 
 use crate::{daemon::Daemon, dashboard, examples, node::Node, relay};
 use httparse::{EMPTY_HEADER, Error, Request, Status};
@@ -52,7 +52,8 @@ pub(crate) struct Response {
     pub(crate) upgraded: Option<Upgraded>,
 }
 
-/// Answers a request. If it was for an upgrade, and has it now: what it is, and what was read after the request.
+/// Answers a request. If it was for an upgrade, and has it now: what it is, and what was read after
+/// the request.
 pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     pages: &Pages<'_>,
@@ -92,7 +93,8 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(None)
 }
 
-/// The answer to the request at the beginning of `input`, and how much of that it was: all, if it is no request.
+/// The answer to the request at the beginning of `input`, and how much of that it was: all, if it
+/// is no request.
 pub(crate) fn respond(input: &[u8], answer: impl FnOnce(&Request<'_, '_>) -> Response) -> (Response, usize) {
     let mut headers = [EMPTY_HEADER; HEADERS];
     let mut request = Request::new(&mut headers);
@@ -156,8 +158,9 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
     }
 }
 
-/// Whether a request asks how the fleet is, and if so, whether it may. A token stands in a header, never in the address.
-/// Without keys, the names count that this machine has for itself, as for the WebSocket of a page.
+/// Whether a request asks how the fleet is, and if so, whether it may. A token stands in a header,
+/// never in the address. Without keys, the names count that this machine has for itself, as for the
+/// WebSocket of a page.
 fn fleet_question(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Option<Result<(), String>> {
     let asked = request.method == Some("GET") && request.path == Some("/fleet") && pages.origins.is_some();
     asked.then(|| {
@@ -180,8 +183,8 @@ async fn fleet_report(node: &Node) -> Response {
     }
 }
 
-/// Whether a request calls this machine by a name of its own. A page that has its own name resolve to this machine
-/// could read the answer otherwise.
+/// Whether a request calls this machine by a name of its own. A page that has its own name resolve
+/// to this machine could read the answer otherwise.
 fn is_loopback(request: &Request<'_, '_>) -> bool {
     let Some(host) = header(request, "host") else { return true };
     let host = match host.rsplit_once(':') {
@@ -192,8 +195,8 @@ fn is_loopback(request: &Request<'_, '_>) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Opens a WebSocket. A page whose origin is refused is told so in a message of the protocol: of an HTTP status, browsers
-/// tell a page nothing. Nothing that it sends is read.
+/// Opens a WebSocket. A page whose origin is refused is told so in a message of the protocol: of an
+/// HTTP status, browsers tell a page nothing. Nothing that it sends is read.
 pub(crate) fn upgrade(
     request: &Request<'_, '_>,
     origins: &[String],

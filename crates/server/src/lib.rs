@@ -1,11 +1,13 @@
 //! Lockkeeper's daemon: the service's state machine, with sockets, a log and a clock around it.
 //!
-//! A message takes this path: `listen` accepts a connection of this machine, `network` one from elsewhere, which `http`
-//! makes a WebSocket; `connection` turns its bytes into messages; `daemon` makes room in the log, hands them to the machine
-//! (`lockkeeper-service`), commits what it recorded, and has the connections send its answers. One thread does it all:
-//! nothing is locked, and no message crosses from one core to another.
+//! A message takes this path: `listen` accepts a connection of this machine, `network` one from
+//! elsewhere, which `http` makes a WebSocket; `connection` turns its bytes into messages; `daemon`
+//! makes room in the log, hands them to the machine (`lockkeeper-service`), commits what it
+//! recorded, and has the connections send its answers. One thread does it all: nothing is locked,
+//! and no message crosses from one core to another.
 //!
-//! Whether a local client is alive is asked of its `fifo`. Killing the daemon loses nothing: the next one replays the log.
+//! Whether a local client is alive is asked of its `fifo`. Killing the daemon loses nothing: the
+//! next one replays the log.
 #![forbid(unsafe_code)]
 
 mod audit;
@@ -75,7 +77,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// The socket itself, if somebody else has opened it.
     pub given: Option<Arc<UnixListener>>,
-    /// What users other than the daemon's own may do there. If there are none, only that user and root can connect.
+    /// What users other than the daemon's own may do there. If there are none, only that user and
+    /// root can connect.
     pub allow: Vec<Allow>,
     /// Where clients of other machines, and browsers, connect.
     pub listen: Option<Listen>,
@@ -95,7 +98,8 @@ pub struct Config {
     pub limits: Limits,
     /// How much memory clients may take.
     pub bytes: Bytes,
-    /// The store whose log is shared with other daemons. Without one, this daemon has a log of its own.
+    /// The store whose log is shared with other daemons. Without one, this daemon has a log of its
+    /// own.
     pub store: Option<Store>,
 }
 
@@ -121,19 +125,23 @@ pub struct Listen {
     pub address: SocketAddr,
     /// The port itself, if somebody else has opened it.
     pub given: Option<Arc<TcpListener>>,
-    /// The PEM files of the certificate, with what it takes to trust it, and of its key; without TLS if there are none.
+    /// The PEM files of the certificate, with what it takes to trust it, and of its key; without
+    /// TLS if there are none.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// A JSON Web Key Set: who has a token of one of these keys may do what it says. Everybody everything if there is none.
+    /// A JSON Web Key Set: who has a token of one of these keys may do what it says. Everybody
+    /// everything if there is none.
     pub keys: Option<PathBuf>,
     /// What tokens have to name as the daemon that they are for.
     pub audience: Option<String>,
     /// Whether strangers may be let in, and tokens read on their way, beyond this machine.
     pub insecure: bool,
-    /// Whether clients without keys have the buckets of the Unix socket, and not buckets of their own.
+    /// Whether clients without keys have the buckets of the Unix socket, and not buckets of their
+    /// own.
     pub share_buckets: bool,
     /// Pages of which origins may connect; `*` is for all.
     pub origins: Vec<String>,
-    /// Whether the bucket of a page is its origin, and not what it asks for: that is a partition below it then.
+    /// Whether the bucket of a page is its origin, and not what it asks for: that is a partition
+    /// below it then.
     pub bucket_per_origin: bool,
     /// What a WebSocket status of 1001 means.
     pub going_away: GoingAway,
@@ -145,13 +153,13 @@ pub struct Listen {
     pub reload: Arc<Notify>,
 }
 
-/// Whether a session ends at once when its client closes the WebSocket with status 1001, as browsers do for a page or
-/// worker that is gone. Only for clients whose Hello says so.
+/// Whether a session ends at once when its client closes the WebSocket with status 1001, as
+/// browsers do for a page or worker that is gone. Only for clients whose Hello says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GoingAway {
-    /// Where nobody but the client can have sent it: over TLS of the daemon's own, or from this machine without a proxy
-    /// that says it is one.
+    /// Where nobody but the client can have sent it: over TLS of the daemon's own, or from this
+    /// machine without a proxy that says it is one.
     #[default]
     Auto,
     /// Always.
@@ -218,7 +226,8 @@ impl Listen {
 pub enum Error {
     /// Another daemon serves there.
     Running(PathBuf),
-    /// The socket was served by a daemon with another state directory, the second one, and may have left clients behind.
+    /// The socket was served by a daemon with another state directory, the second one, and may have
+    /// left clients behind.
     OtherState(PathBuf, PathBuf),
     /// A file or directory could not be used.
     File(PathBuf, io::Error),
@@ -275,8 +284,9 @@ impl std::error::Error for Error {}
 /// How long a daemon of a fleet that is asked to stop may take to hand over.
 const STOP: Duration = Duration::from_secs(10);
 
-/// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then stops gracefully. `stop` is first
-/// polled when the daemon can be connected to. Must be polled within a [`LocalSet`](tokio::task::LocalSet).
+/// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then stops
+/// gracefully. `stop` is first polled when the daemon can be connected to. Must be polled within a
+/// [`LocalSet`](tokio::task::LocalSet).
 ///
 /// # Errors
 ///

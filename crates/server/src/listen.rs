@@ -1,4 +1,5 @@
-//! The Unix socket: only this user's processes can connect, unless others are allowed to, and only one daemon listens.
+//! The Unix socket: only this user's processes can connect, unless others are allowed to, and only
+//! one daemon listens.
 
 use crate::{
     Config, Error, connection::Peer, daemon::Sender, guests::Guests, node::Node, socket::Socket,
@@ -32,9 +33,11 @@ use tokio::{
 pub(crate) struct Place {
     path: PathBuf,
     state_dir: PathBuf,
-    /// Who can connect: this user, or, where others are served, everybody. Rights are looked at when they say Hello.
+    /// Who can connect: this user, or, where others are served, everybody. Rights are looked at
+    /// when they say Hello.
     mode: u32,
-    /// Locked as long as this lives. There is none for a socket that somebody else has opened, and looks after.
+    /// Locked as long as this lives. There is none for a socket that somebody else has opened, and
+    /// looks after.
     lock: RefCell<Option<File>>,
 }
 
@@ -123,8 +126,8 @@ fn lock_exclusive(file: &File, path: &Path) -> Result<(), Error> {
     }
 }
 
-/// A daemon that serves a socket after another one needs its state. The lock beside the socket says where that is; it says
-/// nothing after a daemon that left no session behind.
+/// A daemon that serves a socket after another one needs its state. The lock beside the socket says
+/// where that is; it says nothing after a daemon that left no session behind.
 fn check_state(path: &Path, mut lock: &File, state_dir: &Path) -> Result<(), Error> {
     let failed = |error| Error::File(path.into(), error);
     let mut before = Vec::new();

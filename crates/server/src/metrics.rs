@@ -1,5 +1,5 @@
-//! Counts for those who watch the daemon, in Prometheus's text format. They name no lock and no client, and buckets only
-//! where they are asked for.
+//! Counts for those who watch the daemon, in Prometheus's text format. They name no lock and no
+//! client, and buckets only where they are asked for.
 
 use lockkeeper_service::{BucketView, Histogram, Server};
 use rustix::{param::page_size, process::Resource, time::ClockId};

@@ -76,7 +76,8 @@ impl Network {
         self.address
     }
 
-    /// Reads certificates and keys anew when it is told to. What cannot be used does not take the place of what can.
+    /// Reads certificates and keys anew when it is told to. What cannot be used does not take the
+    /// place of what can.
     pub(crate) async fn reload(&self, node: &Node) {
         loop {
             self.listen.reload.notified().await;

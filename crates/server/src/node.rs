@@ -1,8 +1,8 @@
 //! What this process is to its clients: the daemon that leads, or one that relays to it.
 //!
-//! A daemon with a log of its own always leads. Of those that share the log of a store, one leads; the others relay what
-//! their clients say to it. A connection belongs to one leader from its first message to its last: when that changes, the
-//! connection ends, and its client resumes.
+//! A daemon with a log of its own always leads. Of those that share the log of a store, one leads;
+//! the others relay what their clients say to it. A connection belongs to one leader from its first
+//! message to its last: when that changes, the connection ends, and its client resumes.
 
 use crate::{
     Store,

@@ -1,9 +1,11 @@
-//! Clients of a daemon that does not lead: what they say is relayed to the one that does, and its answers to them.
+//! Clients of a daemon that does not lead: what they say is relayed to the one that does, and its
+//! answers to them.
 //!
-//! Each client has a connection of its own between the two daemons. It ends with the client's, with the leader's, and when
-//! another daemon leads. The daemon that has the client decides who it is and what it may do, and says so when it connects:
-//! a ticket, sealed with a key that the daemons of a fleet keep in their store. The leader's number stands in it, so that
-//! it is good for one leadership only.
+//! Each client has a connection of its own between the two daemons. It ends with the client's, with
+//! the leader's, and when another daemon leads. The daemon that has the client decides who it is
+//! and what it may do, and says so when it connects: a ticket, sealed with a key that the daemons
+//! of a fleet keep in their store. The leader's number stands in it, so that it is good for one
+//! leadership only.
 
 use crate::{
     connection::{HELLO, Peer, Transport},
@@ -466,7 +468,8 @@ impl Watched<'_> {
     }
 }
 
-/// Passes messages on to the leader, whole ones only. Says why if the client is not let in any more.
+/// Passes messages on to the leader, whole ones only. Says why if the client is not let in any
+/// more.
 async fn upward<S: Transport>(
     mut from_client: FromClient<'_, S>,
     mut to_leader: WriteHalf<Box<dyn Duplex>>,

@@ -1,7 +1,8 @@
 //! The thread that writes a snapshot.
 //!
-//! Waiting for the disk can take a tenth of a second, and so can the removal of a large file. The daemon serializes a slice
-//! at a time and passes it on to this thread; it never waits for it, except at its own end.
+//! Waiting for the disk can take a tenth of a second, and so can the removal of a large file. The
+//! daemon serializes a slice at a time and passes it on to this thread; it never waits for it,
+//! except at its own end.
 
 use lockkeeper_log::{FinishedSnapshot, SnapshotWriter};
 use std::{

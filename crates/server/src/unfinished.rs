@@ -33,8 +33,8 @@ impl Unfinished {
         format!("limit reached: {} bytes of messages that are not whole", self.limit)
     }
 
-    /// A connection has so many bytes now. Returns the one that has to be closed, if there is too much: that with the most,
-    /// which is forgotten here.
+    /// A connection has so many bytes now. Returns the one that has to be closed, if there is too
+    /// much: that with the most, which is forgotten here.
     pub(crate) fn set(&mut self, id: ConnectionId, bytes: usize) -> Option<ConnectionId> {
         self.forget(id);
         if bytes == 0 {

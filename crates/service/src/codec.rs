@@ -1,4 +1,5 @@
-//! Numbers and bytes as records and snapshots have them: LEB128 numbers, bytes preceded by their length.
+//! Numbers and bytes as records and snapshots have them: LEB128 numbers, bytes preceded by their
+//! length.
 
 use std::fmt;
 
@@ -44,7 +45,8 @@ pub(crate) fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnc
     }
 }
 
-/// Reads what the functions above have written. Never further than the bytes, and allocates nothing.
+/// Reads what the functions above have written. Never further than the bytes, and allocates
+/// nothing.
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Reader<'a> {

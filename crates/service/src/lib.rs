@@ -1,22 +1,24 @@
 //! Lockkeeper's service as state machines, without I/O, clock, threads or randomness.
 //!
-//! * [`State`] is what is true: sessions, their requests, the lock managers by bucket, and what clients have yet to
-//!   acknowledge. It changes by [`Record`]s alone. The same records in the same order give the same state on every
-//!   machine, whatever its configuration.
-//! * [`Server`] decides: it checks what clients send against limits, rights and the state, records what changes it, and
-//!   holds every answer back until the log has committed.
-//! * [`Session`] is the client's side: it sends requests, resumes by comparison after a lost connection, and knows from
-//!   the clock whether its lease is still valid.
+//! * [`State`] is what is true: sessions, their requests, the lock managers by bucket, and what
+//!   clients have yet to acknowledge. It changes by [`Record`]s alone. The same records in the same
+//!   order give the same state on every machine, whatever its configuration.
+//! * [`Server`] decides: it checks what clients send against limits, rights and the state, records
+//!   what changes it, and holds every answer back until the log has committed.
+//! * [`Session`] is the client's side: it sends requests, resumes by comparison after a lost
+//!   connection, and knows from the clock whether its lease is still valid.
 //!
-//! Drivers around them own sockets, files and clocks. They pass the time of a monotonic clock that runs while the machine
-//! is suspended, as [`Micros`], read after the input and before anything is written.
+//! Drivers around them own sockets, files and clocks. They pass the time of a monotonic clock that
+//! runs while the machine is suspended, as [`Micros`], read after the input and before anything is
+//! written.
 //!
 //! # The round
 //!
-//! A server works in rounds. Inputs change the state and append to a batch of records; answers are written to outboxes and
-//! held. [`Server::take_round`] closes the batch, the driver commits it to the log, and [`Server::round_done`] releases the
-//! answers of that round and of those before it. A round without records still needs the log's word, where several servers
-//! share the log, that this server leads: its answers may be older than another leader's.
+//! A server works in rounds. Inputs change the state and append to a batch of records; answers are
+//! written to outboxes and held. [`Server::take_round`] closes the batch, the driver commits it to
+//! the log, and [`Server::round_done`] releases the answers of that round and of those before it. A
+//! round without records still needs the log's word, where several servers share the log, that this
+//! server leads: its answers may be older than another leader's.
 #![forbid(unsafe_code)]
 
 mod codec;
@@ -46,7 +48,8 @@ pub use session::{
 };
 pub use state::{BucketView, Effect, LEVEL, Notice, SessionId, SessionView, State};
 
-/// Microseconds of a monotonic clock that runs while the machine is suspended. Its zero is the driver's.
+/// Microseconds of a monotonic clock that runs while the machine is suspended. Its zero is the
+/// driver's.
 pub type Micros = u64;
 
 /// Milliseconds as [`Micros`].

@@ -14,7 +14,8 @@ pub enum Framing {
 }
 
 impl Framing {
-    /// Appends a message, which `write` writes. `open` is where the last frame begins, if it may have more messages.
+    /// Appends a message, which `write` writes. `open` is where the last frame begins, if it may
+    /// have more messages.
     pub fn append(self, bytes: &mut Vec<u8>, open: &mut Option<usize>, write: impl FnOnce(&mut Vec<u8>)) {
         match self {
             Self::Lengths => frame::append(bytes, write),

@@ -1,7 +1,8 @@
 //! What changes the state, and its bytes.
 //!
-//! A record carries everything that is not determined by the records before it: ids, hashes of secrets, who ended and why.
-//! Records travel in batches: the level, a time for display, the records, and the running hash of their effects.
+//! A record carries everything that is not determined by the records before it: ids, hashes of
+//! secrets, who ended and why. Records travel in batches: the level, a time for display, the
+//! records, and the running hash of their effects.
 
 use crate::codec::{Damaged, Reader, put_bytes, put_option, put_uint};
 use lockkeeper_core::Mode;
@@ -40,7 +41,8 @@ pub enum EndReason {
     Exited,
     /// The machine crashed, and the log may lack what the client did last.
     Crashed,
-    /// The operator, or the server on its own account: a revoked key, a client that does not follow the protocol.
+    /// The operator, or the server on its own account: a revoked key, a client that does not follow
+    /// the protocol.
     Revoked,
 }
 

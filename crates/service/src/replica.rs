@@ -29,9 +29,11 @@ pub type Revision = i64;
 /// How a replica is set up.
 #[derive(Clone, Debug)]
 pub struct ReplicaConfig {
-    /// After how long without a change of the head another replica takes over from this one, in milliseconds.
+    /// After how long without a change of the head another replica takes over from this one, in
+    /// milliseconds.
     pub takeover: u64,
-    /// How many entries the store keeps: each overwrites the one that is so many positions before it.
+    /// How many entries the store keeps: each overwrites the one that is so many positions before
+    /// it.
     pub ring: u64,
     /// Where this replica can be reached.
     pub url: String,
@@ -69,7 +71,8 @@ pub enum Reply {
 /// What an answer means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The operation succeeded, and this replica leads. If it followed until now, it leads from now on.
+    /// The operation succeeded, and this replica leads. If it followed until now, it leads from now
+    /// on.
     Done,
     /// Another replica leads, or none does. A leader that gets this must be dropped with its state.
     Deposed,
@@ -173,7 +176,8 @@ impl Replica {
         matches!(self.role, Role::Leader)
     }
 
-    /// Whether a head that a leader has read shows that it led until then, also while a write of its own is under way.
+    /// Whether a head that a leader has read shows that it led until then, also while a write of
+    /// its own is under way.
     pub fn is_own(&self, seen: Option<&Head>) -> bool {
         let own = self.head.as_ref().filter(|_| self.is_leader());
         own.zip(seen).is_some_and(|(own, seen)| own.owner == seen.owner && !seen.vacant)
@@ -202,7 +206,8 @@ impl Replica {
         Ok(())
     }
 
-    /// What to do with an entry of that position and so many bytes. It counts as applied if it is to be.
+    /// What to do with an entry of that position and so many bytes. It counts as applied if it is
+    /// to be.
     pub fn entry(&mut self, position: u64, bytes: usize) -> Next {
         if position <= self.position {
             return Next::Skip;
@@ -215,7 +220,8 @@ impl Replica {
         Next::Apply
     }
 
-    /// How many bytes those entries have that no snapshot has. For a leader, those that are committed.
+    /// How many bytes those entries have that no snapshot has. For a leader, those that are
+    /// committed.
     pub fn tail_bytes(&self) -> u64 {
         self.tail.bytes()
     }
@@ -276,8 +282,9 @@ impl Replica {
         Some(self.write(Kind::Write, head))
     }
 
-    /// Makes a snapshot the one that the log begins with, whose position is committed. The entries that it has are deleted
-    /// with the same write: so they are there as long as somebody needs them, and no deposed leader deletes any.
+    /// Makes a snapshot the one that the log begins with, whose position is committed. The entries
+    /// that it has are deleted with the same write: so they are there as long as somebody needs
+    /// them, and no deposed leader deletes any.
     pub fn point(&mut self, snapshot: u64, pointer: Vec<u8>) -> Option<Operation> {
         let head = self.next_head()?;
         let places = self.places_behind(snapshot, head.position);

@@ -1,4 +1,5 @@
-//! Rules that a test takes away, to see that the simulation notices. Nothing of it is in a normal build.
+//! Rules that a test takes away, to see that the simulation notices. Nothing of it is in a normal
+//! build.
 
 /// A rule of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +55,8 @@ pub enum Rule {
     ResendInOrder,
     /// What is listed and not wanted is released.
     ReleaseUnwanted,
-    /// A session that was given away has a lease, not a FIFO that closes with the process that took it.
+    /// A session that was given away has a lease, not a FIFO that closes with the process that took
+    /// it.
     AdoptedHasLease,
     /// A session's FIFO is removed once the session's end is committed.
     RemoveFifoAfterCommit,
@@ -66,7 +68,8 @@ pub enum Rule {
     KeepEntries,
     /// Entries are deleted once a snapshot has them, and no other is.
     DeleteBehindSnapshot,
-    /// What could be said without a commit, and was not, waits for a round once the log takes something again.
+    /// What could be said without a commit, and was not, waits for a round once the log takes
+    /// something again.
     LeftoversWait,
 }
 
@@ -88,7 +91,8 @@ mod switch {
     }
 }
 
-/// Takes rules away on this thread, all others are there. Without the feature `sabotage`, nothing happens.
+/// Takes rules away on this thread, all others are there. Without the feature `sabotage`, nothing
+/// happens.
 pub fn sabotage(rules: &[Rule]) {
     #[cfg(feature = "sabotage")]
     switch::set(rules);

@@ -1,17 +1,20 @@
-//! The server: decides what clients may do, records what changes the state, and speaks once that is committed.
+//! The server: decides what clients may do, records what changes the state, and speaks once that is
+//! committed.
 //!
 //! Methods, in the order in which a driver calls them:
 //!
-//! * a connection: [`connect`](Server::connect), [`hello`](Server::hello), [`message`](Server::message),
-//!   [`disconnect`](Server::disconnect);
-//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake), after which connections may be
-//!   [ready](Server::next_ready) and [have more](Server::has_more): then [`go_on`](Server::go_on);
+//! * a connection: [`connect`](Server::connect), [`hello`](Server::hello),
+//!   [`message`](Server::message), [`disconnect`](Server::disconnect);
+//! * time: [`next_wake`](Server::next_wake) says when to call [`wake`](Server::wake), after which
+//!   connections may be [ready](Server::next_ready) and [have more](Server::has_more): then
+//!   [`go_on`](Server::go_on);
 //! * the log: [`take_round`](Server::take_round), [`round_done`](Server::round_done);
-//! * output: [`next_ready`](Server::next_ready), [`output`](Server::output), [`sent`](Server::sent),
-//!   [`is_closing`](Server::is_closing), and [`next_action`](Server::next_action) for what only the driver can do.
+//! * output: [`next_ready`](Server::next_ready), [`output`](Server::output),
+//!   [`sent`](Server::sent), [`is_closing`](Server::is_closing), and
+//!   [`next_action`](Server::next_action) for what only the driver can do.
 //!
-//! A server leads from its first moment to its last. One that no longer does is dropped, and so is its state, which may
-//! be ahead of the log.
+//! A server leads from its first moment to its last. One that no longer does is dropped, and so is
+//! its state, which may be ahead of the log.
 
 mod answers;
 mod attach;
@@ -53,7 +56,8 @@ pub struct ServerConfig {
     pub hash: fn(&Secret) -> SecretHash,
 }
 
-/// How many bytes of memory clients may take, about: sessions with their requests, and what they have yet to acknowledge.
+/// How many bytes of memory clients may take, about: sessions with their requests, and what they
+/// have yet to acknowledge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bytes {
     /// One of them.
@@ -165,7 +169,8 @@ pub enum Action {
         /// Its session.
         session: SessionId,
     },
-    /// The session has no connection. Watch its FIFO, and call [`fifo_closed`](Server::fifo_closed) when it has no writer.
+    /// The session has no connection. Watch its FIFO, and call [`fifo_closed`](Server::fifo_closed)
+    /// when it has no writer.
     WatchFifo {
         /// The session.
         session: SessionId,
@@ -202,7 +207,8 @@ pub struct Server {
     unverifiable: BTreeSet<SessionId>,
     /// The records of this round.
     batch: Vec<u8>,
-    /// Whether it has an answer that somebody waits for, not only the news that a request is queued.
+    /// Whether it has an answer that somebody waits for, not only the news that a request is
+    /// queued.
     awaited: bool,
     round: u64,
     committed: u64,
@@ -215,7 +221,8 @@ pub struct Server {
     /// Connections with something to send.
     ready: VecDeque<ConnectionId>,
     actions: VecDeque<Action>,
-    /// Sessions that ended, with the round of their end: until that is committed, they may not have ended.
+    /// Sessions that ended, with the round of their end: until that is committed, they may not have
+    /// ended.
     removals: VecDeque<(u64, SessionId)>,
     /// Of the input being handled. Empty between inputs.
     effects: Vec<Effect>,
@@ -268,8 +275,9 @@ struct Attached {
 }
 
 impl Server {
-    /// Leads from now on, with the state of the whole log. `wall` is the time for display, in milliseconds since the
-    /// epoch; `blind_until` is set after the machine crashed: that time is the last at which no client is let in.
+    /// Leads from now on, with the state of the whole log. `wall` is the time for display, in
+    /// milliseconds since the epoch; `blind_until` is set after the machine crashed: that time is
+    /// the last at which no client is let in.
     pub fn new(
         state: State,
         config: ServerConfig,
@@ -326,8 +334,8 @@ impl Server {
         &self.counts
     }
 
-    /// How much was done so far, in units of a short message. A driver lets every connection have its turn before one
-    /// that has had much done for it.
+    /// How much was done so far, in units of a short message. A driver lets every connection have
+    /// its turn before one that has had much done for it.
     pub fn work(&self) -> u64 {
         self.work
     }
@@ -347,8 +355,9 @@ impl Server {
         self.full = why;
     }
 
-    /// Why a shared log takes nothing at all for now, or that it does again. Until then, what does not depend on the state is
-    /// said without a commit, so that leases are kept: see [`stateless`](Self::stateless).
+    /// Why a shared log takes nothing at all for now, or that it does again. Until then, what does
+    /// not depend on the state is said without a commit, so that leases are kept: see
+    /// [`stateless`](Self::stateless).
     pub fn set_stuck(&mut self, why: Option<String>) {
         if why.is_none() {
             // What is left waits for a round, as everything does.
@@ -489,8 +498,8 @@ impl Server {
         }
     }
 
-    /// Closes a connection for a reason of its client's making. Its session goes on until its lease expires, or its
-    /// FIFO is closed.
+    /// Closes a connection for a reason of its client's making. Its session goes on until its lease
+    /// expires, or its FIFO is closed.
     pub fn close(&mut self, id: ConnectionId, code: u32, message: &str) {
         self.send_to(id, &ToClient::Goodbye { code, message });
         self.close_quietly(id);
@@ -699,8 +708,8 @@ impl Server {
             self.refuse(session, rid, code::STORAGE, &why)?;
             return Ok(false);
         }
-        // Its outcome is kept until it is acknowledged. Only the session's own limits count: in a bucket that is full,
-        // this is how an operator makes room.
+        // Its outcome is kept until it is acknowledged. Only the session's own limits count: in a
+        // bucket that is full, this is how an operator makes room.
         if let Some(view) = self.state.session(session) {
             let (most, bytes) = (self.config.limits.requests_per_client, self.config.bytes.session);
             let why = if view.requests + view.notices >= most as usize {
@@ -879,7 +888,8 @@ impl Server {
         }
     }
 
-    /// Closes the connection of a client that does not read. No message can follow the one that was sent in part.
+    /// Closes the connection of a client that does not read. No message can follow the one that was
+    /// sent in part.
     fn cut(&mut self, id: ConnectionId) {
         self.counts.slow += 1;
         let Some(connection) = self.connections.get_mut(&id) else { return };
@@ -893,7 +903,8 @@ impl Server {
         self.detach(id);
     }
 
-    /// What is to be committed next, if anything is: records, or answers that wait for the log's word.
+    /// What is to be committed next, if anything is: records, or answers that wait for the log's
+    /// word.
     pub fn take_round(&mut self) -> Option<Round> {
         let answers = self.waiting.back().is_some_and(|(round, _)| *round == self.round);
         if self.batch.is_empty() && !answers {
@@ -920,13 +931,14 @@ impl Server {
         self.batch.len()
     }
 
-    /// Whether somebody waits for the commit of what there is. If not, it can be committed together with what comes
-    /// within some milliseconds.
+    /// Whether somebody waits for the commit of what there is. If not, it can be committed together
+    /// with what comes within some milliseconds.
     pub fn is_urgent(&self) -> bool {
         self.waiting.back().is_some_and(|(round, _)| *round == self.round)
     }
 
-    /// The same where a commit takes long: that a request is queued can be told some milliseconds later.
+    /// The same where a commit takes long: that a request is queued can be told some milliseconds
+    /// later.
     pub fn is_awaited(&self) -> bool {
         self.is_urgent() && self.awaited
     }

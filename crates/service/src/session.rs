@@ -2,29 +2,31 @@
 //!
 //! A driver owns the connection and the clock. Methods, in the order in which it calls them:
 //!
-//! * [`connect_at`](Session::connect_at) says when to try to connect. Then [`connected`](Session::connected) or
-//!   [`connect_failed`](Session::connect_failed), [`message`](Session::message) for what comes,
-//!   [`disconnected`](Session::disconnected);
-//! * commands of the host: [`request`](Session::request), [`release`](Session::release), [`query`](Session::query),
-//!   [`subscribe`](Session::subscribe),
-//!   [`force_release`](Session::force_release), [`end_session`](Session::end_session), [`close`](Session::close);
+//! * [`connect_at`](Session::connect_at) says when to try to connect. Then
+//!   [`connected`](Session::connected) or [`connect_failed`](Session::connect_failed),
+//!   [`message`](Session::message) for what comes, [`disconnected`](Session::disconnected);
+//! * commands of the host: [`request`](Session::request), [`release`](Session::release),
+//!   [`query`](Session::query), [`subscribe`](Session::subscribe),
+//!   [`force_release`](Session::force_release), [`end_session`](Session::end_session),
+//!   [`close`](Session::close);
 //! * time: [`next_wake`](Session::next_wake) says when to call [`wake`](Session::wake);
-//! * output: [`take_output`](Session::take_output) for the connection, [`next_event`](Session::next_event) for the host,
-//!   [`wants_drop`](Session::wants_drop) for a connection that is of no use any more.
+//! * output: [`take_output`](Session::take_output) for the connection,
+//!   [`next_event`](Session::next_event) for the host, [`wants_drop`](Session::wants_drop) for a
+//!   connection that is of no use any more.
 //!
 //! Requests carry the host's data (`T`), handed back with their end.
 //!
 //! # The lease
 //!
-//! On a network the client considers its locks lost three quarters of the ttl after it *sent* the last message that was
-//! answered, and the server ends the session a whole ttl after it *heard* it. So the client is always first, as long as
-//! the clocks of the two do not differ in rate by more than a third. [`is_held`](Session::is_held) looks at the clock when
-//! it is asked.
+//! On a network the client considers its locks lost three quarters of the ttl after it *sent* the
+//! last message that was answered, and the server ends the session a whole ttl after it *heard* it.
+//! So the client is always first, as long as the clocks of the two do not differ in rate by more
+//! than a third. [`is_held`](Session::is_held) looks at the clock when it is asked.
 //!
 //! # Resume
 //!
-//! After a connection was lost the client compares what it wants with what the server has. Nothing is said again that the
-//! server knows, and nothing is believed that it does not.
+//! After a connection was lost the client compares what it wants with what the server has. Nothing
+//! is said again that the server knows, and nothing is believed that it does not.
 
 mod resume;
 mod transfer;
@@ -49,14 +51,16 @@ use lockkeeper_wire::{
 use resume::Sync;
 use std::collections::{BTreeMap, VecDeque};
 
-/// For how long a lease of that many milliseconds is valid for the client: less than three quarters of it.
+/// For how long a lease of that many milliseconds is valid for the client: less than three quarters
+/// of it.
 pub fn belief(ttl: u64) -> Micros {
     let ttl = micros(ttl);
     if holds(Rule::LeaseIsShorter) { ttl / 4 * 3 + ttl % 4 * 3 / 4 } else { ttl / 4 * 5 }
 }
 
-/// How many pings a client sends within a ttl. Two without an answer are enough to try another connection, or another daemon,
-/// well before a command under the lock would have to be ended, at half of the ttl.
+/// How many pings a client sends within a ttl. Two without an answer are enough to try another
+/// connection, or another daemon, well before a command under the lock would have to be ended, at
+/// half of the ttl.
 const BEATS: u64 = 7;
 
 /// How long the server may take to answer the first Hello.
@@ -276,13 +280,14 @@ impl<T> Session<T> {
         self.connect_later(now);
     }
 
-    /// A message came on the connection of that number. One from an older connection is ignored, as are all once the
-    /// session is closed.
+    /// A message came on the connection of that number. One from an older connection is ignored, as
+    /// are all once the session is closed.
     pub fn message(&mut self, now: Micros, connection: u64, message: ToClient<'_>) {
         if self.closed || connection != self.connection && holds(Rule::NewestConnectionOnly) {
             return;
         }
-        // It may have lain unread for long: in a page that was frozen, on a machine that was suspended.
+        // It may have lain unread for long: in a page that was frozen, on a machine that was
+        // suspended.
         if holds(Rule::ClockBeforeMessage) && self.check_lease(now) {
             return;
         }
@@ -395,8 +400,8 @@ impl<T> Session<T> {
         self.enter(Body::Query { name, deadlocks, parts: Snapshot::default() }, data)
     }
 
-    /// Asks for the state of the bucket, and from then on for what changes, also after a connection or the session was
-    /// lost. Events tell it; it is over only if the server refuses.
+    /// Asks for the state of the bucket, and from then on for what changes, also after a connection
+    /// or the session was lost. Events tell it; it is over only if the server refuses.
     pub fn subscribe(&mut self, data: T) -> Key {
         self.enter(Body::Subscribe { parts: Snapshot::default(), whole: false }, data)
     }
@@ -411,7 +416,8 @@ impl<T> Session<T> {
         self.enter(Body::EndSession { client_id }, data)
     }
 
-    /// Releases a lock or aborts a request. An event tells when that is done. False if it was over already.
+    /// Releases a lock or aborts a request. An event tells when that is done. False if it was over
+    /// already.
     pub fn release(&mut self, key: Key, timed_out: bool) -> bool {
         let ready = self.is_ready();
         let Some(record) = self.entries.get_mut(&key) else { return false };
@@ -430,8 +436,8 @@ impl<T> Session<T> {
         true
     }
 
-    /// Releases a lock or aborts a request, of which nothing more is told. Hands back its data; none if it was over, or
-    /// is being released already.
+    /// Releases a lock or aborts a request, of which nothing more is told. Hands back its data;
+    /// none if it was over, or is being released already.
     pub fn detach(&mut self, key: Key, timed_out: bool) -> Option<T> {
         let record = self.entries.get(&key)?;
         if matches!(record.stage, Stage::Ending { .. }) {
@@ -447,7 +453,8 @@ impl<T> Session<T> {
         Some(record.data)
     }
 
-    /// The number of a request on the wire, by which another session can be [nested in](Outer::Other) it.
+    /// The number of a request on the wire, by which another session can be [nested
+    /// in](Outer::Other) it.
     pub fn rid(&self, key: Key) -> Option<u64> {
         self.entries.get(&key)?.rid
     }
@@ -468,7 +475,8 @@ impl<T> Session<T> {
         self.lease.ttl
     }
 
-    /// Up to when locks can be considered held without another word of the server; none if there is no lease.
+    /// Up to when locks can be considered held without another word of the server; none if there is
+    /// no lease.
     pub fn lease_deadline(&self) -> Option<Micros> {
         let longer = u64::from(!holds(Rule::LeaseIsStrict));
         self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(belief(ttl)) + longer)
@@ -493,8 +501,8 @@ impl<T> Session<T> {
         self.events.push_back(Event::Closed);
     }
 
-    /// Opens another session after the server refused one for good: its reason may be gone. Nothing else is changed by
-    /// the refusal, so numbers of requests go on.
+    /// Opens another session after the server refused one for good: its reason may be gone. Nothing
+    /// else is changed by the refusal, so numbers of requests go on.
     pub fn reopen(&mut self, now: Micros) {
         if std::mem::take(&mut self.closed) {
             self.ever_opened = false;
@@ -513,7 +521,8 @@ impl<T> Session<T> {
         std::mem::take(&mut self.output)
     }
 
-    /// The same, in exchange for an empty buffer that is used from now on: so none has to be allocated for each message.
+    /// The same, in exchange for an empty buffer that is used from now on: so none has to be
+    /// allocated for each message.
     pub fn swap_output(&mut self, buffer: &mut Vec<u8>) {
         debug_assert!(buffer.is_empty(), "what is in the buffer would be sent again");
         std::mem::swap(&mut self.output, buffer);
@@ -546,7 +555,8 @@ impl<T> Session<T> {
         [hello, ping, self.lease_deadline()].into_iter().flatten().min()
     }
 
-    /// Sends a ping, gives up a connection that does not answer, or the session when its lease has expired.
+    /// Sends a ping, gives up a connection that does not answer, or the session when its lease has
+    /// expired.
     pub fn wake(&mut self, now: Micros) {
         if self.check_lease(now) {
             return;
@@ -575,11 +585,13 @@ impl<T> Session<T> {
         self.lease.ttl.map_or(LONGEST_PAUSE, |ttl| (micros(ttl) / BEATS).max(1))
     }
 
-    /// How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be stopped.
+    /// How long the server may take to answer a Hello. One that has a FIFO is waited for: it may be
+    /// stopped.
     fn hello_timeout(&self) -> Option<Micros> {
         match self.lease.ttl {
             Some(ttl) => Some((micros(ttl) / 4).clamp(1, HELLO_TIMEOUT)),
-            // Without a session, or between the Welcome of a new one and its end marker, there is no lease yet.
+            // Without a session, or between the Welcome of a new one and its end marker, there is
+            // no lease yet.
             None if !self.lives_by_fifo => Some(HELLO_TIMEOUT),
             None => None,
         }

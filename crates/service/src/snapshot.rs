@@ -1,8 +1,8 @@
 //! The state at one position, written out in slices while records go on being applied.
 //!
-//! A snapshot [walks](crate::walk) over sessions and their requests. Whatever lived at its position and is about to
-//! change before the walk reaches it is written out first, as it was. So the snapshot is that of one position, and
-//! taking it never pauses the server for longer than a slice.
+//! A snapshot [walks](crate::walk) over sessions and their requests. Whatever lived at its position
+//! and is about to change before the walk reaches it is written out first, as it was. So the
+//! snapshot is that of one position, and taking it never pauses the server for longer than a slice.
 //!
 //! Items are self-contained, and their order does not matter. The last one is an end marker.
 
@@ -49,7 +49,8 @@ impl State {
         self.snapshot = Some(Box::new(Progress { walk: Walk::new(self, None), out }));
     }
 
-    /// Appends the next slice of the snapshot, of about that many bytes. Returns whether it was the last.
+    /// Appends the next slice of the snapshot, of about that many bytes. Returns whether it was the
+    /// last.
     ///
     /// # Panics
     ///
@@ -104,7 +105,8 @@ impl State {
         self.snapshot = Some(progress);
     }
 
-    /// The state that a snapshot has. The chunks are those of [`snapshot_slice`](Self::snapshot_slice), in order.
+    /// The state that a snapshot has. The chunks are those of
+    /// [`snapshot_slice`](Self::snapshot_slice), in order.
     ///
     /// # Errors
     ///

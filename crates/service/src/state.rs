@@ -1,10 +1,13 @@
-//! What is true: sessions, their requests, the lock managers by bucket, and what clients have yet to acknowledge.
+//! What is true: sessions, their requests, the lock managers by bucket, and what clients have yet
+//! to acknowledge.
 //!
-//! [`State::apply`] never refuses and never searches. The server has decided before, with the read-only methods.
+//! [`State::apply`] never refuses and never searches. The server has decided before, with the
+//! read-only methods.
 //!
 //! # Invariants
 //!
-//! * The state depends on the records alone: no clock, no configuration, no hash seed, no address in memory.
+//! * The state depends on the records alone: no clock, no configuration, no hash seed, no address
+//!   in memory.
 //! * A session's numbered messages have growing numbers, none of which is used twice.
 //! * A lock that was broken is a notice of its session until the client has acknowledged it.
 
@@ -127,7 +130,8 @@ pub(crate) struct Session {
     pub(crate) lowering: Option<(u64, u64)>,
     /// The FIFO whose writers keep it alive; it has a lease if there is none.
     pub(crate) fifo: Option<Fifo>,
-    /// The FIFO counts no more once the Welcome of this number, which tells a lease, is acknowledged.
+    /// The FIFO counts no more once the Welcome of this number, which tells a lease, is
+    /// acknowledged.
     pub(crate) fifo_until: Option<u64>,
     /// The last number of a numbered message.
     pub(crate) number: u64,
@@ -453,8 +457,8 @@ impl State {
         Some(&self.bucket(session.bucket).manager)
     }
 
-    /// The manager of a session's bucket, its agent there, and the request of a nested one. For probes that leave
-    /// everything as it was.
+    /// The manager of a session's bucket, its agent there, and the request of a nested one. For
+    /// probes that leave everything as it was.
     pub(crate) fn probe(
         &mut self,
         session: SessionId,
@@ -471,8 +475,8 @@ impl State {
         Some((session.bucket, *session.requests.get(&rid)?))
     }
 
-    /// Applies a batch as a log has it, and checks that it has the effects that it had where it was made. Returns false
-    /// for a level that this build does not know: nothing was applied.
+    /// Applies a batch as a log has it, and checks that it has the effects that it had where it was
+    /// made. Returns false for a level that this build does not know: nothing was applied.
     ///
     /// # Errors
     ///
@@ -695,7 +699,8 @@ impl State {
         }
         let (place, by) = (session.bucket, session.owner.clone());
         self.charge(id, bytes, 0);
-        // Those whom a steal broke are told before the thief has the lock; those whom that let in, after.
+        // Those whom a steal broke are told before the thief has the lock; those whom that let in,
+        // after.
         let let_in = self.effects.iter().position(|effect| !matches!(effect, CoreEffect::Broken { .. }));
         let let_in = self.effects.split_off(let_in.unwrap_or(self.effects.len()));
         self.translate(place, &by, effects);
@@ -906,7 +911,8 @@ fn unknown(id: SessionId) -> Damaged {
 }
 
 impl Session {
-    /// The lease that a Welcome tells: raised at once, lowered when the client has acknowledged that Welcome.
+    /// The lease that a Welcome tells: raised at once, lowered when the client has acknowledged
+    /// that Welcome.
     fn lower_after(&mut self, number: u64, ttl: u64) {
         let keep_older = self.lowering.is_some() && !holds(Rule::NewerCancelsLowering);
         if ttl >= self.ttl || !holds(Rule::LowerAfterAck) {

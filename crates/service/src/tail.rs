@@ -1,6 +1,8 @@
-//! The tail of a shared log: the entries that no snapshot has, and how many bytes they take in the store.
+//! The tail of a shared log: the entries that no snapshot has, and how many bytes they take in the
+//! store.
 //!
-//! Every replica counts them, not the leader alone: one that takes over knows at once whether a snapshot is due.
+//! Every replica counts them, not the leader alone: one that takes over knows at once whether a
+//! snapshot is due.
 
 use std::collections::VecDeque;
 
@@ -14,7 +16,8 @@ pub(crate) struct Tail {
 }
 
 impl Tail {
-    /// Another entry. One that the snapshot has does not count: a follower that lags applies it all the same.
+    /// Another entry. One that the snapshot has does not count: a follower that lags applies it all
+    /// the same.
     pub(crate) fn push(&mut self, position: u64, bytes: u64) {
         if position > self.snapshot {
             self.entries.push_back((position, bytes));

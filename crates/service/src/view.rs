@@ -1,4 +1,5 @@
-//! The answer to a long query: what a bucket had at one moment, in parts, while records go on being applied.
+//! The answer to a long query: what a bucket had at one moment, in parts, while records go on being
+//! applied.
 
 use crate::{
     server::ClientId,
@@ -9,7 +10,8 @@ use lockkeeper_core::{Live, Mode, Name};
 use lockkeeper_wire::v2::Entry;
 use std::sync::Arc;
 
-/// One name of one request. A bucket may have a million: short names and no label need no allocation.
+/// One name of one request. A bucket may have a million: short names and no label need no
+/// allocation.
 pub(crate) struct Row {
     name: Name,
     mode: Mode,
@@ -77,7 +79,8 @@ impl View {
     }
 }
 
-/// Adds the rows of a request, which waits since then, whatever it does now. Returns how many names it has.
+/// Adds the rows of a request, which waits since then, whatever it does now. Returns how many names
+/// it has.
 pub(crate) fn view_rows(
     rows: &mut Vec<Row>,
     name: Option<&[u8]>,

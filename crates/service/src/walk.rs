@@ -1,7 +1,8 @@
 //! Walks over the state as it was at one moment, while records go on being applied.
 //!
-//! A walk goes over sessions and their requests, in the order of their numbers. What lived when it began and is about to
-//! change is claimed first: whoever walks looks at it as it was, and the walk passes over it later.
+//! A walk goes over sessions and their requests, in the order of their numbers. What lived when it
+//! began and is about to change is claimed first: whoever walks looks at it as it was, and the walk
+//! passes over it later.
 
 use crate::state::{Session, SessionId, State, Ticket};
 use lockkeeper_core::Live;
@@ -18,8 +19,8 @@ pub(crate) struct Walk {
     done: Option<Item>,
     /// Sessions with a serial from this one on came later.
     sessions: u64,
-    /// By the serial of the bucket: requests with an arrival from this one on came later. Other buckets are not walked
-    /// over.
+    /// By the serial of the bucket: requests with an arrival from this one on came later. Other
+    /// buckets are not walked over.
     arrivals: BTreeMap<u64, u64>,
     /// Items after the last that were looked at early.
     early: BTreeSet<Item>,

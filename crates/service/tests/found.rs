@@ -122,7 +122,8 @@ fn request(name: &str) -> Request {
     Request { scope, flags: Flags::default(), nested_in: None, info: None }
 }
 
-/// The answer was lost, and the number is below the server's last: it had no effect, and is asked again.
+/// The answer was lost, and the number is below the server's last: it had no effect, and is asked
+/// again.
 #[test]
 fn a_refused_end_of_a_session_is_asked_again() {
     let (mut server, mut session) = (server(), session("default"));
@@ -159,8 +160,8 @@ fn a_force_release_is_done_once() {
     assert_eq!(outcome, Some(Outcome::Answer(Answer::Done { count: 1 })));
 }
 
-/// The network loses the end marker, and nobody notices. A new session has no lease before that marker, and no descriptor
-/// either: the connection is given up.
+/// The network loses the end marker, and nobody notices. A new session has no lease before that
+/// marker, and no descriptor either: the connection is given up.
 #[test]
 fn a_lost_end_marker_is_not_waited_for_without_end() {
     let (mut server, mut session) = (server(), session("default"));
@@ -179,7 +180,8 @@ fn a_lost_end_marker_is_not_waited_for_without_end() {
     assert!(session.is_ready());
 }
 
-/// A bucket that is older than another one's end has given out fewer tokens: it goes on where it was.
+/// A bucket that is older than another one's end has given out fewer tokens: it goes on where it
+/// was.
 #[test]
 fn a_restored_bucket_goes_on_with_its_own_tokens() {
     let mut server = server();
@@ -201,7 +203,8 @@ fn a_restored_bucket_goes_on_with_its_own_tokens() {
     assert_eq!(restored.snapshot(), snapshot);
 }
 
-/// Clocks show whole microseconds. A client that was heard at 10.9 has its lease until 10.9 and a ttl.
+/// Clocks show whole microseconds. A client that was heard at 10.9 has its lease until 10.9 and a
+/// ttl.
 #[test]
 fn a_lease_lasts_for_all_of_its_microseconds() {
     let (mut server, mut session) = (server(), session("default"));
@@ -213,8 +216,8 @@ fn a_lease_lasts_for_all_of_its_microseconds() {
     assert_eq!(server.state().session_count(), 0);
 }
 
-/// Nobody can verify a FIFO, so its session gets a lease when it resumes. Until the client knows, it lives by its
-/// descriptor, and does not end.
+/// Nobody can verify a FIFO, so its session gets a lease when it resumes. Until the client knows,
+/// it lives by its descriptor, and does not end.
 #[test]
 fn a_session_without_its_fifo_has_a_lease_once_its_client_knows() {
     let (mut server, mut session) = (server(), local_session());
@@ -246,7 +249,8 @@ fn a_session_without_its_fifo_has_a_lease_once_its_client_knows() {
     assert_eq!(server.state().session_count(), 0);
 }
 
-/// The answer to a resume lay unread for longer than the lease that it tells. Before it, the session had none.
+/// The answer to a resume lay unread for longer than the lease that it tells. Before it, the
+/// session had none.
 #[test]
 fn nothing_is_granted_by_an_answer_that_was_read_too_late() {
     let mut server = server();

@@ -1,4 +1,5 @@
-//! Subscriptions: the state, then changes; only what is committed, bounded for clients that read slowly.
+//! Subscriptions: the state, then changes; only what is committed, bounded for clients that read
+//! slowly.
 
 use lockkeeper_core::{Limits, Mode};
 use lockkeeper_service::{
@@ -168,7 +169,8 @@ impl World {
         output.len()
     }
 
-    /// Time passes: what is due is made ready, in steps that are little work each. Nothing is committed.
+    /// Time passes: what is due is made ready, in steps that are little work each. Nothing is
+    /// committed.
     fn turn(&mut self, id: ConnectionId) {
         self.now += LATER;
         self.server.wake(self.now).expect(SOUND);

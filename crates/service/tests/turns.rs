@@ -1,4 +1,5 @@
-//! No message is much work: what is long comes in parts, each of which is of the moment at which it was asked for.
+//! No message is much work: what is long comes in parts, each of which is of the moment at which it
+//! was asked for.
 
 use lockkeeper_core::{Limits, Mode};
 use lockkeeper_service::{
@@ -314,7 +315,8 @@ fn a_search_for_a_deadlock_has_a_bound() {
     assert!(deadlocks[0].words.contains("cut short"), "{}", deadlocks[0].words);
 }
 
-/// A client that resumed without reading had a long comparison in memory for each of its connections.
+/// A client that resumed without reading had a long comparison in memory for each of its
+/// connections.
 #[test]
 fn what_a_superseded_connection_has_not_read_is_dropped() {
     let mut world = World::new(2);
@@ -360,7 +362,8 @@ fn outcomes_that_are_not_acknowledged_are_limited() {
     assert!(!refused(&world.hear(0)));
 }
 
-/// A client that did nothing but resume a session of 900,000 requests kept the server busy: others waited for 90 ms each time.
+/// A client that did nothing but resume a session of 900,000 requests kept the server busy: others
+/// waited for 90 ms each time.
 #[test]
 fn sessions_of_many_requests_are_resumed_only_so_often() {
     let mut world = World::new(2);

@@ -172,7 +172,8 @@ impl World {
         self.after(pause, Happening::Act(index));
     }
 
-    /// Gives a session an input, and does all that a driver does after it. Returns the number or key that came of it.
+    /// Gives a session an input, and does all that a driver does after it. Returns the number or
+    /// key that came of it.
     pub(crate) fn feed(&mut self, index: usize, input: Input) -> u64 {
         let client = &mut self.clients[index];
         let now = client.clock.read(self.now);
@@ -372,7 +373,8 @@ impl World {
         }
     }
 
-    /// Whether it is wrong to tell a client that a wish was lost: the session goes on, and was only cut off.
+    /// Whether it is wrong to tell a client that a wish was lost: the session goes on, and was only
+    /// cut off.
     fn must_be_lost(&self, index: usize, key: Key) -> bool {
         let client = &self.clients[index];
         // A session that is lost has no id at this moment, or another one.

@@ -96,7 +96,8 @@ impl World {
         }
     }
 
-    /// Sends all that may be sent, although nobody said that there is something: a driver writes whenever it can.
+    /// Sends all that may be sent, although nobody said that there is something: a driver writes
+    /// whenever it can.
     fn flush(&mut self, index: usize) {
         let connections: Vec<_> = self.daemons[index].connections.iter().map(|(id, at)| (*id, *at)).collect();
         for (id, connection) in connections {

@@ -44,7 +44,8 @@ pub(crate) struct Daemon {
     pub(crate) lead: Option<Lead>,
     /// Until when what it sends to the shared log is delayed.
     pub(crate) partitioned_until: Ticks,
-    /// Answers of the store that came while it was stalled: their calls, and which execution of them.
+    /// Answers of the store that came while it was stalled: their calls, and which execution of
+    /// them.
     pub(crate) answers: Vec<(u64, usize)>,
     /// Connections of clients that it relays.
     pub(crate) relayed: Vec<usize>,

@@ -34,7 +34,8 @@ pub(crate) struct Fifos {
     last: u64,
     /// By the session that a file is named after: its inode.
     files: BTreeMap<SessionId, u64>,
-    /// FIFOs in whose place somebody put another file, or none: nobody can say whether they have a writer.
+    /// FIFOs in whose place somebody put another file, or none: nobody can say whether they have a
+    /// writer.
     tampered: BTreeSet<u64>,
 }
 

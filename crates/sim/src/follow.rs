@@ -1,5 +1,5 @@
-//! A daemon that follows: it reads the shared log, watches it, and takes over. The replica is the real one; what is around
-//! it does what `crates/server/src/fleet/follow.rs` does.
+//! A daemon that follows: it reads the shared log, watches it, and takes over. The replica is the
+//! real one; what is around it does what `crates/server/src/fleet/follow.rs` does.
 
 use crate::{
     calls::Watch,
@@ -51,8 +51,8 @@ type Seen = (Option<(Head, Revision)>, Revision);
 /// Entries that are read at a time.
 const PAGE: u64 = 3;
 
-/// How often in a row the log may be found without the same entry: a leader that goes on deletes entries while they are read,
-/// but then the next snapshot has them.
+/// How often in a row the log may be found without the same entry: a leader that goes on deletes
+/// entries while they are read, but then the next snapshot has them.
 const ATTEMPTS: u32 = 10;
 
 impl World {

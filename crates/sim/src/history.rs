@@ -1,4 +1,5 @@
-//! The oracle's view of the log: a second state, made from what is committed, and what must be true of its effects.
+//! The oracle's view of the log: a second state, made from what is committed, and what must be true
+//! of its effects.
 
 use crate::{
     client::{Kind, Wish},
@@ -140,8 +141,8 @@ impl World {
         }
     }
 
-    /// A request is made. No request that waits is overtaken, nothing that is held is given out again, and no wish is made
-    /// twice.
+    /// A request is made. No request that waits is overtaken, nothing that is held is given out
+    /// again, and no wish is made twice.
     fn enqueue(&mut self, session: SessionId, rid: u64, held: bool) {
         let Some(wish) = self.wish_of(session, rid) else {
             return self.fail(format!("nobody made request {rid} of {session:016x}"));
@@ -169,7 +170,8 @@ impl World {
         }
     }
 
-    /// Whether a client has asked before, in the same session, for what conflicts, and is not heard yet.
+    /// Whether a client has asked before, in the same session, for what conflicts, and is not heard
+    /// yet.
     fn overtakes_own(&self, session: SessionId, rid: u64) -> bool {
         let Some(&(client, key)) = self.history.numbers.get(&(session, rid)) else { return false };
         let client = &self.clients[client];

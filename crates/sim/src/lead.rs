@@ -1,5 +1,5 @@
-//! A daemon that leads: it commits rounds to the shared log, one at a time. The replica is the real one; what is around it
-//! does what `crates/server/src/fleet/lead.rs` does.
+//! A daemon that leads: it commits rounds to the shared log, one at a time. The replica is the real
+//! one; what is around it does what `crates/server/src/fleet/lead.rs` does.
 
 use crate::{
     daemon::FEW_SESSIONS,
@@ -276,7 +276,8 @@ impl World {
         }
     }
 
-    /// The store takes nothing. As long as it can be read, clients are told why, and keep their leases.
+    /// The store takes nothing. As long as it can be read, clients are told why, and keep their
+    /// leases.
     fn on_full(&mut self, index: usize) {
         let pause = self.choose_pause();
         let confirms = self.plan.keeps(DriverRule::ConfirmStateless);

@@ -113,7 +113,8 @@ pub fn run_plan(seed: u64, plan: Plan, trace: bool) -> Result<Stats, Violation> 
     Ok(world.stats)
 }
 
-/// Runs a seed, and returns what the sessions of its clients were given and answered: a line of JSON for each.
+/// Runs a seed, and returns what the sessions of its clients were given and answered: a line of
+/// JSON for each.
 ///
 /// # Errors
 ///

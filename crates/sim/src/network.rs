@@ -1,4 +1,5 @@
-//! Connections: each direction delivers in its order, late or never, and each side may fail to notice the end.
+//! Connections: each direction delivers in its order, late or never, and each side may fail to
+//! notice the end.
 
 use crate::{
     client::Input,
@@ -151,7 +152,8 @@ impl World {
         }
     }
 
-    /// Nothing more gets through. Local connections break for both sides, a network may say nothing.
+    /// Nothing more gets through. Local connections break for both sides, a network may say
+    /// nothing.
     fn cut_between(&mut self, index: usize, direction: Direction) {
         note!(self, "connection {index} is cut between two messages");
         let all = self.flight(index, direction);
@@ -236,7 +238,8 @@ impl World {
         }
     }
 
-    /// Cuts a direction. Of what is on its way, only the first so many packets arrive; they may be late.
+    /// Cuts a direction. Of what is on its way, only the first so many packets arrive; they may be
+    /// late.
     pub(crate) fn cut(&mut self, index: usize, direction: Direction, kept: usize, late: Ticks) {
         let now = self.now;
         let pipe = self.connections[index].pipe(direction);
@@ -272,7 +275,8 @@ impl World {
         }
     }
 
-    /// The server's driver, or the kernel after a kill, closes a connection. Unnoticed, if the network does not say.
+    /// The server's driver, or the kernel after a kill, closes a connection. Unnoticed, if the
+    /// network does not say.
     pub(crate) fn server_closes(&mut self, index: usize, unnoticed: bool) {
         if !unnoticed {
             self.put(index, Direction::Down, Packet::End);

@@ -9,7 +9,8 @@ use crate::{
 use lockkeeper_service::{Key, SessionId};
 
 impl Client {
-    /// Whether the client believes in a lock at this moment, by its own clock, or its command works.
+    /// Whether the client believes in a lock at this moment, by its own clock, or its command
+    /// works.
     fn believes(&self, now: u64, key: Key) -> bool {
         self.working == Some(key) || self.alive && self.session.is_held(self.clock.read(now), key)
     }
@@ -22,14 +23,16 @@ impl Client {
 }
 
 impl Wish {
-    /// It was stolen, released by force, or its session was ended by another: it may be believed until that is told.
+    /// It was stolen, released by force, or its session was ended by another: it may be believed
+    /// until that is told.
     fn is_excused(&self) -> bool {
         self.broken.is_some() || self.ended
     }
 }
 
 impl World {
-    /// Two clients never believe in conflicting locks. Looked at whenever one may have begun to believe.
+    /// Two clients never believe in conflicting locks. Looked at whenever one may have begun to
+    /// believe.
     pub(crate) fn check_beliefs(&mut self, index: usize) {
         if let Some(what) = self.find_two_holders(index) {
             self.fail(what);

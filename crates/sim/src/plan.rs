@@ -7,7 +7,8 @@ use crate::{
 };
 use lockkeeper_service::Micros;
 
-/// The settings of a run. All times are in microseconds, all chances in a thousand, unless they say otherwise.
+/// The settings of a run. All times are in microseconds, all chances in a thousand, unless they say
+/// otherwise.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How many clients there are at a time.
@@ -84,7 +85,8 @@ pub struct Plan {
     pub end_watch: u64,
     /// That the store's history is compacted with a change.
     pub compact: u64,
-    /// Whether relays go on when another daemon leads, and leaders let in relays that were meant for another leadership.
+    /// Whether relays go on when another daemon leads, and leaders let in relays that were meant
+    /// for another leadership.
     pub careless_relays: bool,
     /// With how many bytes of entries in the shared log a snapshot is taken, if that matters.
     pub snapshot_bytes: Option<u64>,
@@ -109,7 +111,8 @@ impl Delay {
     /// No time at all.
     pub const NONE: Self = Self { zero: 1000, max: 1, long: 0, long_max: 1 };
 
-    /// Of what goes to a shared log, or comes from it: none, a little, or up to that part of a lease and more at times.
+    /// Of what goes to a shared log, or comes from it: none, a little, or up to that part of a
+    /// lease and more at times.
     fn of_log(random: &mut Random, lease: Micros, part: u64) -> Self {
         match random.below(3) {
             0 => Self::NONE,

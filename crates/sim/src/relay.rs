@@ -118,7 +118,8 @@ impl World {
         }
     }
 
-    /// A follower sees another leader, or none: the relays to others end. Clients that wait for a leader have one.
+    /// A follower sees another leader, or none: the relays to others end. Clients that wait for a
+    /// leader have one.
     pub(crate) fn end_relays(&mut self, daemon: usize, leader: Option<(usize, u64)>) {
         for connection in std::mem::take(&mut self.daemons[daemon].relayed) {
             if self.connections[connection].is_closed() {

@@ -1,4 +1,5 @@
-//! Rules of the drivers that a test takes away: the service's own are in `lockkeeper_service::Rule`.
+//! Rules of the drivers that a test takes away: the service's own are in
+//! `lockkeeper_service::Rule`.
 
 /// A rule that a driver of the service keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -9,7 +10,8 @@ pub enum DriverRule {
     MarkBeforeTelling,
     /// The mark stays while leases from before a crash may be valid.
     MarkStaysWhileBlind,
-    /// A daemon that is started again while leases from before a crash may be valid waits as the one before did.
+    /// A daemon that is started again while leases from before a crash may be valid waits as the
+    /// one before did.
     StaysBlind,
     /// The guardian ends a command before the lease can expire.
     KillBeforeExpiry,
@@ -25,7 +27,8 @@ pub enum DriverRule {
     AppendComparesLeader,
     /// A round is done once its append is known to have succeeded.
     AnswerAfterAppend,
-    /// A round without records is done once a read or write, sent after its inputs, shows that this daemon leads.
+    /// A round without records is done once a read or write, sent after its inputs, shows that this
+    /// daemon leads.
     ConfirmEmptyRounds,
     /// A takeover succeeds only if the leader's key has the revision that was seen.
     TakeoverComparesLeader,
@@ -33,17 +36,21 @@ pub enum DriverRule {
     SilentHandOver,
     /// An operation without an answer is sent again until it has one.
     RetryUntilAnswered,
-    /// While the store is full, what does not depend on the state is said once a read, sent after its input was heard, shows
-    /// that this daemon leads.
+    /// While the store is full, what does not depend on the state is said once a read, sent after
+    /// its input was heard, shows that this daemon leads.
     ConfirmStateless,
-    /// A follower reads the newest snapshot before the head: the head has all that the snapshot has.
+    /// A follower reads the newest snapshot before the head: the head has all that the snapshot
+    /// has.
     SnapshotFirst,
     /// A follower whose takeover was refused, and that lags, reads what it lacks.
     CatchUpWhenRefused,
-    /// A daemon that begins to lead begins a snapshot if much of the ring is used: it could not append to a full one.
+    /// A daemon that begins to lead begins a snapshot if much of the ring is used: it could not
+    /// append to a full one.
     SnapshotWhenLeading,
-    /// Entries that a snapshot has are deleted only if the leader's key has the revision that was seen last.
+    /// Entries that a snapshot has are deleted only if the leader's key has the revision that was
+    /// seen last.
     DeleteComparesLeader,
-    /// Once there is a snapshot, only chunks of earlier ones are deleted: a late call would delete those of a later one.
+    /// Once there is a snapshot, only chunks of earlier ones are deleted: a late call would delete
+    /// those of a later one.
     DeleteEarlierChunks,
 }

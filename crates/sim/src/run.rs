@@ -1,14 +1,16 @@
-//! `lockkeeper run`: a command that works while a lock is held, and the processes that watch over it.
+//! `lockkeeper run`: a command that works while a lock is held, and the processes that watch over
+//! it.
 //!
-//! A local lock lives by a FIFO, which the command inherits: it lasts as long as the command, whatever becomes of `run`. A
-//! lock with a lease is given to a guardian, a process of its own. The command is executed once the guardian knows it and
-//! the lease is valid. The guardian ends it before the lease can expire, and tells `run` until when the lease is valid, so
-//! that `run` ends the command if the guardian cannot. They speak over a local socket, which takes no time; a process that
-//! is stopped reads when it goes on.
+//! A local lock lives by a FIFO, which the command inherits: it lasts as long as the command,
+//! whatever becomes of `run`. A lock with a lease is given to a guardian, a process of its own. The
+//! command is executed once the guardian knows it and the lease is valid. The guardian ends it
+//! before the lease can expire, and tells `run` until when the lease is valid, so that `run` ends
+//! the command if the guardian cannot. They speak over a local socket, which takes no time; a
+//! process that is stopped reads when it goes on.
 //!
-//! The command counts as working until it is dead, also while it is stopped. If neither `run` nor the guardian can act,
-//! nobody can end it: that is excused. So is a command whose FIFO somebody removed or replaced: `run` is passed another one,
-//! the command is not.
+//! The command counts as working until it is dead, also while it is stopped. If neither `run` nor
+//! the guardian can act, nobody can end it: that is excused. So is a command whose FIFO somebody
+//! removed or replaced: `run` is passed another one, the command is not.
 
 use crate::{
     client::{Client, Input},
@@ -58,7 +60,8 @@ impl Job {
     }
 }
 
-/// How long before the end of the lease the guardian sends SIGTERM, `run` does, and either sends SIGKILL: parts of the ttl.
+/// How long before the end of the lease the guardian sends SIGTERM, `run` does, and either sends
+/// SIGKILL: parts of the ttl.
 const WARN: u64 = 4;
 const WARN_BY_RUN: u64 = 8;
 const KILL: u64 = 16;
@@ -79,7 +82,8 @@ impl World {
         self.feed(index, Input::Request(request));
     }
 
-    /// Something has happened to a client. If it is of a job, whoever can act looks what there is to do.
+    /// Something has happened to a client. If it is of a job, whoever can act looks what there is
+    /// to do.
     pub(crate) fn tend_job_of(&mut self, index: usize) {
         match self.clients[index].job {
             Some(job) => self.tend(job),
@@ -88,7 +92,8 @@ impl World {
         }
     }
 
-    /// A client that has its lock starts the command, once it is known what the life of the lock depends on.
+    /// A client that has its lock starts the command, once it is known what the life of the lock
+    /// depends on.
     fn begin_job(&mut self, index: usize) {
         let client = &self.clients[index];
         let now = client.clock.read(self.now);
@@ -211,7 +216,8 @@ impl World {
         self.arm_job(job);
     }
 
-    /// `run` without a guardian releases the lock after the command, and ends the command if the lock was lost.
+    /// `run` without a guardian releases the lock after the command, and ends the command if the
+    /// lock was lost.
     fn tend_alone(&mut self, job: usize) {
         let Job { run, key, stage, .. } = self.jobs[job];
         match stage {
@@ -284,7 +290,8 @@ impl World {
             }
             Stage::Starting if ready && !known => {
                 if !self.plan.keeps(DriverRule::CommandIsKnown) {
-                    // Sabotage: it tells the guardian once the command runs, and may be killed before.
+                    // Sabotage: it tells the guardian once the command runs, and may be killed
+                    // before.
                     self.start_command(job);
                     if self.random.chance(200) {
                         return self.crash_client(run);
@@ -344,7 +351,8 @@ impl World {
                 continue;
             }
             wish.ended = true;
-            // A lock that lives by a FIFO lasts as long as the command. One with a lease does not if nobody can act.
+            // A lock that lives by a FIFO lasts as long as the command. One with a lease does not
+            // if nobody can act.
             let tampered = descriptor.is_some_and(|inode| self.disk.fifos.is_tampered(inode));
             if !tampered && (run == holder || self.can_act(run) || self.can_act(holder)) {
                 self.fail(format!("the command of client {run} works on without its lock"));

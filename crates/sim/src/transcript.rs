@@ -1,4 +1,5 @@
-//! What one client's session was given and what it answered, as JSON: another implementation replays it.
+//! What one client's session was given and what it answered, as JSON: another implementation
+//! replays it.
 
 use crate::client::Input;
 use lockkeeper_core::{Cause, Mode, Name};

@@ -100,7 +100,8 @@ pub(crate) struct World {
     pub(crate) stats: Stats,
 }
 
-/// More than ever happens in a run. A machine that wants to be woken again and again at the same time reaches it.
+/// More than ever happens in a run. A machine that wants to be woken again and again at the same
+/// time reaches it.
 const MOST_HAPPENINGS: u64 = 1_000_000;
 
 /// How often somebody looks whether all is over.
@@ -158,7 +159,8 @@ impl World {
         }
         let chaos = ticks(self.plan.chaos);
         self.at(chaos, Happening::Calm);
-        // Long enough for a first Hello that was lost, the longest wait between attempts, and several leases.
+        // Long enough for a first Hello that was lost, the longest wait between attempts, and
+        // several leases.
         let bound = ticks(20_000_000 + self.plan.longest_lease() * 6 + self.plan.act_every * 30);
         self.at(chaos + ticks(LOOK_EVERY), Happening::Look);
         self.at(chaos + bound, Happening::Served);

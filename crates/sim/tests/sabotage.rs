@@ -1,5 +1,5 @@
-//! Each rule is taken away in turn: the oracle must notice. Random plans show most of them. Boundaries and long stories are
-//! rare there, so those rules have a plan aimed at them.
+//! Each rule is taken away in turn: the oracle must notice. Random plans show most of them.
+//! Boundaries and long stories are rare there, so those rules have a plan aimed at them.
 
 use lockkeeper_service::{Rule, sabotage};
 use lockkeeper_sim::{Acts, Delay, DriverRule, Faults, Plan, run_plan};
@@ -59,7 +59,8 @@ fn leases() {
     }
 }
 
-/// The server is often started again with a much shorter or longer lease, and answers to a Hello often arrive in part.
+/// The server is often started again with a much shorter or longer lease, and answers to a Hello
+/// often arrive in part.
 fn other_leases(_: u64) -> Plan {
     Plan {
         clients: 3,
@@ -79,7 +80,8 @@ fn other_leases(_: u64) -> Plan {
     }
 }
 
-/// Moreover, locks are stolen while their holders are cut off: there are notices between a Welcome and its end marker.
+/// Moreover, locks are stolen while their holders are cut off: there are notices between a Welcome
+/// and its end marker.
 fn other_leases_and_notices(seed: u64) -> Plan {
     Plan {
         names: 2,
@@ -152,7 +154,8 @@ fn local_sessions() {
     is_noticed_by(short_lives, &[Rule::RemoveFifoAfterCommit], &[]);
 }
 
-/// Every client is `run`. Its processes are killed and stopped, and the slowest clocks are beside the fastest.
+/// Every client is `run`. Its processes are killed and stopped, and the slowest clocks are beside
+/// the fastest.
 fn runs(_: u64) -> Plan {
     Plan {
         clients: 4,
@@ -228,7 +231,8 @@ fn file_log() {
     }
 }
 
-/// A leader is often cut off from the log, while its clients, which seldom ask for anything, go on renewing their leases.
+/// A leader is often cut off from the log, while its clients, which seldom ask for anything, go on
+/// renewing their leases.
 fn deposed(_: u64) -> Plan {
     Plan {
         clients: 4,
@@ -246,7 +250,8 @@ fn deposed(_: u64) -> Plan {
     }
 }
 
-/// A member of the store refuses the leader's writes, and another daemon takes over. The clients do not notice that.
+/// A member of the store refuses the leader's writes, and another daemon takes over. The clients do
+/// not notice that.
 fn full(seed: u64) -> Plan {
     Plan {
         faults: Faults { full: 4, ..Faults::default() },
@@ -256,7 +261,8 @@ fn full(seed: u64) -> Plan {
     }
 }
 
-/// Moreover, the leader is cut off from the store meanwhile, and clients are suspended after they have heard of it.
+/// Moreover, the leader is cut off from the store meanwhile, and clients are suspended after they
+/// have heard of it.
 fn full_and_cut_off(seed: u64) -> Plan {
     Plan {
         client_rates: vec![9],
@@ -309,8 +315,9 @@ fn lagging(seed: u64) -> Plan {
     }
 }
 
-/// A snapshot after every round or two: entries are gone before followers, whose watches lag, end and are compacted away,
-/// have seen them, and leaders that were deposed meanwhile try to delete more.
+/// A snapshot after every round or two: entries are gone before followers, whose watches lag, end
+/// and are compacted away, have seen them, and leaders that were deposed meanwhile try to delete
+/// more.
 fn lapped(seed: u64) -> Plan {
     Plan {
         snapshot_bytes: Some(1),

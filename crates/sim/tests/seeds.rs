@@ -65,8 +65,9 @@ fn fleet(faults: Faults) -> Plan {
     }
 }
 
-/// A store that has no room can be read: leases are kept as long as that lasts, also while another daemon takes over. It is
-/// full for up to three leases; seldom twice in a row, when a client that has lost its connection could not resume.
+/// A store that has no room can be read: leases are kept as long as that lasts, also while another
+/// daemon takes over. It is full for up to three leases; seldom twice in a row, when a client that
+/// has lost its connection could not resume.
 #[test]
 fn a_full_store_loses_no_session() {
     let stats = run_all(0..60, |_| fleet(Faults { full: 1, ..Faults::default() }));
@@ -85,7 +86,8 @@ fn a_hand_over_loses_no_session() {
     assert!(stats.takeovers > 500 && stats.grants > 1_000, "{stats:?}");
 }
 
-/// Nor is one lost with a leader that is killed: the lease is long enough for another one to take over.
+/// Nor is one lost with a leader that is killed: the lease is long enough for another one to take
+/// over.
 #[test]
 fn a_killed_leader_loses_no_session() {
     let stats = run_all(0..60, |_| fleet(Faults { kill: 1, ..Faults::default() }));

@@ -153,7 +153,8 @@ impl Daemons {
         Ok(())
     }
 
-    /// The daemon that leads, of those that were not ended here: the one that began to last, as their logs say.
+    /// The daemon that leads, of those that were not ended here: the one that began to last, as
+    /// their logs say.
     pub fn leader(&self) -> Option<usize> {
         let began = |at: &usize| {
             let log = self.log(*at);

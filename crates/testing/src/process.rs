@@ -21,7 +21,8 @@ pub struct Process {
 
 type Job = (Vec<OsString>, File, Sender<io::Result<Child>>);
 
-/// The kernel ends what is started here when the thread that started it ends: so one thread starts all, and never ends.
+/// The kernel ends what is started here when the thread that started it ends: so one thread starts
+/// all, and never ends.
 fn starter() -> &'static Sender<Job> {
     static STARTER: OnceLock<Sender<Job>> = OnceLock::new();
     STARTER.get_or_init(|| {

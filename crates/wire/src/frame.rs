@@ -1,4 +1,5 @@
-//! Messages on a stream of bytes: each is preceded by its length, four bytes, most significant first.
+//! Messages on a stream of bytes: each is preceded by its length, four bytes, most significant
+//! first.
 
 use std::fmt;
 

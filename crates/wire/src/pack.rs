@@ -63,7 +63,8 @@ impl<'a> Writer<'a> {
     }
 }
 
-/// Reads one message. Whatever the bytes are, it reads no further and allocates no more than they are long.
+/// Reads one message. Whatever the bytes are, it reads no further and allocates no more than they
+/// are long.
 pub(crate) struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {

@@ -14,14 +14,15 @@ pub const REPLY: Duration = Duration::from_micros(50);
 /// Two messages within this time start a spin of the server: their sender did not sleep.
 pub const MESSAGE: Duration = Duration::from_micros(20);
 
-/// A spinner that was descheduled for longer than this has lost the processor to others that need it.
+/// A spinner that was descheduled for longer than this has lost the processor to others that need
+/// it.
 pub const PREEMPTED: Duration = Duration::from_micros(500);
 
 /// Nobody spins for at most so many times as long as the last spin took.
 const MAX: u32 = 64;
 
-/// The same after a spin that was preempted. A scheduler favours those who sleep, so on a busy machine a spin costs more
-/// than the time it took: it is tried once in seconds there.
+/// The same after a spin that was preempted. A scheduler favours those who sleep, so on a busy
+/// machine a spin costs more than the time it took: it is tried once in seconds there.
 const MAX_PREEMPTED: u32 = 1024;
 
 static ENABLED: AtomicBool = AtomicBool::new(true);

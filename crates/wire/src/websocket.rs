@@ -1,5 +1,5 @@
-//! Messages as WebSocket frames them (RFC 6455), without the handshake and without I/O. A frame has one message or more, one
-//! after the other: each says itself where it ends.
+//! Messages as WebSocket frames them (RFC 6455), without the handshake and without I/O. A frame has
+//! one message or more, one after the other: each says itself where it ends.
 
 use crate::{
     frame::TooLong,
@@ -62,8 +62,9 @@ pub fn append(out: &mut Vec<u8>, mask: Option<[u8; 4]>, write: impl FnOnce(&mut 
     append_frame(out, BINARY, mask, write);
 }
 
-/// Appends a message to the frame that begins at `open`, or in a frame of its own if there is none or it has no room. Tells
-/// where the last frame begins. Nothing may follow that frame, and none of it may have been sent.
+/// Appends a message to the frame that begins at `open`, or in a frame of its own if there is none
+/// or it has no room. Tells where the last frame begins. Nothing may follow that frame, and none of
+/// it may have been sent.
 ///
 /// ```
 /// # use lockkeeper_wire::websocket;
@@ -129,7 +130,8 @@ fn append_frame(out: &mut Vec<u8>, opcode: u8, mask: Option<[u8; 4]>, write: imp
     set_length(out, start, length);
 }
 
-/// Sets the length of the last frame. Nearly all are short: room is made for the length of the others.
+/// Sets the length of the last frame. Nearly all are short: room is made for the length of the
+/// others.
 fn set_length(out: &mut Vec<u8>, start: usize, length: usize) {
     let (short, long) = match u16::try_from(length) {
         Ok(length) if usize::from(length) <= CONTROL_MAX => (length.to_be_bytes()[1], &[][..]),

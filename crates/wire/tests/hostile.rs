@@ -1,5 +1,5 @@
-//! Whatever the bytes are: no panic, no message with something behind it, no more memory than the bytes can have asked
-//! for; and what is understood is understood in one way.
+//! Whatever the bytes are: no panic, no message with something behind it, no more memory than the
+//! bytes can have asked for; and what is understood is understood in one way.
 
 use lockkeeper_wire::{
     frame,
@@ -49,8 +49,8 @@ fn a_frame_is_whole_or_awaited_or_too_long() {
 
 #[test]
 fn a_claimed_length_is_not_believed() {
-    // Each form of MessagePack that has a length, with lengths up to the greatest; alone, and in the place of every byte
-    // of every message.
+    // Each form of MessagePack that has a length, with lengths up to the greatest; alone, and in
+    // the place of every byte of every message.
     let claims: [&[u8]; 12] = [
         b"\x9f",
         b"\xbf",
@@ -73,7 +73,8 @@ fn a_claimed_length_is_not_believed() {
             }
         }
     }
-    // An array as long as the message is, so that its length can be believed, of which no element is right.
+    // An array as long as the message is, so that its length can be believed, of which no element
+    // is right.
     for kind in [&b"\x97\x01\x01\x01"[..], b"\x92\x01", b"\x96\x0b\x01"] {
         let length = 1_000_000_u32;
         let elements = vec![0xc0; length as usize + 3];
@@ -133,11 +134,12 @@ fn mutate(bytes: &mut Vec<u8>, messages: &[Vec<u8>], random: &mut Random) {
     }
 }
 
-/// Bytes of memory that a byte of a message may take. An entry of a snapshot is the largest thing for its bytes, and the
-/// vector that it is in doubles.
+/// Bytes of memory that a byte of a message may take. An entry of a snapshot is the largest thing
+/// for its bytes, and the vector that it is in doubles.
 const MEMORY: usize = 64;
 
-/// Whether the bytes are a message of either side. What is understood is said again, and understood as the same.
+/// Whether the bytes are a message of either side. What is understood is said again, and understood
+/// as the same.
 fn understood(bytes: &[u8]) -> bool {
     macro_rules! in_one_way {
         ($side:ident) => {{

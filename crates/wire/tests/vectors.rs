@@ -1,4 +1,5 @@
-//! `docs/protocol-vectors.txt`: other implementations are checked against what this one encodes and decodes.
+//! `docs/protocol-vectors.txt`: other implementations are checked against what this one encodes and
+//! decodes.
 
 use lockkeeper_core::{Cause, Mode};
 use lockkeeper_wire::{
@@ -350,8 +351,8 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
     ]
 }
 
-/// The value that `bytes` begin with, for people. Written for itself, from MessagePack's own description: it would not
-/// share a mistake with the crate.
+/// The value that `bytes` begin with, for people. Written for itself, from MessagePack's own
+/// description: it would not share a mistake with the crate.
 fn render(bytes: &mut &[u8]) -> String {
     let first = take(bytes, 1)[0];
     match first {

@@ -1,6 +1,7 @@
 /**
- * Checks the types and bundles the page: one document, one script, one style sheet, in dist/. With `--check-in`, copies them to
- * where the daemon has them: what is in the binary is checked in, and needs no npm.
+ * Checks the types and bundles the page: one document, one script, one style sheet, in dist/. With
+ * `--check-in`, copies them to where the daemon has them: what is in the binary is checked in, and
+ * needs no npm.
  */
 
 import { build } from 'esbuild';

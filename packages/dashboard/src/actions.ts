@@ -1,4 +1,6 @@
-/** Release, steal and the end of a session: each behind a question that names what it will break. */
+/**
+ * Release, steal and the end of a session: each behind a question that names what it will break.
+ */
 
 import { h } from './dom.js';
 import type { Lock, Request } from './model.js';
@@ -25,7 +27,10 @@ export function claimsOf(token: string | null): { rights: Rights; buckets: strin
   }
 }
 
-/** The bucket to look at with a token: the one that is wanted, or one that the token names if it is not for that. */
+/**
+ * The bucket to look at with a token: the one that is wanted, or one that the token names if it is
+ * not for that.
+ */
 export function bucketFor(token: string, wanted: string): string {
   const { buckets } = claimsOf(token);
   const covers = (name: string) => (name.endsWith('*') ? wanted.startsWith(name.slice(0, -1)) : name === wanted);
@@ -104,7 +109,10 @@ export class Actions {
     this.#tell(answer, () => `Stole ${nameText(lock.name, 100)}. This page holds it`);
   }
 
-  /** Asks about a lock as it is now. If others hold it by the time of the answer, it was not about them: asks again. */
+  /**
+   * Asks about a lock as it is now. If others hold it by the time of the answer, it was not about
+   * them: asks again.
+   */
   async #confirm(lock: Lock, question: (now: Pick<Lock, 'holders' | 'waiters'>) => Question): Promise<boolean> {
     const current = () => this.session?.lockOf(lock.key) ?? { holders: [], waiters: [] };
     const named = () => current().holders.map(({ arrival }) => String(arrival)).join();
@@ -154,7 +162,10 @@ function holderLine(request: Request): string {
   return `${who(request.owner, request.clientId)}${owner}${label}, held for ${age(Date.now() - request.since)}`;
 }
 
-/** Asks before something is broken. Nothing is chosen beforehand but to leave it. Each question has a dialog of its own. */
+/**
+ * Asks before something is broken. Nothing is chosen beforehand but to leave it. Each question has
+ * a dialog of its own.
+ */
 function ask({ title, breaks, then, verb }: Question): Promise<boolean> {
   const shown = breaks.slice(0, 20).map((line) => h('li', {}, line));
   if (breaks.length > 20) shown.push(h('li', {}, several(breaks.length - 20, 'other')));

@@ -34,7 +34,8 @@ export class Deadlocks {
     this.element.replaceChildren(
       h('h2', {}, `${several(cycles.length, 'deadlock')}: these requests wait for each other and will wait for ever`),
       ...cycles.slice(0, 20).map(([, cycle]) => {
-        // A request that waits for one nested in it is of the same program: what counts is who waits for whose lock.
+        // A request that waits for one nested in it is of the same program: what counts is who
+        // waits for whose lock.
         const steps = cycle.flatMap(([arrival, clientId, waitsFor], i) => {
           if (waitsFor === null) return [];
           const [nextArrival, nextClient] = cycle[(i + 1) % cycle.length]!;

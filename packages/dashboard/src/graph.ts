@@ -1,6 +1,7 @@
 /**
- * The wait-for graph: sessions point at the locks they wait for, locks at the sessions that hold them. What is part of a deadlock
- * is red. Only what waits is drawn, deadlocks first, and of a long queue its beginning.
+ * The wait-for graph: sessions point at the locks they wait for, locks at the sessions that hold
+ * them. What is part of a deadlock is red. Only what waits is drawn, deadlocks first, and of a long
+ * queue its beginning.
  */
 
 import { h, setText, svg } from './dom.js';

@@ -1,4 +1,7 @@
-/** Places the nodes of a graph in columns, so that edges mostly go one way; cycles have an edge that goes back. */
+/**
+ * Places the nodes of a graph in columns, so that edges mostly go one way; cycles have an edge that
+ * goes back.
+ */
 
 export interface Node {
   readonly id: string;
@@ -9,12 +12,16 @@ export interface Edge {
   readonly to: string;
 }
 
-/** Column 0 has those that point at nothing. Nodes of a column are ordered by where those stand that they point at. */
+/**
+ * Column 0 has those that point at nothing. Nodes of a column are ordered by where those stand that
+ * they point at.
+ */
 export function layers(nodes: readonly Node[], edges: readonly Edge[]): Map<string, { column: number; row: number }> {
   const out = new Map<string, string[]>(nodes.map(({ id }) => [id, []]));
   for (const { from, to } of edges) out.get(from)?.push(to);
   const columns = new Map<string, number>();
-  // Nothing recurses: a chain of waiting sessions can be long. `open` are those on the way, to which an edge goes back.
+  // Nothing recurses: a chain of waiting sessions can be long. `open` are those on the way, to
+  // which an edge goes back.
   const open = new Set<string>();
   for (const { id } of nodes) {
     const stack = [id];

@@ -35,7 +35,10 @@ export class Locks {
     return this.#version !== this.#model.version;
   }
 
-  /** Draws what there is. It is arranged anew only so often that this takes a tenth of the time. Returns how many it has then. */
+  /**
+   * Draws what there is. It is arranged anew only so often that this takes a tenth of the time.
+   * Returns how many it has then.
+   */
   update(now: number, force = false): number {
     const due = now - this.#at > this.#took * 10;
     if (force || (due && this.isStale)) {

@@ -1,4 +1,7 @@
-/** The dashboard: puts the parts together. What is drawn follows the model; the model follows the daemon. */
+/**
+ * The dashboard: puts the parts together. What is drawn follows the model; the model follows the
+ * daemon.
+ */
 
 import { Actions, bucketFor, claimsOf } from './actions.js';
 import { Deadlocks } from './deadlocks.js';
@@ -13,7 +16,10 @@ import { Session, type Status } from './session.js';
 import { age, count, nameText, visible } from './text.js';
 import { fromName } from '../../lockkeeper/src/wire.js';
 
-/** Where the token is while the tab is open: a reload at night should not ask for it again, another tab should. */
+/**
+ * Where the token is while the tab is open: a reload at night should not ask for it again, another
+ * tab should.
+ */
 const TOKEN = 'lockkeeper-token';
 
 let model = new Model();
@@ -169,7 +175,8 @@ function tick(): void {
 function select(lock: Lock | undefined, entered = false): void {
   parts.detail.show(lock);
   if (lock === undefined) parts.locks.window.select(undefined, false);
-  // Where the list fills the screen, what was entered takes its place; what arrow keys pass over does not.
+  // Where the list fills the screen, what was entered takes its place; what arrow keys pass over
+  // does not.
   document.body.classList.toggle('selected', lock !== undefined && entered);
   if (entered && lock !== undefined && matchMedia('(max-width: 60rem)').matches) parts.detail.focus();
 }

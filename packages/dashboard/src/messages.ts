@@ -15,7 +15,10 @@ export type ToClient =
 
 const changes = message(uint, list(entry), list(uint), uint, bool);
 
-/** Reads a frame of a server: messages one after the other. Throws `Malformed` if there is something else. */
+/**
+ * Reads a frame of a server: messages one after the other. Throws `Malformed` if there is something
+ * else.
+ */
 export function decodeAll(bytes: Uint8Array): ToClient[] {
   return unpackAll(bytes).map(check);
 }

@@ -1,6 +1,6 @@
 /**
- * Waits and holds over the last minutes. The page sees them from when it is opened; of the time before, it knows when that
- * which is still held, or still waits, began. That part is drawn paler.
+ * Waits and holds over the last minutes. The page sees them from when it is opened; of the time
+ * before, it knows when that which is still held, or still waits, began. That part is drawn paler.
  */
 
 import { h, setText, svg } from './dom.js';

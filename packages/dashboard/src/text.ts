@@ -1,6 +1,12 @@
-/** How names, labels, people and times are written. Names and labels are hostile input: nothing in them acts upon the page. */
+/**
+ * How names, labels, people and times are written. Names and labels are hostile input: nothing in
+ * them acts upon the page.
+ */
 
-/** Control and format characters, which hide or turn text around; lone surrogates; separators that break lines. */
+/**
+ * Control and format characters, which hide or turn text around; lone surrogates; separators that
+ * break lines.
+ */
 const UNSEEN = /[\p{Cc}\p{Cf}\p{Co}\p{Cs}\p{Zl}\p{Zp}\uFFFD]/gu;
 
 /** The most of a text that is shown at once, in characters. */
@@ -12,7 +18,9 @@ export function visible(text: string, longest = LONGEST): string {
   return cut.replace(UNSEEN, (char) => `\\u{${char.codePointAt(0)?.toString(16) ?? ''}}`);
 }
 
-/** A name: as it is if that is plain, otherwise in quotes, so that blanks and emptiness are seen. */
+/**
+ * A name: as it is if that is plain, otherwise in quotes, so that blanks and emptiness are seen.
+ */
 export function nameText(name: string, longest = LONGEST): string {
   const shown = visible(name, longest);
   return shown === '' || /^\s|\s$|\s\s|"/u.test(shown) ? `"${shown}"` : shown;
@@ -34,7 +42,10 @@ export const count = (number: number): string => number.toLocaleString('en');
 /** `1 request`, `2 requests`. */
 export const several = (number: number, what: string): string => `${count(number)} ${what}${number === 1 ? '' : 's'}`;
 
-/** Who a client is, in few words: `ann@build7, pid 4711`. The daemon puts what it knows before what the client says. */
+/**
+ * Who a client is, in few words: `ann@build7, pid 4711`. The daemon puts what it knows before what
+ * the client says.
+ */
 export function who(owner: string | null, clientId: string): string {
   if (owner === null || owner === '') return `client ${visible(clientId)}`;
   const user = owner.split(' ').find((word) => word.includes('@'));

@@ -31,7 +31,10 @@ export class Window<T> {
   #height = 0;
   #frame = 0;
 
-  /** Options can be selected and have nothing else to act upon; items of a plain list may have buttons. */
+  /**
+   * Options can be selected and have nothing else to act upon; items of a plain list may have
+   * buttons.
+   */
   constructor(id: string, label: string, rows: Rows<T>, role: 'listbox' | 'list' = 'listbox') {
     this.#id = id;
     this.#rows = rows;

@@ -1,10 +1,11 @@
 /**
- * The drop-in beside the browser's own locks, in one page and one run, over WebSocket to a daemon on this machine:
+ * The drop-in beside the browser's own locks, in one page and one run, over WebSocket to a daemon
+ * on this machine:
  *
  *     npm run bench:browser
  *
- * Writes bench/RESULTS-browser.md. The figures mean something on a machine that does nothing else. COUNT and ROUNDS make it
- * shorter, to see that it runs: then it prints the table alone.
+ * Writes bench/RESULTS-browser.md. The figures mean something on a machine that does nothing else.
+ * COUNT and ROUNDS make it shorter, to see that it runs: then it prints the table alone.
  */
 
 import { spawn } from 'node:child_process';
@@ -68,7 +69,9 @@ const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-bench-'));
 const dropIn = readFileSync(new URL('../dist/navigator.min.js', import.meta.url));
 let url;
 
-/** Takes turns on one name. The drop-in takes the place of the native locks, which are kept beside. */
+/**
+ * Takes turns on one name. The drop-in takes the place of the native locks, which are kept beside.
+ */
 const worker = () => `
   const native = navigator.locks;
   self.lockkeeper = { url: '${url}' };

@@ -1,6 +1,6 @@
 /**
- * One measurement in one process: `locks.js ROW ENGINE` prints what it measured as JSON. `run.js` runs them all.
- * ENGINE is `lockkeeper`, or `native` for the runtime's own `navigator.locks`.
+ * One measurement in one process: `locks.js ROW ENGINE` prints what it measured as JSON. `run.js`
+ * runs them all. ENGINE is `lockkeeper`, or `native` for the runtime's own `navigator.locks`.
  */
 
 import { isMainThread, parentPort, Worker, workerData } from 'node:worker_threads';
@@ -18,7 +18,9 @@ async function time(count, work) {
   return ((performance.now() - start) * 1000) / count;
 }
 
-/** The tenth part of the blocks is quicker than this: what the machine's other work did not touch. */
+/**
+ * The tenth part of the blocks is quicker than this: what the machine's other work did not touch.
+ */
 function quick(blocks) {
   return blocks.sort((a, b) => a - b)[Math.floor(blocks.length / 10)];
 }
@@ -96,7 +98,10 @@ async function query() {
   return { us: Math.min(...blocks) };
 }
 
-/** Bytes that one more waiting request takes, the promise and callback it cannot do without included. */
+/**
+ * Bytes that one more waiting request takes, the promise and callback it cannot do without
+ * included.
+ */
 async function memory() {
   const N = 100_000;
   const used = () => {

@@ -1,6 +1,7 @@
 /**
- * Runs `locks.js` in every runtime, ours and the runtime's own `navigator.locks` in turns, and writes the table to
- * bench/RESULTS-javascript.md. Each measurement is a process of its own: engines that hang or crash do it alone.
+ * Runs `locks.js` in every runtime, ours and the runtime's own `navigator.locks` in turns, and
+ * writes the table to bench/RESULTS-javascript.md. Each measurement is a process of its own:
+ * engines that hang or crash do it alone.
  */
 
 import { execFile, execFileSync } from 'node:child_process';

@@ -1,6 +1,7 @@
 /**
- * Compiles the TypeScript, twice: ES modules in dist/, CommonJS for the runtimes in dist/cjs/. What browsers load is bundled
- * from the former: dist/browser/ for those who bundle it again, and the drop-in as one classic script and one module.
+ * Compiles the TypeScript, twice: ES modules in dist/, CommonJS for the runtimes in dist/cjs/. What
+ * browsers load is bundled from the former: dist/browser/ for those who bundle it again, and the
+ * drop-in as one classic script and one module.
  */
 
 import { execFileSync } from 'node:child_process';
@@ -19,7 +20,8 @@ rmSync(join(root, 'dist'), { recursive: true, force: true });
 for (const config of ['tsconfig.json', 'tsconfig.cjs.json']) {
   execFileSync(process.execPath, [tsc, '--project', join(root, config)], { stdio: 'inherit' });
 }
-// By its extension, every tool knows a CommonJS module. TypeScript gives it to none whose source has another.
+// By its extension, every tool knows a CommonJS module. TypeScript gives it to none whose source
+// has another.
 const cjs = join(root, 'dist/cjs');
 for (const file of readdirSync(cjs)) {
   const text = readFileSync(join(cjs, file), 'utf8');

@@ -1,6 +1,6 @@
 /**
- * Bundles what browsers load. Properties that only this package knows get short names: a page's bundler would not dare, and a
- * page loads less.
+ * Bundles what browsers load. Properties that only this package knows get short names: a page's
+ * bundler would not dare, and a page loads less.
  */
 
 import { build } from 'esbuild';

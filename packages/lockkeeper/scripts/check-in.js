@@ -1,4 +1,7 @@
-/** Copies the drop-in to where the daemon's examples have it: what is in the binary is checked in, and needs no npm. */
+/**
+ * Copies the drop-in to where the daemon's examples have it: what is in the binary is checked in,
+ * and needs no npm.
+ */
 
 import { copyFileSync } from 'node:fs';
 

@@ -50,7 +50,10 @@ export class AddonSession implements Session {
     this.#say(() => this.#native.release(request.slot, timedOut));
   }
 
-  /** By the clock, if the session has a lease. If it is not, the listener has been told before this returns. */
+  /**
+   * By the clock, if the session has a lease. If it is not, the listener has been told before this
+   * returns.
+   */
   isHeld(request: Request): boolean {
     const held = this.#native.isHeld(request.slot);
     if (!held) this.#collect();

@@ -1,7 +1,7 @@
 /**
- * The locks of the shapes before the draft: `Flag` and `Lock` of the two sketches, which last while the promises given
- * to `waitUntil` do, and the explainer's, which its holder releases. All of it goes through private members: a method
- * that user code has replaced is never called here.
+ * The locks of the shapes before the draft: `Flag` and `Lock` of the two sketches, which last while
+ * the promises given to `waitUntil` do, and the explainer's, which its holder releases. All of it
+ * goes through private members: a method that user code has replaced is never called here.
  */
 
 import { Promise, queueMicrotask, then } from './intrinsics.js';
@@ -14,7 +14,10 @@ const key = Symbol('lockkeeper');
 /** How a lock ended: the waiting promises fulfilled, or there is a reason why not. */
 type Ending = { reason?: unknown };
 
-/** Ends the share of the waiting promise set that is the lock's own. `false` if that has ended, or the lock has. */
+/**
+ * Ends the share of the waiting promise set that is the lock's own. `false` if that has ended, or
+ * the lock has.
+ */
 let endOwnShare: (lock: AutoReleased) => boolean;
 /** Has the rejection of `released` count as handled. */
 let quieten: (lock: AutoReleased) => void;
@@ -58,7 +61,10 @@ abstract class AutoReleased {
     return this.#request.mode;
   }
 
-  /** Fulfils when the lock is released; rejects if a promise it waited for did, or if it was stolen or lost. */
+  /**
+   * Fulfils when the lock is released; rejects if a promise it waited for did, or if it was stolen
+   * or lost.
+   */
   get released(): Promise<void> {
     return this.#promise();
   }
@@ -68,12 +74,18 @@ abstract class AutoReleased {
     return BigInt(this.#request.token);
   }
 
-  /** Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is "stolen" or "lost". */
+  /**
+   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is "stolen"
+   * or "lost".
+   */
   get signal(): AbortSignal {
     return this.#request.signal;
   }
 
-  /** Has the lock wait for one more promise, and gives `released`. If it is not held, rejects with a `TypeError`. */
+  /**
+   * Has the lock wait for one more promise, and gives `released`. If it is not held, rejects with a
+   * `TypeError`.
+   */
   waitUntil(promise: unknown): Promise<void> {
     try {
       if (!this.#held) throw new TypeError('the lock is not held any more', { cause: this.#ending?.reason });
@@ -135,11 +147,14 @@ export class Flag extends AutoReleased {}
 export class Lock extends AutoReleased {}
 
 /**
- * The lock of the explainer's second proposal. Its holder has no promise to handle: `signal`, and what `release()`
- * returns, tell that it was stolen or lost.
+ * The lock of the explainer's second proposal. Its holder has no promise to handle: `signal`, and
+ * what `release()` returns, tell that it was stolen or lost.
  */
 export class ExplicitLock extends Lock {
-  /** Releases the lock, unless it waits for promises. Returns `false` if it was released, stolen or lost before. */
+  /**
+   * Releases the lock, unless it waits for promises. Returns `false` if it was released, stolen or
+   * lost before.
+   */
   release(): boolean {
     return endOwnShare(this);
   }
@@ -152,7 +167,10 @@ exposeInterface('ExplicitLock', ExplicitLock.prototype);
 
 type Constructor<T> = new (given: typeof key, request: Request) => T;
 
-/** Sketch 000, steps 6.6 and 6.7: whoever waits for the lock runs before the microtask that ends its own share. */
+/**
+ * Sketch 000, steps 6.6 and 6.7: whoever waits for the lock runs before the microtask that ends its
+ * own share.
+ */
 export function grant<L extends AutoReleased>(
   Interface: Interface<L>,
   request: Request,

@@ -3,7 +3,10 @@
 import * as Code from './codes.js';
 import type { Deadlock, DeadlockStep } from './transport.js';
 
-/** Why a held lock ended without its holder's doing: stolen by another request, lost with its session, or by `close()`. */
+/**
+ * Why a held lock ended without its holder's doing: stolen by another request, lost with its
+ * session, or by `close()`.
+ */
 export type BrokenBy = 'stolen' | 'lost' | 'closed';
 
 /** An `AbortError`, as §4.1 has it, whose `cause` tells what happened. */

@@ -1,6 +1,6 @@
 /**
- * How a request is made, beyond its names. Without the first, these are the protocol's. Plain constants, which bundlers
- * inline.
+ * How a request is made, beyond its names. Without the first, these are the protocol's. Plain
+ * constants, which bundlers inline.
  */
 
 export const SHARED = 1;

@@ -1,7 +1,8 @@
 /**
- * The forms of a request that the texts before the draft have: Origin Flags (`requestFlag`), locks with scopes
- * (`requestLock`), the explainer's explicit and scoped release, and the proto-spec's `forceRelease`. Here are their
- * conversions, as Web IDL has them, and their steps; what carries a request out is the manager's transport.
+ * The forms of a request that the texts before the draft have: Origin Flags (`requestFlag`), locks
+ * with scopes (`requestLock`), the explainer's explicit and scoped release, and the proto-spec's
+ * `forceRelease`. Here are their conversions, as Web IDL has them, and their steps; what carries a
+ * request out is the manager's transport.
  */
 
 import { Flag, grant, grantExplicit, Lock, type ExplicitLock } from './auto-release.js';
@@ -32,10 +33,16 @@ type IfAvailable = RequestLockOptions & { ifAvailable: true };
 type Options = RequestLockOptions | null;
 
 export interface Proposals {
-  /** The first sketch: a flag that is released when nothing that went through its `waitUntil` is left to wait for. */
+  /**
+   * The first sketch: a flag that is released when nothing that went through its `waitUntil` is
+   * left to wait for.
+   */
   requestFlag(scope: ProposedScope, mode: LockMode, options?: RequestFlagOptions | null): Promise<Flag>;
 
-  /** The second sketch: a lock that is released when nothing that went through its `waitUntil` is left to wait for. */
+  /**
+   * The second sketch: a lock that is released when nothing that went through its `waitUntil` is
+   * left to wait for.
+   */
   requestLock(scope: ProposedScope, options: IfAvailable): Promise<Lock | null>;
   requestLock(scope: ProposedScope, options?: Options): Promise<Lock>;
 
@@ -43,7 +50,9 @@ export interface Proposals {
   requestExplicitLock(scope: ProposedScope, options: IfAvailable): Promise<ExplicitLock | null>;
   requestExplicitLock(scope: ProposedScope, options?: Options): Promise<ExplicitLock>;
 
-  /** The explainer's scoped release: holds the lock while the callback runs, and gives its result. */
+  /**
+   * The explainer's scoped release: holds the lock while the callback runs, and gives its result.
+   */
   requestScopedLock<T>(
     scope: ProposedScope,
     callback: (lock: ScopedLock | null) => T,
@@ -128,7 +137,10 @@ function toScope(value: unknown): readonly string[] {
   return names;
 }
 
-/** Web IDL takes a function for a dictionary without members. Here it is a callback that would never be called. */
+/**
+ * Web IDL takes a function for a dictionary without members. Here it is a callback that would never
+ * be called.
+ */
 function toOptions(value: unknown, form: string): Record<string, unknown> {
   if (typeof value === 'function') {
     throw new TypeError(`${form} takes an object of options, not a function: ${SCOPED} takes a callback, second`);
@@ -157,7 +169,8 @@ function request<L>(
   deliver: (request: Request, resolve: (lock: L) => void) => void,
 ): Promise<L | null> {
   const acquired = acquire(transport, names, options);
-  // The promise that is awaited is resolved in the same microtask in which the lock's own share begins.
+  // The promise that is awaited is resolved in the same microtask in which the lock's own share
+  // begins.
   return new Promise((resolve, reject) => {
     const granted = (lock: unknown): void => {
       const request = requestOf(lock);

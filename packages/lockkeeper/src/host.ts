@@ -1,6 +1,6 @@
 /**
- * What Node, Bun and Deno have and browsers have not. Their modules are asked for rather than imported, so that a
- * browser can load all that imports this.
+ * What Node, Bun and Deno have and browsers have not. Their modules are asked for rather than
+ * imported, so that a browser can load all that imports this.
  */
 
 import { observer } from './observer.js';
@@ -15,7 +15,10 @@ const timers = process?.getBuiltinModule?.('node:timers');
 /** Runs a function in a task of its own. */
 export const task: <T>(run: (argument: T) => void, argument?: T) => void = timers?.setImmediate ?? taskByMessage();
 
-/** Runs a function later, unless the process has nothing else to live for. Returns how to prevent it. */
+/**
+ * Runs a function later, unless the process has nothing else to live for. Returns how to prevent
+ * it.
+ */
 export function later(run: () => void, milliseconds: number): () => void {
   if (timers === undefined) {
     const timer = setTimeout(run, milliseconds);
@@ -25,12 +28,15 @@ export function later(run: () => void, milliseconds: number): () => void {
   return () => timers.clearTimeout(timer);
 }
 
-/** By how many milliseconds one of two clocks may lag without having stood still: browsers round them. */
+/**
+ * By how many milliseconds one of two clocks may lag without having stood still: browsers round
+ * them.
+ */
 const LAG = 200;
 
 /**
- * A clock of two, in microseconds. One of them may stand still while the machine is suspended, the other may be set: it
- * goes by whichever advanced further since they last agreed, and never back.
+ * A clock of two, in microseconds. One of them may stand still while the machine is suspended, the
+ * other may be set: it goes by whichever advanced further since they last agreed, and never back.
  */
 export function clockOf(...clocks: (() => number)[]): () => number {
   const offsets = clocks.map((read) => -read());

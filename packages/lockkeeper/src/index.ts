@@ -1,5 +1,6 @@
 /**
- * `navigator.locks` for Node, Bun and Deno: the Web Locks API, shared by all threads of the process.
+ * `navigator.locks` for Node, Bun and Deno: the Web Locks API, shared by all threads of the
+ * process.
  *
  * @example
  * import { locks } from 'lockkeeper';

@@ -1,8 +1,10 @@
 /**
- * Puts the lock manager where the specification has it (§3.1): `navigator.locks`, and the interfaces `LockManager`
- * and `Lock` on the global object. Where there is no `navigator`, makes one; a native `locks` is replaced.
+ * Puts the lock manager where the specification has it (§3.1): `navigator.locks`, and the
+ * interfaces `LockManager` and `Lock` on the global object. Where there is no `navigator`, makes
+ * one; a native `locks` is replaced.
  *
- * Which lock manager it is, `LOCKKEEPER_URL` says, as for `connect()`; without it, that of the process.
+ * Which lock manager it is, `LOCKKEEPER_URL` says, as for `connect()`; without it, that of the
+ * process.
  */
 
 import './runtime.js';
@@ -30,7 +32,10 @@ if (scope.navigator === undefined) {
 
 expose(scope.navigator!, locks);
 
-/** The manager of a daemon that may not have answered yet: requests wait for it, and are refused if it does not. */
+/**
+ * The manager of a daemon that may not have answered yet: requests wait for it, and are refused if
+ * it does not.
+ */
 function connecting(): LockManager {
   const remote = reach();
   remote.opened.catch(() => {});

@@ -1,6 +1,7 @@
 /**
- * What the language and the platform provide, as it was when this module was loaded. User code can replace it later,
- * and test tools do: fake timers, for example, replace `queueMicrotask`. No release depends on such a replacement.
+ * What the language and the platform provide, as it was when this module was loaded. User code can
+ * replace it later, and test tools do: fake timers, for example, replace `queueMicrotask`. No
+ * release depends on such a replacement.
  */
 
 export const { Promise, queueMicrotask } = globalThis;

@@ -1,4 +1,7 @@
-/** What keeps a process alive while somebody waits for a lock. A page lives anyway, and does not load this. */
+/**
+ * What keeps a process alive while somebody waits for a lock. A page lives anyway, and does not
+ * load this.
+ */
 
 import { builtin } from './host.js';
 

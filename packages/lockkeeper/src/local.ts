@@ -1,7 +1,7 @@
 /**
- * The transport within this process: an agent of this thread, with the table of its requests by slot and the mail that
- * tells what other threads did to them. The addon is loaded when it is first needed, so that who only wants `connect()`
- * needs none.
+ * The transport within this process: an agent of this thread, with the table of its requests by
+ * slot and the mail that tells what other threads did to them. The addon is loaded when it is first
+ * needed, so that who only wants `connect()` needs none.
  */
 
 import { DeadlockError, refused } from './errors.js';
@@ -198,8 +198,8 @@ function newLocal(ownManager: boolean): Transport {
 }
 
 /**
- * Unpacks a snapshot: plain objects, and in each entry the three members that the draft has, in the order in which Web
- * IDL has the members of a dictionary.
+ * Unpacks a snapshot: plain objects, and in each entry the three members that the draft has, in the
+ * order in which Web IDL has the members of a dictionary.
  */
 function snapshot({ names, entries, held, clients }: ReturnType<NativeAgent['query']>): LockManagerSnapshot {
   const lists: LockManagerSnapshot = { held: [], pending: [] };

@@ -26,28 +26,37 @@ export class Lock {
     return this.#request.mode;
   }
 
-  /** Greater than that of every earlier grant: storage that rejects older tokens is safe from a holder that lost its lock. */
+  /**
+   * Greater than that of every earlier grant: storage that rejects older tokens is safe from a
+   * holder that lost its lock.
+   */
   get token(): bigint {
     return BigInt(this.#request.token);
   }
 
   /**
-   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is a `BrokenBy`.
+   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is a
+   * `BrokenBy`.
    *
-   * To read this attribute checks the lease: code that blocked its thread past the lease reads a signal that is aborted.
-   * A signal that was read before learns of it in a later task only, so `lock.signal.aborted` tells more than
-   * `signal.aborted`.
+   * To read this attribute checks the lease: code that blocked its thread past the lease reads a
+   * signal that is aborted. A signal that was read before learns of it in a later task only, so
+   * `lock.signal.aborted` tells more than `signal.aborted`.
    */
   get signal(): AbortSignal {
     return this.#request.signal;
   }
 
-  /** Whether the lock is held now: not released, stolen or lost, and the lease valid by the clock. */
+  /**
+   * Whether the lock is held now: not released, stolen or lost, and the lease valid by the clock.
+   */
   get held(): boolean {
     return this.#request.held;
   }
 
-  /** Throws unless the lock is held now: why it was stolen or lost, or an `InvalidStateError` if it was released. */
+  /**
+   * Throws unless the lock is held now: why it was stolen or lost, or an `InvalidStateError` if it
+   * was released.
+   */
   assertHeld(): void {
     this.#request.assertHeld();
   }
@@ -60,7 +69,9 @@ export class Lock {
 
 /** A lock on all names of a scope, which ends with its callback. */
 export class ScopedLock extends Lock {
-  /** The names, sorted and each once: always the same array. `name` is the first that was asked for. */
+  /**
+   * The names, sorted and each once: always the same array. `name` is the first that was asked for.
+   */
   get scope(): readonly string[] {
     return requestOf(this)!.sortedNames();
   }
@@ -71,7 +82,9 @@ export class AcquiredLock extends Lock {
   /** Tells the lock of `acquire()` from one that ends with its callback. */
   readonly #acquired = true;
 
-  /** The names, sorted and each once: always the same array. `name` is the first that was asked for. */
+  /**
+   * The names, sorted and each once: always the same array. `name` is the first that was asked for.
+   */
   get scope(): readonly string[] {
     return this.#request().sortedNames();
   }

@@ -46,7 +46,9 @@ export interface AcquireOptions {
   timeout?: number;
   /** A label for `inspect()`. */
   info?: string;
-  /** A lock of this thread within which this one is acquired, if `detectDeadlocks()` does not know. */
+  /**
+   * A lock of this thread within which this one is acquired, if `detectDeadlocks()` does not know.
+   */
   within?: Lock;
   /** A `DeadlockError` rather than a request that would wait for itself. */
   deadlock?: 'refuse' | 'report';
@@ -65,7 +67,10 @@ const key = Symbol('lockkeeper');
 /** The transport behind a manager of this package, or `undefined` if it is none. */
 export let transportOf: (manager: unknown) => Transport | undefined;
 
-/** The interface `LockManager` of the Web Locks API, with `acquire`, `inspect` and the proto-spec's `forceRelease`. */
+/**
+ * The interface `LockManager` of the Web Locks API, with `acquire`, `inspect` and the proto-spec's
+ * `forceRelease`.
+ */
 export class LockManager {
   #transport: Transport;
 
@@ -131,7 +136,10 @@ export class LockManager {
     }
   }
 
-  /** The state of the manager with all that `query()` may not show: scopes, labels, waiting times, tokens, deadlocks. */
+  /**
+   * The state of the manager with all that `query()` may not show: scopes, labels, waiting times,
+   * tokens, deadlocks.
+   */
   inspect(): Promise<Inspection> {
     try {
       return Promise.resolve(this.#transport.inspect());
@@ -141,8 +149,8 @@ export class LockManager {
   }
 
   /**
-   * The proto-spec's escape hatch: breaks every held lock of the name, as a steal does, and takes none. At a daemon, which
-   * can refuse, it returns a promise.
+   * The proto-spec's escape hatch: breaks every held lock of the name, as a steal does, and takes
+   * none. At a daemon, which can refuse, it returns a promise.
    */
   forceRelease(name: string): void | Promise<void> {
     const transport = this.#transport;
@@ -203,7 +211,10 @@ export function newManager(transport: Transport): LockManager {
   return new LockManager(...([key, transport] as never));
 }
 
-/** §3.2.1, from step 2. Steps 2 to 4 are about documents and origins, of which most transports have none. */
+/**
+ * §3.2.1, from step 2. Steps 2 to 4 are about documents and origins, of which most transports have
+ * none.
+ */
 function request(
   transport: Transport,
   name: string,

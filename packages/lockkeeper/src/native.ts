@@ -1,9 +1,9 @@
 /**
  * The addon: which file it is, and the interface it has (`crates/node` is the other side).
  *
- * All threads of a process must use one file, since each file that is loaded has a lock manager of its own. The one
- * that was loaded first is used by all: a thread hands its path on to the threads it starts, and on Linux the list
- * of mapped files shows it wherever it was loaded.
+ * All threads of a process must use one file, since each file that is loaded has a lock manager of
+ * its own. The one that was loaded first is used by all: a thread hands its path on to the threads
+ * it starts, and on Linux the list of mapped files shows it wherever it was loaded.
  */
 
 import { builtin } from './host.js';
@@ -14,7 +14,10 @@ import type { Deadlock, DeadlockStep, Inspection } from './transport.js';
 /** What a call came to. `MAIL`: there are notifications to collect. */
 export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
 
-/** What befell a request: the three low bits of the first number of a notification. The second is the token of a grant. */
+/**
+ * What befell a request: the three low bits of the first number of a notification. The second is
+ * the token of a grant.
+ */
 export const News = {
   GRANTED: 0,
   STOLEN: 1,
@@ -26,17 +29,22 @@ export const News = {
 } as const;
 
 /**
- * The agent of this thread. Requests go by slots: numbers that this side gives out densely and uses again.
+ * The agent of this thread. Requests go by slots: numbers that this side gives out densely and uses
+ * again.
  *
- * What is not a string is passed in an array of numbers, by twos. The first two are a call's. In: a slot, flags. Out:
- * an answer, the token of a grant. The others are notifications: a slot × 8 + its news, the token of a grant.
+ * What is not a string is passed in an array of numbers, by twos. The first two are a call's. In: a
+ * slot, flags. Out: an answer, the token of a grant. The others are notifications: a slot × 8 + its
+ * news, the token of a grant.
  */
 export interface NativeAgent {
   readonly clientId: string;
   fast(): {
     /** Without a name, it is that of the last request, as the flags say. */
     request(name?: string): void;
-    /** Answers 0; or slot + 1 of the one request that was granted by it; or -1 if there are notifications to collect. */
+    /**
+     * Answers 0; or slot + 1 of the one request that was granted by it; or -1 if there are
+     * notifications to collect.
+     */
     release(): void;
     /** Answers how many notifications it has written, which are as many as there is room for. */
     collect(): void;
@@ -55,7 +63,10 @@ export interface NativeAgent {
   deadlock(slot: number): Deadlock | null;
 }
 
-/** A session with a daemon. It has a call buffer and notifications as the agent has; nothing in it waits. */
+/**
+ * A session with a daemon. It has a call buffer and notifications as the agent has; nothing in it
+ * waits.
+ */
 export interface NativeRemote {
   /** Throws if the session could not be opened. */
   clientId(): string;
@@ -126,7 +137,10 @@ function share(path: string, loaded: Addon): Addon {
   return loaded;
 }
 
-/** The addons that this process has loaded, of this copy or others; none where there is no such list. */
+/**
+ * The addons that this process has loaded, of this copy or others; none where there is no such
+ * list.
+ */
 function mapped(): string[] {
   if (process.platform !== 'linux') return [];
   try {

@@ -1,11 +1,11 @@
 /**
- * `navigator.locks` in a browser, from a daemon on a network: for windows and for dedicated, shared and service workers. It
- * is there as soon as this has run; requests wait for the connection.
+ * `navigator.locks` in a browser, from a daemon on a network: for windows and for dedicated, shared
+ * and service workers. It is there as soon as this has run; requests wait for the connection.
  *
  *     <script src="navigator.min.js" data-url="wss://locks.example" data-token-url="/lock-token"></script>
  *
- * Attributes of the script, or the global `lockkeeper`, say where the daemon is. It never falls back to the native locks:
- * those would not exclude anybody else.
+ * Attributes of the script, or the global `lockkeeper`, say where the daemon is. It never falls
+ * back to the native locks: those would not exclude anybody else.
  */
 
 import { expose } from './expose.js';
@@ -13,7 +13,10 @@ import { newManager, type LockManager } from './manager.js';
 import { Remote, type Listener, type Session } from './remote.js';
 import { sessionAt, type ConnectOptions } from './websocket.js';
 
-/** The attributes of the script tag, with `data-` before them; or the members of the global `lockkeeper`. */
+/**
+ * The attributes of the script tag, with `data-` before them; or the members of the global
+ * `lockkeeper`.
+ */
 export interface NavigatorOptions extends Pick<ConnectOptions, 'bucket' | 'token'> {
   url?: string;
   /** Where a token is fetched for each connection. */
@@ -50,7 +53,10 @@ if (scope.isSecureContext) {
   });
 }
 
-/** Buckets of the storage have locks of their own (Storage Buckets API). Their names are below that of the page's bucket. */
+/**
+ * Buckets of the storage have locks of their own (Storage Buckets API). Their names are below that
+ * of the page's bucket.
+ */
 function addToBuckets(prototype: object): void {
   const managers = new Map<string, LockManager>();
   const get = function (this: { name: string }): LockManager {

@@ -1,6 +1,6 @@
 /**
- * Which requests are made within which locks, for reports of deadlocks. It costs every request a little, so it is
- * off until `detectDeadlocks()` is called.
+ * Which requests are made within which locks, for reports of deadlocks. It costs every request a
+ * little, so it is off until `detectDeadlocks()` is called.
  */
 
 import type { AsyncLocalStorage } from 'node:async_hooks';
@@ -17,8 +17,9 @@ export const outer: { storage: AsyncLocalStorage<Request> | undefined } = { stor
 const PATIENCE = 1000;
 
 /**
- * From now on, requests that are made in the callback of a lock are known to be nested in it: `inspect()` shows
- * deadlocks, a warning of the process tells of one that lasts, and `acquire(…, { deadlock: 'refuse' })` knows them.
+ * From now on, requests that are made in the callback of a lock are known to be nested in it:
+ * `inspect()` shows deadlocks, a warning of the process tells of one that lasts, and `acquire(…, {
+ * deadlock: 'refuse' })` knows them.
  */
 export function detectDeadlocks(): void {
   outer.storage ??= new (process!.getBuiltinModule('node:async_hooks').AsyncLocalStorage)();

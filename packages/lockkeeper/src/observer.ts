@@ -1,6 +1,7 @@
 /**
- * What only the runtimes do, and browsers need not load: diagnostics, advice about mistakes that the draft has ignored, and what keeps
- * a process alive or ends with it. `runtime.ts` fills it in; it never changes what a request does.
+ * What only the runtimes do, and browsers need not load: diagnostics, advice about mistakes that
+ * the draft has ignored, and what keeps a process alive or ends with it. `runtime.ts` fills it in;
+ * it never changes what a request does.
  */
 
 import type { Liveness } from './liveness.js';

@@ -1,4 +1,7 @@
-/** MessagePack, as far as the protocol has it: numbers that count, text, bytes, booleans, nil and arrays. */
+/**
+ * MessagePack, as far as the protocol has it: numbers that count, text, bytes, booleans, nil and
+ * arrays.
+ */
 
 import { builtin } from './host.js';
 
@@ -21,8 +24,8 @@ export const newDecoder = (fatal: boolean): InstanceType<typeof TextDecoder> =>
   new TextDecoder('utf-8', { fatal, ignoreBOM: true });
 
 /**
- * Decodes a part of bytes, unless it is what it was before: in a long list, much is of one client. The last text of each
- * length is remembered, about.
+ * Decodes a part of bytes, unless it is what it was before: in a long list, much is of one client.
+ * The last text of each length is remembered, about.
  */
 export function remembering(
   decode: (bytes: Uint8Array) => string,
@@ -54,7 +57,10 @@ export function pack(value: Value): Uint8Array<ArrayBuffer> {
   return packAll([value], Infinity)[0]!;
 }
 
-/** The bytes of values, one after the other, in pieces of at most `limit` bytes, or of one value that has more. */
+/**
+ * The bytes of values, one after the other, in pieces of at most `limit` bytes, or of one value
+ * that has more.
+ */
 export function packAll(values: readonly Value[], limit: number): Uint8Array<ArrayBuffer>[] {
   const pieces: Uint8Array<ArrayBuffer>[] = [];
   output = [];
@@ -92,7 +98,10 @@ function writeUint(value: Uint): void {
   writeNumber(Number(all & 0xffff_ffffn), 4);
 }
 
-/** A number below `limit` is part of its head. Others follow one: it is `head` for those of `size` bytes, and then counts up. */
+/**
+ * A number below `limit` is part of its head. Others follow one: it is `head` for those of `size`
+ * bytes, and then counts up.
+ */
 function writeLength(value: number, limit: number, short: number, head: number, size: number): void {
   if (value < limit) return writeNumber(short | value, 1);
   for (; size < 4 && value >= 256 ** size; size *= 2) head += 1;
@@ -109,7 +118,10 @@ function writeBytes(bytes: Uint8Array): void {
   for (const byte of bytes) output.push(byte);
 }
 
-/** UTF-8, with three bytes for half of a surrogate pair. For short strings, a `TextEncoder` takes longer. */
+/**
+ * UTF-8, with three bytes for half of a surrogate pair. For short strings, a `TextEncoder` takes
+ * longer.
+ */
 export function wtf8(text: string): Uint8Array {
   const bytes: number[] = [];
   for (const character of text) {

@@ -1,6 +1,7 @@
 /**
- * The transport to a server, whatever carries its session: the addon (`addon-session.ts`) or a WebSocket
- * (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this is what is the same for all.
+ * The transport to a server, whatever carries its session: the addon (`addon-session.ts`) or a
+ * WebSocket (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this
+ * is what is the same for all.
  */
 
 import { Promise, queueMicrotask } from './intrinsics.js';
@@ -12,7 +13,10 @@ import * as State from './state.js';
 import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
-/** A session with a server. Nothing in it waits, and it tells its listener nothing within a call but `isHeld`. */
+/**
+ * A session with a server. Nothing in it waits, and it tells its listener nothing within a call but
+ * `isHeld`.
+ */
 export interface Session {
   readonly clientId: string;
   /** Rejects if no session can be opened. */
@@ -21,8 +25,8 @@ export interface Session {
   /** Releases a lock, or gives a request up. */
   giveUp(request: Request, timedOut?: boolean): void;
   /**
-   * Whether a granted lock is still held, by the clock if the session has a lease. If it is not, the listener has been
-   * told before this returns.
+   * Whether a granted lock is still held, by the clock if the session has a lease. If it is not,
+   * the listener has been told before this returns.
    */
   isHeld?(request: Request): boolean;
   query(deadlocks: boolean): Promise<Snapshot>;
@@ -30,7 +34,10 @@ export interface Session {
   close(): void | Promise<void>;
 }
 
-/** Where a session stands. One that is closed by a failure connects again when something is asked of it. */
+/**
+ * Where a session stands. One that is closed by a failure connects again when something is asked of
+ * it.
+ */
 export type Status = 'connecting' | 'connected' | 'reconnecting' | 'closed';
 
 /** Hears what becomes of requests, and of the session. */
@@ -45,7 +52,10 @@ export interface Listener {
 /** How a request ended: as its owner wished, or not at all; or by an error, which refuses it. */
 export type Outcome = 'ended' | 'unavailable' | 'stolen' | 'lost' | Error;
 
-/** What a daemon shows: an entry for each name of each request, held first, each in the order of arrival. */
+/**
+ * What a daemon shows: an entry for each name of each request, held first, each in the order of
+ * arrival.
+ */
 export interface Snapshot {
   entries: Entry[];
   deadlocks: Deadlock[];
@@ -193,7 +203,9 @@ export class Remote implements Transport, Listener {
     }
   }
 
-  /** The cycle in which a request waits. Nobody waits for the answer, or is told if there is none. */
+  /**
+   * The cycle in which a request waits. Nobody waits for the answer, or is told if there is none.
+   */
   async #deadlock(request: Request): Promise<Deadlock | undefined> {
     const { names } = request.scope();
     const { deadlocks } = await this.#session.query(true);

@@ -1,6 +1,7 @@
 /**
- * A lock request (§2.5) and the lock it becomes, from this thread's side: one record for both, as in the engine.
- * There are two kinds, which differ in how they tell their owner: one runs a callback, one hands out the lock.
+ * A lock request (§2.5) and the lock it becomes, from this thread's side: one record for both, as
+ * in the engine. There are two kinds, which differ in how they tell their owner: one runs a
+ * callback, one hands out the lock.
  */
 
 import { broken, timedOut, type BrokenBy } from './errors.js';
@@ -33,7 +34,9 @@ export abstract class Request {
   slot = -1;
   /** The fencing token, once it is granted. */
   token: number | bigint = 0;
-  /** What the owner is given: the released promise of a callback's lock, or the promise of a lock. */
+  /**
+   * What the owner is given: the released promise of a callback's lock, or the promise of a lock.
+   */
   promise: Promise<unknown> = new Promise(executor);
   /** Settle it. While the request waits, to resolve it starts the delivery. */
   resolve = resolveLast;
@@ -72,7 +75,8 @@ export abstract class Request {
 
   queued(): void {
     this.state = State.WAITING;
-    // The grant will come out of somebody else's asynchronous context. A reaction runs in that of its own `then`.
+    // The grant will come out of somebody else's asynchronous context. A reaction runs in that of
+    // its own `then`.
     this.promise = then.call(this.promise, beginLate);
   }
 
@@ -128,7 +132,10 @@ export abstract class Request {
     this.tell?.(error);
   }
 
-  /** Calls `tell` if the lock is broken before it is released. It is called while mail is read: not for user code. */
+  /**
+   * Calls `tell` if the lock is broken before it is released. It is called while mail is read: not
+   * for user code.
+   */
   whenBroken(tell: (reason: unknown) => void): void {
     this.tell = tell;
   }
@@ -262,7 +269,10 @@ export class CallbackRequest extends Request {
     react(result, turn.resolved, turn.rejected);
   }
 
-  /** §2.4: releases the lock, then settles the released promise, which is rejected already if the lock was broken. */
+  /**
+   * §2.4: releases the lock, then settles the released promise, which is rejected already if the
+   * lock was broken.
+   */
   settled(settle: (result: unknown) => void, result: unknown): void {
     const released = this.without || this.release();
     if (released === true) settle(result);
@@ -291,8 +301,8 @@ export class ScopedRequest extends CallbackRequest {
 }
 
 /**
- * What is called back for a request in its turn. Used again for another: functions that are made for each request cost
- * more than anything else.
+ * What is called back for a request in its turn. Used again for another: functions that are made
+ * for each request cost more than anything else.
  */
 class Turn {
   request: CallbackRequest | undefined = undefined;
@@ -344,9 +354,9 @@ function rejectedWith(reason: unknown): Promise<unknown> {
 }
 
 /**
- * What Web IDL does with the value of a callback that returns a promise: it resolves a new one with it, and reacts to
- * that. Its `then` is read once, here too. If that is the language's own, to react to the value itself is as good, and
- * three microtasks quicker.
+ * What Web IDL does with the value of a callback that returns a promise: it resolves a new one with
+ * it, and reacts to that. Its `then` is read once, here too. If that is the language's own, to
+ * react to the value itself is as good, and three microtasks quicker.
  */
 export function react(
   value: unknown,
@@ -376,7 +386,9 @@ export class AcquireRequest extends Request {
     private readonly names: Scope,
     /** That there is no lock now is an error, not an answer. */
     private readonly orTimedOut: boolean,
-    /** A signal counts until the lock is delivered, so it is delivered in a task, as to a callback. */
+    /**
+     * A signal counts until the lock is delivered, so it is delivered in a task, as to a callback.
+     */
     private readonly inTask: boolean,
   ) {
     super(transport, names.names[0]!, names.shared.includes(false) ? 'exclusive' : 'shared');

@@ -19,8 +19,8 @@ observer.warn = (message) =>
 let subscribed = false;
 
 /**
- * Has no process of Node's live for a WebSocket alone. That of `ws` shows its socket. Node's own cannot be told so, but
- * diagnostics show its socket, with the protocol in its headers.
+ * Has no process of Node's live for a WebSocket alone. That of `ws` shows its socket. Node's own
+ * cannot be told so, but diagnostics show its socket, with the protocol in its headers.
  */
 function unref(socket: object, protocol: string): void {
   const shown = socket as EventTarget & { _socket?: { unref?(): void } };

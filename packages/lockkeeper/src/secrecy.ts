@@ -1,6 +1,6 @@
 /**
- * Which tokens may be sent without TLS. For runtimes alone: a browser opens no connection without TLS from a page that came with it, and
- * a page that came without had its token in clear already.
+ * Which tokens may be sent without TLS. For runtimes alone: a browser opens no connection without
+ * TLS from a page that came with it, and a page that came without had its token in clear already.
  */
 
 import { process } from './host.js';

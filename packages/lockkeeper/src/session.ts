@@ -1,22 +1,24 @@
 /**
- * The client's side of a session that has a lease: the port of `Session` in `crates/service`, without the descriptors of a
- * Unix socket. It has no I/O, clock or randomness. The same inputs at the same times give the same messages and events,
- * which `test/transcripts.test.js` checks against the Rust one.
+ * The client's side of a session that has a lease: the port of `Session` in `crates/service`,
+ * without the descriptors of a Unix socket. It has no I/O, clock or randomness. The same inputs at
+ * the same times give the same messages and events, which `test/transcripts.test.js` checks against
+ * the Rust one.
  *
  * A driver owns the connection and the clock, and calls:
  *
- * - `connectAt()`, which says when to try to connect. Then `connected()` or `connectFailed()`, `message()` for what
- *   comes, `disconnected()`;
+ * - `connectAt()`, which says when to try to connect. Then `connected()` or `connectFailed()`,
+ *   `message()` for what comes, `disconnected()`;
  * - commands of the host: `request()`, `release()`, `query()`, `force()`, `close()`;
  * - `nextWake()`, which says when to call `wake()`;
- * - `takeOutput()` for the connection, `takeEvents()` for the host, `wantsDrop()` for a connection that is of no use any
- *   more.
+ * - `takeOutput()` for the connection, `takeEvents()` for the host, `wantsDrop()` for a connection
+ *   that is of no use any more.
  *
- * Times are microseconds, as integers below 2⁵³. Requests carry the host's data (`T`), handed back with their end.
+ * Times are microseconds, as integers below 2⁵³. Requests carry the host's data (`T`), handed back
+ * with their end.
  *
- * The lease: the client considers its locks lost three quarters of the ttl after it *sent* the last message that was
- * answered, and the server ends the session a whole ttl after it *received* it. So the client is always first, as long as
- * their clocks do not differ in rate by more than a third.
+ * The lease: the client considers its locks lost three quarters of the ttl after it *sent* the last
+ * message that was answered, and the server ends the session a whole ttl after it *received* it. So
+ * the client is always first, as long as their clocks do not differ in rate by more than a third.
  *
  * Resume: after a connection was lost the client compares what it wants with what the server has.
  */
@@ -70,7 +72,10 @@ interface Sync {
   listed: Map<Uint, Uint | null>;
 }
 
-/** For how many microseconds a lease of that many milliseconds is valid for the client: less than ¾ of it. */
+/**
+ * For how many microseconds a lease of that many milliseconds is valid for the client: less than ¾
+ * of it.
+ */
 function clientLease(ttl: number): number {
   return ttl * 750;
 }
@@ -155,8 +160,8 @@ export class SessionMachine<T> {
   }
 
   /**
-   * A message came on the connection of that number. One from an older connection is ignored, as are all once the session
-   * is closed.
+   * A message came on the connection of that number. One from an older connection is ignored, as
+   * are all once the session is closed.
    */
   message(now: number, connection: number, message: Receive.ToClient): void {
     if (this.#closed || connection !== this.#connection) return;
@@ -250,15 +255,18 @@ export class SessionMachine<T> {
     return this.#enter(name?.length ?? 0, (ack, rid) => [Send.QUERY, ack, rid, name, deadlocks], data, noParts());
   }
 
-  /** Breaks every lock on a name (bytes), or ends another session of the bucket (the text of its client id). */
+  /**
+   * Breaks every lock on a name (bytes), or ends another session of the bucket (the text of its
+   * client id).
+   */
   force(target: Uint8Array | string, data: T): Key {
     const kind = typeof target === 'string' ? Send.END_SESSION : Send.FORCE_RELEASE;
     return this.#enter(target.length, (ack, rid) => [kind, ack, rid, target] as Send.ToServer, data);
   }
 
   /**
-   * Releases a lock or aborts a request. An event tells when that is done; if it is to be `quiet`, nothing more is told.
-   * Does nothing if it was over, or is being released already.
+   * Releases a lock or aborts a request. An event tells when that is done; if it is to be `quiet`,
+   * nothing more is told. Does nothing if it was over, or is being released already.
    */
   release(key: Key, timedOut = false, quiet = false): void {
     const entry = this.#entries.get(key);
@@ -305,7 +313,9 @@ export class SessionMachine<T> {
     return events;
   }
 
-  /** Whether the driver is to close the connection, once what there is has been sent. Asked once. */
+  /**
+   * Whether the driver is to close the connection, once what there is has been sent. Asked once.
+   */
   wantsDrop(): boolean {
     const drop = this.#dropConnection;
     this.#dropConnection = false;
@@ -321,7 +331,10 @@ export class SessionMachine<T> {
     );
   }
 
-  /** Sends a ping, gives up a connection that does not answer, or the session when its lease has expired. */
+  /**
+   * Sends a ping, gives up a connection that does not answer, or the session when its lease has
+   * expired.
+   */
   wake(now: number): void {
     if (this.checkLease(now)) return;
     if (this.#awaitsMarker()) {
@@ -336,7 +349,10 @@ export class SessionMachine<T> {
     }
   }
 
-  /** How long the server may take to answer a Hello: longer without a session, or before the end marker of a new one. */
+  /**
+   * How long the server may take to answer a Hello: longer without a session, or before the end
+   * marker of a new one.
+   */
   helloTimeout(): number {
     return Math.min(Math.max((this.#ttl ?? Infinity) * 250, 1), HELLO_TIMEOUT);
   }
@@ -470,7 +486,10 @@ export class SessionMachine<T> {
     for (const [key, entry] of this.#entries) if (entry.rid === 0) this.#sendNew(key, entry);
   }
 
-  /** Settles what the server knows, or says by its silence. Returns what had no effect and is still wanted. */
+  /**
+   * Settles what the server knows, or says by its silence. Returns what had no effect and is still
+   * wanted.
+   */
   #compare(lastRid: number, listed: Map<Uint, Uint | null>): Key[] {
     const again: Key[] = [];
     for (const [rid, key] of [...this.#byRid]) {
@@ -489,8 +508,8 @@ export class SessionMachine<T> {
       } else if (stage !== ASKED) {
         this.#finish(key, LOST);
       } else if (rid <= lastRid) {
-        // It had no effect: it was refused, or not to wait. The outcome of a force release is told until it is
-        // acknowledged, so that one that is missing was refused, too.
+        // It had no effect: it was refused, or not to wait. The outcome of a force release is told
+        // until it is acknowledged, so that one that is missing was refused, too.
         this.#byRid.delete(rid);
         entry.rid = 0;
         again.push(key);
@@ -526,7 +545,10 @@ export class SessionMachine<T> {
     this.#pings = this.#pings.filter((ping) => ping.seq > seq);
   }
 
-  /** `length` is that of what a message has no limit for: no server takes one that is too long, it would end the session. */
+  /**
+   * `length` is that of what a message has no limit for: no server takes one that is too long, it
+   * would end the session.
+   */
   #enter(length: number, message: MessageOf, data: T, parts?: Parts): Key {
     const key = this.#nextKey++;
     if (length + OVERHEAD > MAX_MESSAGE) {

@@ -1,4 +1,7 @@
-/** What a server sends: kinds of messages and their elements. Plain constants, which bundlers inline. */
+/**
+ * What a server sends: kinds of messages and their elements. Plain constants, which bundlers
+ * inline.
+ */
 
 import type { Uint } from './pack.js';
 

@@ -1,4 +1,7 @@
-/** What a client sends: kinds of messages and their elements. Plain constants, which bundlers inline. */
+/**
+ * What a client sends: kinds of messages and their elements. Plain constants, which bundlers
+ * inline.
+ */
 
 import type { Uint } from './pack.js';
 
@@ -23,7 +26,10 @@ export type WireScope = readonly (readonly [name: Bytes, shared: boolean])[];
 /** A request of this session, or of the session with this client id. */
 type NestedIn = [clientId: string | null, rid: Uint];
 
-/** `ack` is the greatest number of a numbered message up to which the client has processed all of them. */
+/**
+ * `ack` is the greatest number of a numbered message up to which the client has processed all of
+ * them.
+ */
 export type ToServer =
   | [
       typeof HELLO,

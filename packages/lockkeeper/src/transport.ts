@@ -4,7 +4,9 @@ import type { Status } from './remote.js';
 import type { Request } from './request.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
-/** It tells each request what became of it: `queued`, `granted`, `unavailable`, `refused`, `broke`. */
+/**
+ * It tells each request what became of it: `queued`, `granted`, `unavailable`, `refused`, `broke`.
+ */
 export interface Transport {
   readonly clientId: string;
   /** Of a manager that can lose its connection. */
@@ -16,13 +18,17 @@ export interface Transport {
   submit(request: Request, flags: number): boolean;
   /** The same with all that a scope may have. */
   submitScope(request: Request, flags: number, nestedIn?: Request, info?: string): boolean;
-  /** Takes a waiting request out of its queues, perhaps because its time was up. `false` if it does not wait any more. */
+  /**
+   * Takes a waiting request out of its queues, perhaps because its time was up. `false` if it does
+   * not wait any more.
+   */
   abort(request: Request, timedOut: boolean): boolean;
   /** Releases a lock. `false` if it was broken before; then its request has been told. */
   release(request: Request): boolean | Promise<boolean>;
   /**
-   * Whether a lock that was granted and not released is still held, by the clock if it has a lease. If it is not, its
-   * request has been told. Without this method, it is held until the request is told otherwise.
+   * Whether a lock that was granted and not released is still held, by the clock if it has a lease.
+   * If it is not, its request has been told. Without this method, it is held until the request is
+   * told otherwise.
    */
   isHeld?(request: Request): boolean;
   query(): LockManagerSnapshot | Promise<LockManagerSnapshot>;
@@ -46,7 +52,10 @@ export interface Deadlock {
 export interface DeadlockStep {
   request: bigint;
   clientId: string;
-  /** The name for which the request waits; none if it waits for the next request, which is nested in it. */
+  /**
+   * The name for which the request waits; none if it waits for the next request, which is nested in
+   * it.
+   */
   waitsFor?: string;
 }
 

@@ -30,7 +30,10 @@ export function toDOMString(value: unknown): string {
   return typeof value === 'string' ? value : `${value as string}`;
 }
 
-/** `(DOMString or sequence<DOMString>)`: what can be iterated is a sequence, all else is converted to a string. */
+/**
+ * `(DOMString or sequence<DOMString>)`: what can be iterated is a sequence, all else is converted
+ * to a string.
+ */
 export function toNames(value: unknown): string[] {
   if ((typeof value !== 'object' && typeof value !== 'function') || value === null) return [toDOMString(value)];
   const method = (value as { [Symbol.iterator]?: unknown })[Symbol.iterator];
@@ -115,9 +118,9 @@ export function addAbortAlgorithm(signal: AbortSignal, algorithm: () => void): (
 }
 
 /**
- * Algorithms are no listeners: they run before those that were added later, and no event starts or stops them. So it
- * takes two: a listener, which may be kept from hearing, and a signal that aborts with the given one and that nobody
- * else has, which hears last.
+ * Algorithms are no listeners: they run before those that were added later, and no event starts or
+ * stops them. So it takes two: a listener, which may be kept from hearing, and a signal that aborts
+ * with the given one and that nobody else has, which hears last.
  */
 class AbortAlgorithms {
   readonly #all = new Set<() => void>();
@@ -144,7 +147,10 @@ class AbortAlgorithms {
   }
 }
 
-/** Operations and attributes of an interface are enumerable; a class makes them not. Minifiers change the names of classes. */
+/**
+ * Operations and attributes of an interface are enumerable; a class makes them not. Minifiers
+ * change the names of classes.
+ */
 export function exposeInterface(name: string, prototype: object): void {
   for (const member of Object.getOwnPropertyNames(prototype)) {
     if (member !== 'constructor') Object.defineProperty(prototype, member, { enumerable: true });

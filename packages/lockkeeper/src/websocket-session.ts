@@ -1,9 +1,11 @@
 /**
- * A session over WebSocket, which needs nothing but the language and a `WebSocket`: for browsers, Node, Bun and Deno. It
- * drives a `SessionMachine`: it owns the connection, the clock and the page, and decides nothing about locks.
+ * A session over WebSocket, which needs nothing but the language and a `WebSocket`: for browsers,
+ * Node, Bun and Deno. It drives a `SessionMachine`: it owns the connection, the clock and the page,
+ * and decides nothing about locks.
  *
- * A page in the back/forward cache holds no locks: its session ends when it is left, and another begins when it is shown.
- * A session that cannot be opened is at rest: it has no connection, timer or listener, until something is asked of it.
+ * A page in the back/forward cache holds no locks: its session ends when it is left, and another
+ * begins when it is shown. A session that cannot be opened is at rest: it has no connection, timer
+ * or listener, until something is asked of it.
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
@@ -39,7 +41,10 @@ export interface Runtime {
   later(run: () => void, milliseconds: number): () => void;
   /** Why a connection could never be made, if that is known. */
   blocked?(): string | undefined;
-  /** Tells when a page is left or the process `ends`, and when a page is shown. Returns how to stop that. */
+  /**
+   * Tells when a page is left or the process `ends`, and when a page is shown. Returns how to stop
+   * that.
+   */
   watchPage(left: (ends: boolean) => void, shown: () => void): () => void;
   /** Whether connections are closed with status 1001 when the page or worker ends. */
   goingAwayEnds: boolean;
@@ -77,9 +82,15 @@ interface Connection {
   cancelTimeout: () => void;
 }
 
-/** How much may be sent and not be answered yet. A ping waits behind it, and its answer must come in time. */
+/**
+ * How much may be sent and not be answered yet. A ping waits behind it, and its answer must come in
+ * time.
+ */
 const WINDOW = 1000;
-/** Microseconds that a message may wait for others, to go in one frame with them: while code of the page runs. */
+/**
+ * Microseconds that a message may wait for others, to go in one frame with them: while code of the
+ * page runs.
+ */
 const MAX_WAIT = 1000;
 /** Milliseconds that a token may take, and that closing may take. */
 const TOKEN_TIMEOUT = 60_000;
@@ -100,7 +111,10 @@ export class WebSocketSession implements Session {
   /** Whether `#pump` is called soon, and until when what is to be sent may wait for that. */
   #pumps = false;
   #sendBy = 0;
-  /** Whether a server that is not there is waited for: once there was a session, or from the beginning. */
+  /**
+   * Whether a server that is not there is waited for: once there was a session, or from the
+   * beginning.
+   */
   #waits: boolean;
   /** Whether the page is in the back/forward cache. */
   #away = false;
@@ -156,7 +170,9 @@ export class WebSocketSession implements Session {
     this.#afterCommand();
   }
 
-  /** Looks at the clock. If the lease is over, all that the session had is lost before this returns. */
+  /**
+   * Looks at the clock. If the lease is over, all that the session had is lost before this returns.
+   */
   isHeld(request: Request): boolean {
     const now = this.#now();
     if (this.#machine?.checkLease(now)) this.#pump();
@@ -215,7 +231,10 @@ export class WebSocketSession implements Session {
     return new SessionMachine(config, this.#now());
   }
 
-  /** A page in the back/forward cache must not hold locks. When the process ends, nobody is left to be told. */
+  /**
+   * A page in the back/forward cache must not hold locks. When the process ends, nobody is left to
+   * be told.
+   */
   #left(ends: boolean): void {
     if (ends) {
       this.#machine?.close();
@@ -262,7 +281,10 @@ export class WebSocketSession implements Session {
     }
   }
 
-  /** The listener is told nothing within a call. What is asked in one turn of the page goes in one frame. */
+  /**
+   * The listener is told nothing within a call. What is asked in one turn of the page goes in one
+   * frame.
+   */
   #afterCommand(): void {
     if (!this.#pumps) return this.#pumpSoon(this.#unanswered.size > 16 ? task : queueMicrotask);
     const now = this.#now();
@@ -286,8 +308,8 @@ export class WebSocketSession implements Session {
   }
 
   /**
-   * Does what the machine wants. With `anew`, the timer is set again: one that is set by a message is never one of a chain,
-   * which browsers slow down in pages that are not seen.
+   * Does what the machine wants. With `anew`, the timer is set again: one that is set by a message
+   * is never one of a chain, which browsers slow down in pages that are not seen.
    */
   #pump(anew = false): void {
     const machine = this.#machine;
@@ -379,8 +401,8 @@ export class WebSocketSession implements Session {
   }
 
   /**
-   * The token may take longer than a server waits for Hello. A connection that was closed meanwhile is made again, with
-   * the token in hand.
+   * The token may take longer than a server waits for Hello. A connection that was closed meanwhile
+   * is made again, with the token in hand.
    */
   async #fetchToken(connection: Connection, fetch: () => Token | Promise<Token>): Promise<void> {
     connection.waitsForToken = true;

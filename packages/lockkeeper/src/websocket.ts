@@ -11,9 +11,15 @@ import { WebSocketSession, type Credentials, type Runtime, type Socket } from '.
 export interface ConnectOptions {
   /** The bucket whose locks are wanted: managers of different buckets share nothing. */
   bucket?: string;
-  /** Credentials, for a server on a network: a token, or a function that is called for each connection and gives one. */
+  /**
+   * Credentials, for a server on a network: a token, or a function that is called for each
+   * connection and gives one.
+   */
   token?: string | (() => string | Promise<string>);
-  /** Whether the token may be sent without TLS to another machine: whoever is on the way can read it, and use it. */
+  /**
+   * Whether the token may be sent without TLS to another machine: whoever is on the way can read
+   * it, and use it.
+   */
   insecure?: boolean;
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
   WebSocket?: new (url: string, protocol: string) => { close(): void; send(data: Uint8Array): void };
@@ -26,8 +32,8 @@ export interface ConnectOptions {
 export const MEMBERS = ['bucket', 'token', 'insecure', 'WebSocket', 'signal', 'retry'];
 
 /**
- * The lock manager of the daemon at `url` (`ws://host:port/` or `wss://…`). Of several daemons of a fleet, the next one is used
- * when one fails.
+ * The lock manager of the daemon at `url` (`ws://host:port/` or `wss://…`). Of several daemons of a
+ * fleet, the next one is used when one fails.
  */
 export async function connect(url: string | readonly string[], options?: ConnectOptions): Promise<LockManager> {
   return whenOpened(() => overWebSocket(urlsOf(url), options), options);

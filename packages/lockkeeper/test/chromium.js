@@ -11,7 +11,10 @@ const dist = new URL('../dist/', import.meta.url);
 // Node 20 has none.
 const { WebSocket } = globalThis.WebSocket ? globalThis : await import('ws');
 
-/** Serves the built package and pages, which are empty by default; `page` gives others, and scripts, with their headers. */
+/**
+ * Serves the built package and pages, which are empty by default; `page` gives others, and scripts,
+ * with their headers.
+ */
 export async function website(page = () => ({})) {
   const server = createServer(({ url }, response) => {
     const file = /^(?:\/node_modules\/lockkeeper)?\/dist\/((?:browser\/)?[\w-]+(?:\.min)?\.m?js)$/.exec(url)?.[1];
@@ -33,8 +36,8 @@ function script(file) {
 }
 
 /**
- * Starts Chromium. `open(url)` gives a page of its own; in another `profile`, it shares nothing with the others.
- * It ends with the test.
+ * Starts Chromium. `open(url)` gives a page of its own; in another `profile`, it shares nothing
+ * with the others. It ends with the test.
  */
 export async function browser(...more) {
   const { child, send, on, close } = await launch(more);

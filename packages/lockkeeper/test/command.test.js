@@ -1,4 +1,6 @@
-/** `npx lockkeeper`: the command of the package, and the variables that it shares with `connect()`. */
+/**
+ * `npx lockkeeper`: the command of the package, and the variables that it shares with `connect()`.
+ */
 
 import { spawn, execFileSync } from 'node:child_process';
 import { writeFileSync } from 'node:fs';

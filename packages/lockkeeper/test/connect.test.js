@@ -1,4 +1,7 @@
-/** connect(): locks that reach every process of a machine, or all who reach its port, and outlive the daemon's death. */
+/**
+ * connect(): locks that reach every process of a machine, or all who reach its port, and outlive
+ * the daemon's death.
+ */
 
 import { connect, LockManager, locks } from 'lockkeeper';
 import { assert, run, test, until } from './harness.js';

@@ -1,4 +1,7 @@
-/** Parts of the dashboard that need no browser: its messages, its model, the layout of its graph, and how it writes names. */
+/**
+ * Parts of the dashboard that need no browser: its messages, its model, the layout of its graph,
+ * and how it writes names.
+ */
 
 import { build } from 'esbuild';
 import { readFileSync } from 'node:fs';

@@ -1,4 +1,7 @@
-/** The dashboard, in a real browser: what it shows, live; what it breaks, and only when that is confirmed; hostile names. */
+/**
+ * The dashboard, in a real browser: what it shows, live; what it breaks, and only when that is
+ * confirmed; hostile names.
+ */
 
 import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';

@@ -1,4 +1,6 @@
-/** Beyond the draft: which requests are nested in which locks, and what is told of deadlocks (§5.1). */
+/**
+ * Beyond the draft: which requests are nested in which locks, and what is told of deadlocks (§5.1).
+ */
 
 import { DeadlockError, detectDeadlocks } from 'lockkeeper';
 import { assert, cleanUp, deferred, startWorker, test, turn, until } from './harness.js';

@@ -1,7 +1,8 @@
 /**
  * How agents end (§2.6: terminate remaining locks and requests), and what keeps them from it.
  *
- * WPT: workers ("Terminated Worker"), crashtests/after-worker-termination, crashtests/worker-termination.
+ * WPT: workers ("Terminated Worker"), crashtests/after-worker-termination,
+ * crashtests/worker-termination.
  */
 
 import { locks } from 'lockkeeper';
@@ -186,7 +187,8 @@ test('waiting costs no processor time', async () => {
   const workers = [agent(), agent()];
   for (const worker of workers) await worker.ask('request', 'a', name);
   const mine = request(name);
-  // The runtime itself has something to do while threads are new. A wait that polls would never be quiet.
+  // The runtime itself has something to do while threads are new. A wait that polls would never be
+  // quiet.
   await until(async () => {
     const wall = performance.now();
     const before = process.cpuUsage();

@@ -1,7 +1,7 @@
 /**
- * A test harness for files that must run in Node, Bun and Deno alike: `test()` queues a test, the tests of a
- * file run one after another, and the last line printed counts them. Waiting is for events; the only clock is
- * a watchdog, which tells of a test that never settles.
+ * A test harness for files that must run in Node, Bun and Deno alike: `test()` queues a test, the
+ * tests of a file run one after another, and the last line printed counts them. Waiting is for
+ * events; the only clock is a watchdog, which tells of a test that never settles.
  */
 
 import assert from 'node:assert/strict';
@@ -24,7 +24,10 @@ export function test(name, run) {
   if (tests.push({ name, run, failed: false }) === 1) setImmediate(runAll);
 }
 
-/** Runs `cleanup` when the current test is over, with its other cleanups; what it throws fails the test. */
+/**
+ * Runs `cleanup` when the current test is over, with its other cleanups; what it throws fails the
+ * test.
+ */
 export function cleanUp(cleanup) {
   cleanups.push(cleanup);
 }
@@ -88,9 +91,9 @@ export function deferred() {
 }
 
 /**
- * A worker thread that runs `fixtures/<fixture>`. `message()` is its next message; `ask(op, ...args)` the
- * answer to a question, where the fixture is `agent.js`; `exited` its exit code. The worker is
- * terminated with the test.
+ * A worker thread that runs `fixtures/<fixture>`. `message()` is its next message; `ask(op,
+ * ...args)` the answer to a question, where the fixture is `agent.js`; `exited` its exit code. The
+ * worker is terminated with the test.
  */
 export function startWorker(fixture, workerData) {
   const worker = new Worker(new URL(`fixtures/${fixture}`, import.meta.url), { workerData });

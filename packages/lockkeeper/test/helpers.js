@@ -5,13 +5,16 @@ import { connect, locks as inProcess } from 'lockkeeper';
 import { afterEach, assert, cleanUp, deferred, test, until } from './harness.js';
 
 /**
- * What is tested: the manager of this process, or, where LOCKKEEPER_URL names one, a daemon's. Test files run at the same
- * time, each in a bucket of its own.
+ * What is tested: the manager of this process, or, where LOCKKEEPER_URL names one, a daemon's. Test
+ * files run at the same time, each in a bucket of its own.
  */
 export const daemon = process.env.LOCKKEEPER_URL !== undefined;
 export const locks = daemon ? await connect(undefined, { bucket: `test-${process.pid}` }) : inProcess;
 
-/** A test of what happens within one task, or between threads: a daemon is never that quick, nor in one process. */
+/**
+ * A test of what happens within one task, or between threads: a daemon is never that quick, nor in
+ * one process.
+ */
 export const testInProcess = daemon ? () => {} : test;
 
 let names = 0;
@@ -20,8 +23,8 @@ let names = 0;
 export const unique = (label = 'resource') => `${label} ${(names += 1)}`;
 
 /**
- * Holds a lock until `release` is called, or the test is over. Resolves when its callback runs, to what the
- * callback was given and the promise of `request()`.
+ * Holds a lock until `release` is called, or the test is over. Resolves when its callback runs, to
+ * what the callback was given and the promise of `request()`.
  */
 export async function hold(name, options = {}) {
   const granted = deferred();
@@ -30,7 +33,10 @@ export async function hold(name, options = {}) {
   return Object.assign(held, { lock: await granted.promise });
 }
 
-/** Requests a lock to hold until `release` is called, or the test is over. Does not wait for anything. */
+/**
+ * Requests a lock to hold until `release` is called, or the test is over. Does not wait for
+ * anything.
+ */
 export function request(name, options = {}, granted = () => {}) {
   const waiting = deferred();
   const held = { ran: false, release: waiting.resolve, fail: waiting.reject };
@@ -94,8 +100,8 @@ export async function rejectsType(promise) {
 /** What earlier tests have leaked: told once, not with every test that follows. */
 let leaked = { held: [], pending: [] };
 
-// A lock or request that outlives its test was leaked, by the test or by the manager. Threads that were
-// terminated take their time to end, and what they had ends with them.
+// A lock or request that outlives its test was leaked, by the test or by the manager. Threads that
+// were terminated take their time to end, and what they had ends with them.
 afterEach(async () => {
   const giveUp = performance.now() + 30_000;
   const before = leaked;

@@ -1,5 +1,6 @@
 /**
- * The interfaces as Web IDL has them: §3.2 (LockManager), §3.3 (Lock) and the IDL index, checked by hand.
+ * The interfaces as Web IDL has them: §3.2 (LockManager), §3.3 (Lock) and the IDL index, checked by
+ * hand.
  *
  * WPT: acquire (arguments, enum, "callback must be a function"), signal (what is no AbortSignal),
  * lock-attributes, query (own properties of the dictionaries), idlharness (all but `navigator`: see

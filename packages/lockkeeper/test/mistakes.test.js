@@ -1,4 +1,7 @@
-/** Beyond the draft: what people get wrong is told, not ignored; and what the draft has ignored is ignored, with a warning. */
+/**
+ * Beyond the draft: what people get wrong is told, not ignored; and what the draft has ignored is
+ * ignored, with a warning.
+ */
 
 import { connect, createLocks } from 'lockkeeper';
 import { assert, cleanUp, run, test, until } from './harness.js';

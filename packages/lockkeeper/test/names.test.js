@@ -1,5 +1,6 @@
 /**
- * Resource names: §2.1 and §3.2.1 step 5. A name is a JavaScript string: any code units, compared as such.
+ * Resource names: §2.1 and §3.2.1 step 5. A name is a JavaScript string: any code units, compared
+ * as such.
  *
  * WPT: resource-names (all of it).
  */
@@ -86,7 +87,8 @@ test('§3.2.1 step 5: a U+002D elsewhere, or a character that looks like it, is 
   }
 });
 
-// A short name is read into a buffer on the stack, and one of ASCII is not converted: lengths about that.
+// A short name is read into a buffer on the stack, and one of ASCII is not converted: lengths about
+// that.
 for (const length of [1, 23, 24, 25, 126, 127, 128, 129, 255, 256, 4096, 20_000]) {
   test(`§2.1: names of ${length} code units keep all of them`, async () => {
     for (const unit of ['a', 'ÿ', '漢', '\uD83D']) {

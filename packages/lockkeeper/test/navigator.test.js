@@ -1,4 +1,7 @@
-/** The drop-in: `navigator.locks` of a daemon, in windows, frames and workers of each kind, and what becomes of their locks. */
+/**
+ * The drop-in: `navigator.locks` of a daemon, in windows, frames and workers of each kind, and what
+ * becomes of their locks.
+ */
 
 import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
@@ -30,7 +33,10 @@ const scripts = (url) => {
   };
 };
 
-/** A website whose pages have the drop-in, a daemon for them, which would wait long for who is lost, and a browser. */
+/**
+ * A website whose pages have the drop-in, a daemon for them, which would wait long for who is lost,
+ * and a browser.
+ */
 async function setting({ flags = [], head = '', headers = {}, ttl = '1h', through = (url) => url, chromium = [] } = {}) {
   const there = machine({ network: true });
   let url;

@@ -1,6 +1,6 @@
 /**
- * The package as it is installed: `import` and `require`, `lockkeeper/install` (§3.1), and several copies in
- * one process.
+ * The package as it is installed: `import` and `require`, `lockkeeper/install` (§3.1), and several
+ * copies in one process.
  *
  * WPT: secure-context, idlharness (of `navigator`).
  */

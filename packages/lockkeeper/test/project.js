@@ -1,4 +1,7 @@
-/** Fresh projects, which have installed the packages as npm packs them. Tools are those of this repository. */
+/**
+ * Fresh projects, which have installed the packages as npm packs them. Tools are those of this
+ * repository.
+ */
 
 import { execFile } from 'node:child_process';
 import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';

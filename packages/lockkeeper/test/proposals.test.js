@@ -508,7 +508,8 @@ testInProcess('nor is what user code replaces of the language and the platform',
   await Promise.all(entered.map(({ promise }) => promise));
   const served = deferred();
   const { signal: other } = new AbortController();
-  // Its promise follows another one, by a `then` that is not the language's meanwhile. Its lock does not.
+  // Its promise follows another one, by a `then` that is not the language's meanwhile. Its lock
+  // does not.
   locks.request(names[3], { signal: other }, () => (served.resolve(), 'value')).catch(() => {});
   const auto = await requestLock(names[4]);
   auto.waitUntil(gate.promise);

@@ -1,8 +1,8 @@
 /**
  * request() from the call to the release: §3.2.1 and §4.1 to §4.4, for one thread and one mode.
  *
- * WPT: acquire (order of "holding" and "returned"; throws, synchronous or not; a thrown thenable), held (all
- * of it), mode-exclusive (distinct resources).
+ * WPT: acquire (order of "holding" and "returned"; throws, synchronous or not; a thrown thenable),
+ * held (all of it), mode-exclusive (distinct resources).
  */
 
 import { AsyncLocalStorage } from 'node:async_hooks';
@@ -440,7 +440,8 @@ test('§3.2.1 steps 5 to 9: a refused request leaves no trace', async () => {
   assert.deepEqual(await locks.query(), before);
 });
 
-// More than a stack has room for; against a daemon, where each is a way to it and back, as many as a busy machine can do.
+// More than a stack has room for; against a daemon, where each is a way to it and back, as many as
+// a busy machine can do.
 for (const count of [1_000, daemon ? 10_000 : 100_000]) {
   test(`§4.4: ${count} requests behind one lock are granted one after another, in their order`, async () => {
     const name = unique();

@@ -48,7 +48,10 @@ const FLEET = 'node24';
 /** The files that use tools which do not depend on the runtime, and the runtime that runs them. */
 const TOOLS = { files: ['dashboard-parts.test.js', 'tools.test.js', 'types.test.js'], runtime: 'node24' };
 
-/** The file that replays simulated clients, and which: the first seed, and how many. Each has some clients. */
+/**
+ * The file that replays simulated clients, and which: the first seed, and how many. Each has some
+ * clients.
+ */
 const TRANSCRIPTS = { file: 'transcripts.test.js', seeds: [process.env.SEED ?? '1', '80'] };
 
 /** What is started at a time: tests of threads want processors of their own. */

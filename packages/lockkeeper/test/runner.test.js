@@ -10,8 +10,8 @@ const RUNTIMES = ['node20', 'node22', 'node24', 'node26', 'bun', 'deno'];
 const skip = (names) => names.flatMap((name) => ['--skip', name]);
 
 /**
- * A checkout with the runner, one test file and one runtime, Node 24: a shell script. Gives a function that runs the
- * runner there.
+ * A checkout with the runner, one test file and one runtime, Node 24: a shell script. Gives a
+ * function that runs the runner there.
  */
 function checkout({ file = 'some.test.js', runtime }) {
   const root = mkdtempSync(join(tmpdir(), 'lockkeeper-runner-'));

@@ -18,7 +18,10 @@ import { available, hold, locks, modes, rejectsDOM } from './helpers.js';
 const navigator = { locks };
 const { requestExplicitLock, requestLock: requestAutoReleaseLock, requestScopedLock } = proposals(locks);
 
-/** What an example works with: it notes whether the lock is held then, and in which mode, and goes on when told. */
+/**
+ * What an example works with: it notes whether the lock is held then, and in which mode, and goes
+ * on when told.
+ */
 function work(name = 'resource') {
   const gate = deferred();
   const entered = deferred();

@@ -1,6 +1,7 @@
 /**
- * The session over WebSocket: what it sends when a connection is lost, when its lease ends, and what it tells of it. The
- * server, the network and the time are the test's. That the machine inside does as the Rust one is in transcripts.test.js.
+ * The session over WebSocket: what it sends when a connection is lost, when its lease ends, and
+ * what it tells of it. The server, the network and the time are the test's. That the machine inside
+ * does as the Rust one is in transcripts.test.js.
  */
 
 import { DeadlockError } from '../dist/errors.js';
@@ -55,7 +56,9 @@ class FakeSocket {
     const [frame] = packAll(messages, Infinity);
     this.emit('message', { data: frame.buffer });
   }
-  /** Answers the Hello: with these requests, and this as the greatest number that the server has. */
+  /**
+   * Answers the Hello: with these requests, and this as the greatest number that the server has.
+   */
   answer({ resumed = false, id = 'me', number = 1, lastRid = 0, listed = [], ttl = TTL } = {}) {
     this.hear(R.WELCOME, 2, 0, number, id, SECRET, ttl, resumed, lastRid);
     if (listed.length > 0) this.hear(R.LISTED, listed);

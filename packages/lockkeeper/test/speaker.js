@@ -1,4 +1,7 @@
-/** A client that speaks the protocol's messages one by one: with any name, label and owner, and as many requests as a test likes. */
+/**
+ * A client that speaks the protocol's messages one by one: with any name, label and owner, and as
+ * many requests as a test likes.
+ */
 
 import { cleanUp, deferred } from './harness.js';
 import { pack, unpackAll } from '../dist/pack.js';

@@ -1,5 +1,6 @@
 /**
- * The steal option: §4.1 step 3.4, and the one departure from the draft (stolen between grant and callback).
+ * The steal option: §4.1 step 3.4, and the one departure from the draft (stolen between grant and
+ * callback).
  *
  * WPT: steal (all of it), crashtests/settle-after-steal.
  */

@@ -1,8 +1,9 @@
 /**
- * Agents: all threads of a process share one lock manager (§2.2), and each is a client of its own (§2.4).
+ * Agents: all threads of a process share one lock manager (§2.2), and each is a client of its own
+ * (§2.4).
  *
- * WPT: workers (all of it), query (different contexts, a deadlock seen from outside), query-ordering (several
- * clients).
+ * WPT: workers (all of it), query (different contexts, a deadlock seen from outside),
+ * query-ordering (several clients).
  */
 
 import { locks } from 'lockkeeper';

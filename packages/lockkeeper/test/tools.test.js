@@ -1,4 +1,7 @@
-/** The package in the tools that people use it with, each in a fresh project: test runners and bundlers. */
+/**
+ * The package in the tools that people use it with, each in a fresh project: test runners and
+ * bundlers.
+ */
 
 import { execFileSync } from 'node:child_process';
 import { readFileSync, readdirSync, realpathSync } from 'node:fs';

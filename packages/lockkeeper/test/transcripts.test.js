@@ -1,6 +1,7 @@
 /**
- * The TypeScript session against the Rust one: transcripts of simulated clients, replayed. The same inputs at the same
- * times give the same messages and events. `run.js` generates them; TRANSCRIPTS names the file.
+ * The TypeScript session against the Rust one: transcripts of simulated clients, replayed. The same
+ * inputs at the same times give the same messages and events. `run.js` generates them; TRANSCRIPTS
+ * names the file.
  */
 
 import { readFileSync } from 'node:fs';

@@ -1,4 +1,7 @@
-/** The types: in fresh projects, with the oldest TypeScript and newer ones, and never with `skipLibCheck`. */
+/**
+ * The types: in fresh projects, with the oldest TypeScript and newer ones, and never with
+ * `skipLibCheck`.
+ */
 
 import { execFileSync } from 'node:child_process';
 import { readFileSync, readdirSync } from 'node:fs';

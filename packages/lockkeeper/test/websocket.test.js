@@ -1,4 +1,7 @@
-/** connect('ws://…'): networks that drop, tokens, what keeps a process alive. What time does is in session.test.js. */
+/**
+ * connect('ws://…'): networks that drop, tokens, what keeps a process alive. What time does is in
+ * session.test.js.
+ */
 
 import { createHmac } from 'node:crypto';
 import { writeFileSync } from 'node:fs';
@@ -54,7 +57,8 @@ test('networks that drop again and again: everybody has his turns, one at a time
       const value = await manager.request('a', async ({ token }) => {
         assert.equal((inside += 1), 1);
         tokens.push(token);
-        // The holder's own, or that of one who waits: before, in and after the callback's last task.
+        // The holder's own, or that of one who waits: before, in and after the callback's last
+        // task.
         const [before, during, after] = [0, 1, 2].map((i) => networks[(who + n + i) % (networks.length + i)]);
         before?.drop();
         await turn();

@@ -1,4 +1,7 @@
-/** The protocol's codec: docs/protocol-vectors.txt in both directions, names, and bytes that are no message. */
+/**
+ * The protocol's codec: docs/protocol-vectors.txt in both directions, names, and bytes that are no
+ * message.
+ */
 
 import { readFileSync } from 'node:fs';
 import { pack, packAll, Malformed, unpack } from '../dist/pack.js';
@@ -18,7 +21,10 @@ const vectors = readFileSync(file, 'utf8')
     return { who, what, elements: parse(rest.join(' | ')), bytes: Uint8Array.from(Buffer.from(hex, 'hex')) };
   });
 
-/** Elements as the vectors write them: JSON, with nil, b"…" and b"n" * 256, and numbers beyond those of JSON. */
+/**
+ * Elements as the vectors write them: JSON, with nil, b"…" and b"n" * 256, and numbers beyond those
+ * of JSON.
+ */
 function parse(text) {
   let at = 0;
   const take = (pattern) => {

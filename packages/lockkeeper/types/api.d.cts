@@ -1,10 +1,11 @@
 /**
- * The public types. They are written by hand, so that they need neither `@types/node` nor a recent TypeScript: 5.0 or later.
- * test/types/ checks that the code agrees with them.
+ * The public types. They are written by hand, so that they need neither `@types/node` nor a recent
+ * TypeScript: 5.0 or later. test/types/ checks that the code agrees with them.
  */
 
 declare global {
-  // Each is merged with what the libraries of TypeScript have, and stands in for it where they have none.
+  // Each is merged with what the libraries of TypeScript have, and stands in for it where they have
+  // none.
   interface SymbolConstructor {
     readonly asyncDispose: unique symbol;
   }
@@ -14,7 +15,10 @@ declare global {
 
 export type LockMode = 'exclusive' | 'shared';
 
-/** Why a held lock ended without its holder's doing: stolen by another request, lost with its session, or by `close()`. */
+/**
+ * Why a held lock ended without its holder's doing: stolen by another request, lost with its
+ * session, or by `close()`.
+ */
 export type BrokenBy = 'stolen' | 'lost' | 'closed';
 
 export interface LockOptions {
@@ -40,7 +44,9 @@ export interface AcquireOptions {
   timeout?: number | undefined;
   /** A label for `inspect()`. */
   info?: string | undefined;
-  /** A lock of this thread within which this one is acquired, if `detectDeadlocks()` does not know. */
+  /**
+   * A lock of this thread within which this one is acquired, if `detectDeadlocks()` does not know.
+   */
   within?: Lock | undefined;
   /** A `DeadlockError` rather than a request that would wait for itself. */
   deadlock?: 'refuse' | 'report' | undefined;
@@ -96,7 +102,10 @@ export interface Deadlock {
 export interface DeadlockStep {
   request: bigint;
   clientId: string;
-  /** The name for which the request waits; none if it waits for the next request, which is nested in it. */
+  /**
+   * The name for which the request waits; none if it waits for the next request, which is nested in
+   * it.
+   */
   waitsFor?: string;
 }
 
@@ -112,30 +121,44 @@ export class Lock {
   protected constructor();
   readonly name: string;
   readonly mode: LockMode;
-  /** Greater than that of every earlier grant: storage that rejects older tokens is safe from a holder that lost its lock. */
+  /**
+   * Greater than that of every earlier grant: storage that rejects older tokens is safe from a
+   * holder that lost its lock.
+   */
   readonly token: bigint;
   /**
-   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is a `BrokenBy`. To read this
-   * attribute checks the lease: code that blocked its thread past the lease reads a signal that is aborted.
+   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is a
+   * `BrokenBy`. To read this attribute checks the lease: code that blocked its thread past the
+   * lease reads a signal that is aborted.
    */
   readonly signal: AbortSignal;
-  /** Whether the lock is held now: not released, stolen or lost, and the lease valid by the clock. */
+  /**
+   * Whether the lock is held now: not released, stolen or lost, and the lease valid by the clock.
+   */
   readonly held: boolean;
-  /** Throws unless the lock is held now: why it was stolen or lost, or an `InvalidStateError` if it was released. */
+  /**
+   * Throws unless the lock is held now: why it was stolen or lost, or an `InvalidStateError` if it
+   * was released.
+   */
   assertHeld(): void;
 }
 
 /** A lock of `acquire()`, which its holder releases. */
 export class AcquiredLock extends Lock {
   private constructor();
-  /** The names, sorted and each once: always the same array. `name` is the first that was asked for. */
+  /**
+   * The names, sorted and each once: always the same array. `name` is the first that was asked for.
+   */
   readonly scope: readonly string[];
   /** Releases the lock. Resolves to `false` if it was released, stolen or lost before. */
   release(): Promise<boolean>;
   [Symbol.asyncDispose](): Promise<void>;
 }
 
-/** The interface `LockManager` of the Web Locks API, with `acquire`, `inspect` and the proto-spec's `forceRelease`. */
+/**
+ * The interface `LockManager` of the Web Locks API, with `acquire`, `inspect` and the proto-spec's
+ * `forceRelease`.
+ */
 export class LockManager {
   private constructor();
 
@@ -152,8 +175,9 @@ export class LockManager {
   query(): Promise<LockManagerSnapshot>;
 
   /**
-   * Acquires a lock on one name, or on several at once, which its holder releases: with `release()`, or at the end of
-   * the block that said `await using`. With `ifAvailable`, `null` if it is not available now.
+   * Acquires a lock on one name, or on several at once, which its holder releases: with
+   * `release()`, or at the end of the block that said `await using`. With `ifAvailable`, `null` if
+   * it is not available now.
    */
   acquire(
     scope: LockScope,
@@ -161,12 +185,15 @@ export class LockManager {
   ): Promise<AcquiredLock>;
   acquire(scope: LockScope, options: AcquireOptions): Promise<AcquiredLock | null>;
 
-  /** The state of the manager with all that `query()` may not show: scopes, labels, waiting times, tokens, deadlocks. */
+  /**
+   * The state of the manager with all that `query()` may not show: scopes, labels, waiting times,
+   * tokens, deadlocks.
+   */
   inspect(): Promise<Inspection>;
 
   /**
-   * The proto-spec's escape hatch: breaks every held lock of the name, as a steal does, and takes none. At a daemon, which
-   * can refuse, it returns a promise.
+   * The proto-spec's escape hatch: breaks every held lock of the name, as a steal does, and takes
+   * none. At a daemon, which can refuse, it returns a promise.
    */
   forceRelease(name: string): void | Promise<void>;
 
@@ -199,9 +226,15 @@ export type WebSocketClass = new (url: string, protocol: string) => { close(): v
 export interface ConnectOptions {
   /** The bucket whose locks are wanted: managers of different buckets share nothing. */
   bucket?: string | undefined;
-  /** Credentials, for a server on a network: a token, or a function that is called for each connection and gives one. */
+  /**
+   * Credentials, for a server on a network: a token, or a function that is called for each
+   * connection and gives one.
+   */
   token?: string | (() => string | Promise<string>) | undefined;
-  /** Whether the token may be sent without TLS to another machine: whoever is on the way can read it, and use it. */
+  /**
+   * Whether the token may be sent without TLS to another machine: whoever is on the way can read
+   * it, and use it.
+   */
   insecure?: boolean | undefined;
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
   WebSocket?: WebSocketClass | undefined;

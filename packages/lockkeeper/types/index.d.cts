@@ -16,14 +16,16 @@ export function createLocks(): LockManager;
 export function connect(url?: string | readonly string[], options?: ConnectOptions): Promise<LockManager>;
 
 /**
- * From now on, requests that are made in the callback of a lock are known to be nested in it: `inspect()` shows
- * deadlocks, a warning of the process tells of one that lasts, and `acquire(…, { deadlock: 'refuse' })` knows them.
+ * From now on, requests that are made in the callback of a lock are known to be nested in it:
+ * `inspect()` shows deadlocks, a warning of the process tells of one that lasts, and `acquire(…, {
+ * deadlock: 'refuse' })` knows them.
  */
 export function detectDeadlocks(): void;
 
 /**
- * A message of the channels `lockkeeper:…` of `node:diagnostics_channel`. A request is published on `request`, then perhaps on
- * `grant`, and at its end on one of `release`, `steal`, `lost`, `abort`, `timeout`, `unavailable` and `error`.
+ * A message of the channels `lockkeeper:…` of `node:diagnostics_channel`. A request is published on
+ * `request`, then perhaps on `grant`, and at its end on one of `release`, `steal`, `lost`, `abort`,
+ * `timeout`, `unavailable` and `error`.
  */
 export interface LockMessage {
   /** The same in all messages about one request; of this thread. */

@@ -1,10 +1,14 @@
 import './install.cjs';
 
-/** Attributes of the script tag, with `data-` before them, or members of the global `lockkeeper`. */
+/**
+ * Attributes of the script tag, with `data-` before them, or members of the global `lockkeeper`.
+ */
 export interface NavigatorOptions {
   /** Where the daemon is: `ws://host:port/` or `wss://…`. */
   url?: string | undefined;
-  /** The bucket whose locks are wanted; by default the one of the page's origin and top-level site. */
+  /**
+   * The bucket whose locks are wanted; by default the one of the page's origin and top-level site.
+   */
   bucket?: string | undefined;
   /** Credentials: a token, or a function that is called for each connection and gives one. */
   token?: string | (() => string | Promise<string>) | undefined;

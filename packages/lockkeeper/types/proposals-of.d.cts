@@ -20,13 +20,21 @@ declare abstract class AutoReleased {
   /** The names, sorted and each once: always the same array. */
   readonly scope: readonly string[];
   readonly mode: LockMode;
-  /** Fulfils when the lock is released; rejects if a promise it waited for did, or if it was stolen or lost. */
+  /**
+   * Fulfils when the lock is released; rejects if a promise it waited for did, or if it was stolen
+   * or lost.
+   */
   readonly released: Promise<void>;
   /** Greater than that of every earlier grant. */
   readonly token: bigint;
-  /** Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` tells which. */
+  /**
+   * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` tells which.
+   */
   readonly signal: AbortSignal;
-  /** Has the lock wait for one more promise, and gives `released`. If it is not held, rejects with a `TypeError`. */
+  /**
+   * Has the lock wait for one more promise, and gives `released`. If it is not held, rejects with a
+   * `TypeError`.
+   */
   waitUntil(promise: unknown): Promise<void>;
 }
 
@@ -43,13 +51,18 @@ export class Lock extends AutoReleased {
 /** The lock of the explainer's second proposal. */
 export class ExplicitLock extends Lock {
   private constructor();
-  /** Releases the lock, unless it waits for promises. Returns `false` if it was released, stolen or lost before. */
+  /**
+   * Releases the lock, unless it waits for promises. Returns `false` if it was released, stolen or
+   * lost before.
+   */
   release(): boolean;
 }
 
 /** A lock on all names of a scope, which ends with its callback. */
 export interface ScopedLock extends DraftLock {
-  /** The names, sorted and each once: always the same array. `name` is the first that was asked for. */
+  /**
+   * The names, sorted and each once: always the same array. `name` is the first that was asked for.
+   */
   readonly scope: readonly string[];
 }
 
@@ -57,10 +70,16 @@ type NoWait = RequestLockOptions & { ifAvailable: true };
 type Options = RequestLockOptions | null;
 
 export interface Proposals {
-  /** The first sketch: a flag that is released when nothing that went through its `waitUntil` is left to wait for. */
+  /**
+   * The first sketch: a flag that is released when nothing that went through its `waitUntil` is
+   * left to wait for.
+   */
   requestFlag(scope: ProposedScope, mode: LockMode, options?: RequestFlagOptions | null): Promise<Flag>;
 
-  /** The second sketch: a lock that is released when nothing that went through its `waitUntil` is left to wait for. */
+  /**
+   * The second sketch: a lock that is released when nothing that went through its `waitUntil` is
+   * left to wait for.
+   */
   requestLock(scope: ProposedScope, options: NoWait): Promise<Lock | null>;
   requestLock(scope: ProposedScope, options?: Options): Promise<Lock>;
 
@@ -68,7 +87,9 @@ export interface Proposals {
   requestExplicitLock(scope: ProposedScope, options: NoWait): Promise<ExplicitLock | null>;
   requestExplicitLock(scope: ProposedScope, options?: Options): Promise<ExplicitLock>;
 
-  /** The explainer's scoped release: holds the lock while the callback runs, and gives its result. */
+  /**
+   * The explainer's scoped release: holds the lock while the callback runs, and gives its result.
+   */
   requestScopedLock<T>(
     scope: ProposedScope,
     callback: (lock: ScopedLock | null) => T,

@@ -1,4 +1,5 @@
-//! What a command is told of its lock in its environment, and what that says to a `lockkeeper` inside it.
+//! What a command is told of its lock in its environment, and what that says to a `lockkeeper`
+//! inside it.
 
 use lockkeeper_client::Outer;
 use std::{

@@ -1,7 +1,9 @@
-//! What is shown while somebody waits for a lock: who has the lock, for how long, and how many are before us.
+//! What is shown while somebody waits for a lock: who has the lock, for how long, and how many are
+//! before us.
 //!
-//! On a terminal, it is one line that is drawn anew each second, and gone when the lock is there; else a line, once, if the wait
-//! takes longer than a second. Nothing is asked of the daemon before there is somebody to show it to.
+//! On a terminal, it is one line that is drawn anew each second, and gone when the lock is there;
+//! else a line, once, if the wait takes longer than a second. Nothing is asked of the daemon before
+//! there is somebody to show it to.
 
 use crate::{Failure, exit, run::News, show};
 use lockkeeper_client::{Entry, Error, Session, Snapshot};
@@ -20,7 +22,8 @@ use std::{
 const UNSEEN: Duration = Duration::from_millis(200);
 const UNSAID: Duration = Duration::from_secs(1);
 
-/// The line of a terminal is drawn so often; less often if a daemon with a long queue takes its time to tell.
+/// The line of a terminal is drawn so often; less often if a daemon with a long queue takes its
+/// time to tell.
 const REFRESH: Duration = Duration::from_secs(1);
 
 pub(super) struct Wait<'a> {
@@ -78,7 +81,8 @@ impl<'a> Wait<'a> {
         self.look_at
     }
 
-    /// Asks who is in the way. A scope is in one queue for each name: each is looked at until one is found to hold it up.
+    /// Asks who is in the way. A scope is in one queue for each name: each is looked at until one
+    /// is found to hold it up.
     pub(super) fn look(&mut self) {
         (self.look_at, self.asked, self.asking) = (None, Instant::now(), 0);
         self.ask();
@@ -112,7 +116,8 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Our place in the queue of the name that was asked about, and who keeps us from it, unless nobody does.
+    /// Our place in the queue of the name that was asked about, and who keeps us from it, unless
+    /// nobody does.
     fn in_the_way(&self, queue: &[Entry]) -> Option<(String, String)> {
         let me = self.session.client_id();
         let mine = queue.iter().position(|entry| entry.token.is_none() && entry.client_id == me)?;
@@ -147,7 +152,8 @@ impl<'a> Wait<'a> {
         names.join(", ")
     }
 
-    /// Draws the line, unless this is a job in the background: the terminal is somebody else's then.
+    /// Draws the line, unless this is a job in the background: the terminal is somebody else's
+    /// then.
     fn draw(&mut self) {
         if !tcgetpgrp(stderr()).is_ok_and(|foreground| foreground == getpgrp()) {
             return;

@@ -1,12 +1,15 @@
-//! The guardian of a shell whose lock has a lease: a process that has the session, renews the lease, and lives with the shell.
+//! The guardian of a shell whose lock has a lease: a process that has the session, renews the
+//! lease, and lives with the shell.
 //!
-//! Its standard input is a pipe, which the shell holds open for writing: at its end the shell is gone, with all that it has
-//! started, and the lock is released. `lock` writes the session there first, then the shell an empty line, then `unlock` its
-//! request. Its standard output is a pipe as well: `unlock` reads the answer there. Both are opened through the guardian's
-//! entries in `/proc`, so that no file is left behind.
+//! Its standard input is a pipe, which the shell holds open for writing: at its end the shell is
+//! gone, with all that it has started, and the lock is released. `lock` writes the session there
+//! first, then the shell an empty line, then `unlock` its request. Its standard output is a pipe as
+//! well: `unlock` reads the answer there. Both are opened through the guardian's entries in
+//! `/proc`, so that no file is left behind.
 //!
-//! When the lock is lost, every process that has the pipe open is sent SIGTERM, as `run` does with its command. No SIGKILL
-//! follows: an interactive shell ignores SIGTERM, and is not to be killed for a lock.
+//! When the lock is lost, every process that has the pipe open is sent SIGTERM, as `run` does with
+//! its command. No SIGKILL follows: an interactive shell ignores SIGTERM, and is not to be killed
+//! for a lock.
 
 use crate::{
     Done, Failure, exit,
@@ -171,7 +174,8 @@ impl Guardian {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// How long it can wait for the next look at the clock, which goes on while the machine is suspended.
+    /// How long it can wait for the next look at the clock, which goes on while the machine is
+    /// suspended.
     fn pause(&self) -> Duration {
         const LOOK: Duration = Duration::from_secs(1);
         let lease = Lease::of(&self.session).filter(|_| self.lost.is_none());

@@ -1,8 +1,9 @@
 //! The command that runs while the lock is held.
 //!
-//! *With a terminal* it is in the process group of `run`, as a command of the shell is: what the terminal sends (Ctrl-C, Ctrl-Z,
-//! its size, its end) reaches it by itself, and `fg` and `bg` mean both. `run` passes on what is sent to `run` alone, and stops
-//! when the command does. *Without one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
+//! *With a terminal* it is in the process group of `run`, as a command of the shell is: what the
+//! terminal sends (Ctrl-C, Ctrl-Z, its size, its end) reaches it by itself, and `fg` and `bg` mean
+//! both. `run` passes on what is sent to `run` alone, and stops when the command does. *Without
+//! one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
 //! command has started is told, too, either way: a shell's children do not go on without the shell.
 
 use super::{
@@ -56,7 +57,8 @@ pub(super) struct Ended {
     pub(super) interrupted: bool,
 }
 
-/// Starts the command and stays with it to its end. It inherits the descriptor, if there is one to inherit.
+/// Starts the command and stays with it to its end. It inherits the descriptor, if there is one to
+/// inherit.
 pub(super) fn run(
     inherited: Option<OwnedFd>,
     args: &Run,
@@ -105,7 +107,8 @@ pub(super) fn system(error: io::Error) -> Failure {
     (exit::SOFTWARE, error.to_string())
 }
 
-/// Has signals told as news. Those that are ignored stay so, for the command too: `nohup` and shells want that.
+/// Has signals told as news. Those that are ignored stay so, for the command too: `nohup` and
+/// shells want that.
 fn listen(sender: &Sender<News>) -> io::Result<()> {
     let ignored = ignored();
     let signals = PASSED_ON.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
@@ -124,9 +127,10 @@ fn ignored() -> u64 {
     mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
 }
 
-/// Has the new process tell the guardian its number, and wait until it is allowed to become the command. If `run` told
-/// the guardian, it could be killed in between, and the guardian would release the lock of a command that runs. If nobody
-/// waited, a `run` that was stopped for long would start a command whose lock is lost.
+/// Has the new process tell the guardian its number, and wait until it is allowed to become the
+/// command. If `run` told the guardian, it could be killed in between, and the guardian would
+/// release the lock of a command that runs. If nobody waited, a `run` that was stopped for long
+/// would start a command whose lock is lost.
 #[allow(unsafe_code)]
 fn ask_guardian(command: &mut Command, guardian: &Hired, leads: bool) -> io::Result<()> {
     let mut control = guardian.control.try_clone()?;
@@ -143,7 +147,8 @@ fn ask_guardian(command: &mut Command, guardian: &Hired, leads: bool) -> io::Res
             _ => Err(Errno::CANCELED.into()),
         }
     };
-    // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls getpid, write and read.
+    // SAFETY: after the fork it neither allocates nor locks. It writes to the stack, and calls
+    // getpid, write and read.
     unsafe { command.pre_exec(ask) };
     Ok(())
 }
@@ -155,7 +160,8 @@ pub(super) struct Child {
 }
 
 impl Child {
-    /// Starts the command. It inherits a descriptor and nothing else: as long as that is open, the command is alive.
+    /// Starts the command. It inherits a descriptor and nothing else: as long as that is open, the
+    /// command is alive.
     fn spawn(
         inherited: Option<OwnedFd>,
         args: &Run,
@@ -237,7 +243,8 @@ impl Child {
                     self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);
                 }
-                // It has ended the command, or is about to. Of a lock that was stolen it says so first.
+                // It has ended the command, or is about to. Of a lock that was stolen it says so
+                // first.
                 Some(News::Guardian(Report::Lost)) => {
                     lost.get_or_insert_with(|| OUT_OF_REACH.into());
                 }
@@ -264,7 +271,8 @@ impl Child {
         }
     }
 
-    /// What has become of it, if that is news. Nobody else waits for it: until this says that it has ended, its number is its own.
+    /// What has become of it, if that is news. Nobody else waits for it: until this says that it
+    /// has ended, its number is its own.
     fn changed(&self) -> Result<Option<WaitIdStatus>, Failure> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         waitid(WaitId::Pid(self.pid), options).map_err(|error| system(error.into()))
@@ -287,7 +295,8 @@ impl Child {
         }
     }
 
-    /// Stops as the command did, so that the shell has its terminal back. SIGCONT is one of the signals that are passed on.
+    /// Stops as the command did, so that the shell has its terminal back. SIGCONT is one of the
+    /// signals that are passed on.
     fn stop(&self) {
         if !self.leads {
             let _ = kill_process(getpid(), Signal::STOP);

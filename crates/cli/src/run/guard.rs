@@ -1,15 +1,17 @@
 //! The guardian of a command whose lock has a lease.
 //!
-//! It is a process of its own, outside the command's job, and has the session. It renews the lease as long as the command
-//! runs, whatever becomes of `run`; and where the lease cannot be renewed, it ends the command before another one can get
-//! the lock: SIGTERM after half a ttl of silence, SIGKILL before three quarters. It tells `run` up to when the lease is
-//! valid. If the guardian itself is killed or stopped, `run` ends the command by then. So whichever of the three is killed
+//! It is a process of its own, outside the command's job, and has the session. It renews the lease
+//! as long as the command runs, whatever becomes of `run`; and where the lease cannot be renewed,
+//! it ends the command before another one can get the lock: SIGTERM after half a ttl of silence,
+//! SIGKILL before three quarters. It tells `run` up to when the lease is valid. If the guardian
+//! itself is killed or stopped, `run` ends the command by then. So whichever of the three is killed
 //! or stopped, no command works on without its lock.
 //!
-//! `run` acquires the lock and gives the session away to the guardian, which resumes it. They speak lines of text over a
-//! socket, the guardian's standard input. Its standard output is the read end of a pipe that the command inherits: it
-//! ends when the command, and all it has started, are gone. Its standard error is a pipe to the process that is to become
-//! the command, which is executed once the guardian, knowing it, says so there.
+//! `run` acquires the lock and gives the session away to the guardian, which resumes it. They speak
+//! lines of text over a socket, the guardian's standard input. Its standard output is the read end
+//! of a pipe that the command inherits: it ends when the command, and all it has started, are gone.
+//! Its standard error is a pipe to the process that is to become the command, which is executed
+//! once the guardian, knowing it, says so there.
 
 use super::{
     News, RELEASE,
@@ -100,7 +102,8 @@ impl Report {
     }
 }
 
-/// What allows the command to be executed. No text has it: the guardian's standard error is where a panic would be reported, too.
+/// What allows the command to be executed. No text has it: the guardian's standard error is where a
+/// panic would be reported, too.
 pub(super) const ALLOWED: u8 = 6;
 
 /// How long the guardian may take to resume the session.
@@ -183,8 +186,8 @@ fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(H
     Ok((Hired { control, allowed }, OwnedFd::from(write)))
 }
 
-/// Passes on what the guardian says, and that it is gone. One that is stopped says nothing: it is taken for gone soon
-/// after it should have ended the command.
+/// Passes on what the guardian says, and that it is gone. One that is stopped says nothing: it is
+/// taken for gone soon after it should have ended the command.
 fn listen(reports: UnixStream, mut tell: impl FnMut(Report) -> bool) {
     let mut lease: Option<Lease> = None;
     let mut reader = BufReader::new(&reports);
@@ -323,7 +326,8 @@ impl Guardian {
                 Ok(Input::Lock(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(ExitCode::SUCCESS),
             }
-            // `run` says when the command has ended; without it, the pipe does. `run` has an end of that until it is gone.
+            // `run` says when the command has ended; without it, the pipe does. `run` has an end of
+            // that until it is gone.
             if self.alone && self.over {
                 return self.release(inputs);
             }
@@ -346,7 +350,8 @@ impl Guardian {
         }
     }
 
-    /// Ends the command in time if the lease may expire. Returns how long it can wait for the next look.
+    /// Ends the command in time if the lease may expire. Returns how long it can wait for the next
+    /// look.
     fn check_lease(&mut self) -> Duration {
         if let Some(kill_at) = self.kill_at {
             let left = kill_at.saturating_duration_since(Instant::now());

@@ -1,7 +1,7 @@
 //! The label of a lock that is taken by a command: who runs what, and where.
 //!
-//! Others see it, on a network also those of other machines. So options and their values are left out, and arguments that
-//! look like more than a word: `--info` says it otherwise.
+//! Others see it, on a network also those of other machines. So options and their values are left
+//! out, and arguments that look like more than a word: `--info` says it otherwise.
 
 use rustix::{process::geteuid, system::uname};
 use std::{
@@ -24,8 +24,8 @@ pub(crate) fn label(command: &[OsString]) -> String {
     label.chars().take(LABEL).collect()
 }
 
-/// The program, its first arguments up to an option, and the first argument that is a file: the script of an interpreter,
-/// for example. Of a line of shell, its first words.
+/// The program, its first arguments up to an option, and the first argument that is a file: the
+/// script of an interpreter, for example. Of a line of shell, its first words.
 fn words(command: &[OsString]) -> Vec<String> {
     let Some((program, arguments)) = command.split_first() else { return Vec::new() };
     let mut words = vec![program.to_string_lossy().into_owned()];
@@ -53,8 +53,8 @@ fn words(command: &[OsString]) -> Vec<String> {
     words
 }
 
-/// Whether a word is a name, a number or a path. An option is none; an assignment, an address with credentials, or a long key
-/// is not.
+/// Whether a word is a name, a number or a path. An option is none; an assignment, an address with
+/// credentials, or a long key is not.
 fn is_plain(word: &&str) -> bool {
     let plain = |c: char| c.is_alphanumeric() || "._/+,-".contains(c);
     !word.is_empty() && !word.starts_with('-') && word.len() <= ARGUMENT && word.chars().all(plain)

@@ -1,4 +1,5 @@
-//! What a subscription has told: the state of the bucket, request by request. No terminal, no daemon.
+//! What a subscription has told: the state of the bucket, request by request. No terminal, no
+//! daemon.
 
 use lockkeeper_client::{Change, Deadlock, Entry, Snapshot};
 use std::{

@@ -15,7 +15,8 @@ pub(crate) struct Model {
     pub(crate) snapshot: Snapshot,
     /// The names in the snapshot, in the order of arrival.
     locks: Vec<Lock>,
-    /// Numbers of entries of the snapshot, lock by lock: those that hold it, then those that wait, in order.
+    /// Numbers of entries of the snapshot, lock by lock: those that hold it, then those that wait,
+    /// in order.
     members: Vec<u32>,
     /// Numbers of locks: those that pass the filter, sorted.
     shown: Vec<u32>,
@@ -138,7 +139,8 @@ impl Model {
         self.last = Some((greatest, now));
     }
 
-    /// Brings the entries of each name together. Two passes: one counts, one puts them in their places.
+    /// Brings the entries of each name together. Two passes: one counts, one puts them in their
+    /// places.
     fn group(&mut self) {
         let entries = &self.snapshot.entries;
         let in_cycles: HashSet<u64> = self

@@ -199,8 +199,8 @@ impl Drop for Holder {
     }
 }
 
-/// Copies the program. Another process does: a thread that forks while this one writes would leave the file open for writing
-/// in its child, and nobody could execute it meanwhile.
+/// Copies the program. Another process does: a thread that forks while this one writes would leave
+/// the file open for writing in its child, and nobody could execute it meanwhile.
 pub(crate) fn copy_program(to: impl AsRef<std::ffi::OsStr>) {
     let done = Command::new("install").arg(env!("CARGO_BIN_EXE_lockkeeper")).arg(to).status();
     assert!(done.expect("it starts").success(), "there is room");

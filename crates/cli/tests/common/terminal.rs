@@ -139,7 +139,8 @@ fn size(rows: u16, columns: u16) -> Winsize {
     Winsize { ws_row: rows, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 }
 }
 
-/// Takes what is written to the terminal to its screen. Not for long: it is to hang up when it is told to.
+/// Takes what is written to the terminal to its screen. Not for long: it is to hang up when it is
+/// told to.
 fn copy(mut side: &File, screen: &Mutex<vt100::Parser>) -> bool {
     let soon = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
     if !matches!(poll(&mut [PollFd::new(&side, PollFlags::IN)], Some(&soon)), Ok(1..)) {

@@ -1,5 +1,5 @@
-//! A server for the tests: one thread around the service's machine, with a log in memory. It can be killed and run
-//! again, with the same log and the same FIFOs.
+//! A server for the tests: one thread around the service's machine, with a log in memory. It can be
+//! killed and run again, with the same log and the same FIFOs.
 
 #![allow(dead_code, reason = "not every suite needs all of it")]
 

@@ -45,7 +45,8 @@ pub(crate) fn overlaps(seen: &Seen) -> Vec<Violation> {
     violations
 }
 
-/// The same from outside: a touch after one with a greater token that was in its way; and one after its holder was told.
+/// The same from outside: a touch after one with a greater token that was in its way; and one after
+/// its holder was told.
 pub(crate) fn touches(seen: &Seen) -> Vec<Violation> {
     let mut violations = Vec::new();
     let places: HashMap<_, _> = seen
@@ -55,7 +56,8 @@ pub(crate) fn touches(seen: &Seen) -> Vec<Violation> {
         .map(|(place, story)| ((story.process, story.request), place))
         .collect();
     for (name, touches) in &seen.touches {
-        // The greatest token at work so far, of those in the way of a shared touch, and of an exclusive one.
+        // The greatest token at work so far, of those in the way of a shared touch, and of an
+        // exclusive one.
         let (mut exclusive, mut any) = (0, 0);
         let mut reported = HashSet::new();
         for touch in touches {

@@ -48,7 +48,8 @@ pub enum Rule {
     Answered,
     /// No request is refused.
     Refused,
-    /// A lock is lost with its connection, or with a daemon that does not come back in time; not otherwise.
+    /// A lock is lost with its connection, or with a daemon that does not come back in time; not
+    /// otherwise.
     Lost,
     /// A lock is stolen by a thief.
     Stolen,

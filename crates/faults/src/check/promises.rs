@@ -9,7 +9,8 @@ use lockkeeper_client::code;
 use lockkeeper_core::{Cause, Mode};
 use std::collections::{HashMap, HashSet};
 
-/// Tokens grow with every grant of a name: what is asked for when another has been granted gets a greater one.
+/// Tokens grow with every grant of a name: what is asked for when another has been granted gets a
+/// greater one.
 pub(crate) fn tokens(seen: &Seen) -> Vec<Violation> {
     let mut violations = Vec::new();
     let mut once: HashMap<u64, &Story> = HashMap::new();
@@ -83,8 +84,8 @@ fn robbed_unheard(seen: &Seen, tokens: &HashSet<u64>, first: &Story, second: &St
     (cut || silent) && seen.steals.iter().any(|&thief| robs(&seen.stories[thief]))
 }
 
-/// Pairs of which the first was there before the second was asked for, and has the greater token all the same. Of those
-/// before one, only the one with the greatest token is looked at.
+/// Pairs of which the first was there before the second was asked for, and has the greater token
+/// all the same. Of those before one, only the one with the greatest token is looked at.
 fn overtaken<'a>(
     name: &str,
     earlier: impl Iterator<Item = (Nanos, &'a Story)>,
@@ -96,7 +97,8 @@ fn overtaken<'a>(
     let mut later: Vec<_> = later.collect();
     later.sort_by_key(|story| story.asked);
     let token = |story: &Story| story.granted.map_or(0, |(_, token)| token);
-    // The greatest of those that are exclusive, and of the others: which of the two is in one's way depends on the mode.
+    // The greatest of those that are exclusive, and of the others: which of the two is in one's way
+    // depends on the mode.
     let mut greatest: [Option<&Story>; 2] = [None; 2];
     let mut pairs = Vec::new();
     let mut next = earlier.into_iter().peekable();

@@ -41,7 +41,8 @@ pub struct Fate {
     pub network: bool,
     /// From when to when nothing that was said there was heard.
     pub silences: Vec<(Nanos, Nanos)>,
-    /// Whether it uses `run`: its locks are held by commands, which last longer than `run` if that is killed.
+    /// Whether it uses `run`: its locks are held by commands, which last longer than `run` if that
+    /// is killed.
     pub commands: bool,
     /// Whether it uses the Python client.
     pub python: bool,
@@ -219,14 +220,15 @@ impl Seen {
         own.map(|touch| touch.at).max().unwrap_or(from)
     }
 
-    /// Whether somebody whose lock is another's may not have been told by then: it was stolen, or the connection was
-    /// cut, and not long ago. The first who steals from a holder does, and the first cut ends its session: what comes
-    /// later is no excuse.
+    /// Whether somebody whose lock is another's may not have been told by then: it was stolen, or
+    /// the connection was cut, and not long ago. The first who steals from a holder does, and the
+    /// first cut ends its session: what comes later is no excuse.
     pub(crate) fn is_excused(&self, place: usize, at: Nanos) -> bool {
         let story = &self.stories[place];
         let fate = &self.fates[story.process];
         let cut = fate.cuts.iter().find(|cut| **cut >= story.asked && !fate.network).map(|&cut| (cut, cut));
-        // Who is stopped on the network cannot look at its clock. A silence is no excuse: its clock goes on.
+        // Who is stopped on the network cannot look at its clock. A silence is no excuse: its clock
+        // goes on.
         let frozen =
             fate.stops.iter().copied().filter(|(from, to)| fate.network && to - from >= self.ttl / 4);
         let (told, untold): (Vec<_>, Vec<_>) =
@@ -242,7 +244,8 @@ impl Seen {
         cut.into_iter().chain(frozen).chain(steals).any(may_be)
     }
 
-    /// Who may have stolen from a holder: who did with a greater token, or was never told whether he had.
+    /// Who may have stolen from a holder: who did with a greater token, or was never told whether
+    /// he had.
     pub(crate) fn thieves(&self, place: usize) -> impl Iterator<Item = usize> {
         let victim = &self.stories[place];
         let is_thief = move |&&thief: &&usize| {
@@ -256,8 +259,8 @@ impl Seen {
         self.steals.iter().filter(is_thief).copied()
     }
 
-    /// Until when a process may not have been told of what was at `since`. A daemon that began meanwhile first had to
-    /// wait for its clients, and they for it.
+    /// Until when a process may not have been told of what was at `since`. A daemon that began
+    /// meanwhile first had to wait for its clients, and they for it.
     fn due(&self, process: usize, since: Nanos, now: Nanos) -> Nanos {
         let stopped = self.stopped(process, since, now);
         let due = since.saturating_add(LATE + stopped);

@@ -9,7 +9,8 @@ use lockkeeper_client::{Flags, code};
 use lockkeeper_core::{Cause, Mode};
 use std::time::Duration;
 
-/// A request of a process of its own for `a`, granted 1 ms after it was asked for and held for as long as is said.
+/// A request of a process of its own for `a`, granted 1 ms after it was asked for and held for as
+/// long as is said.
 fn held(process: usize, mode: Mode, asked: Nanos, token: u64, to: Nanos) -> Story {
     let story = Story::new(process, 0, Flags::default(), vec![("a".into(), mode)], asked);
     Story { granted: Some((asked + ms(1), token)), releasing: Some(to), over: true, ..story }

@@ -44,7 +44,8 @@ impl Daemon {
     }
 
     pub(crate) fn on_network_with(change: impl FnOnce(&mut Config)) -> Self {
-        // Opened here once, so that it is the same in all lives of the daemon, and nobody else's in between.
+        // Opened here once, so that it is the same in all lives of the daemon, and nobody else's in
+        // between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = port.local_addr().expect("it has an address");
         Self::start_with(|config| {

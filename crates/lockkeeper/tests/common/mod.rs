@@ -71,8 +71,8 @@ pub(crate) fn url(daemon: &daemon::Daemon) -> String {
     }
 }
 
-/// Lets a future of this manager's run as far as it goes now. A daemon answers in order: when it has answered a question, it
-/// has answered all that was asked before.
+/// Lets a future of this manager's run as far as it goes now. A daemon answers in order: when it
+/// has answered a question, it has answered all that was asked before.
 pub(crate) async fn step<F: Future>(locks: &Locks, mut future: Pin<&mut F>) -> Option<F::Output> {
     match future::poll_once(future.as_mut()).await {
         None => {

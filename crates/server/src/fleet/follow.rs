@@ -12,8 +12,8 @@ use std::{rc::Rc, time::Duration};
 /// Entries that are read at a time.
 const PAGE: u64 = 64;
 
-/// How often in a row the log may be found without the same entry before it counts as damaged. A leader that goes on deletes
-/// entries while they are read; but then the next snapshot has them.
+/// How often in a row the log may be found without the same entry before it counts as damaged. A
+/// leader that goes on deletes entries while they are read; but then the next snapshot has them.
 const ATTEMPTS: u32 = 10;
 
 /// Why a follower does not go on as it did.
@@ -148,7 +148,8 @@ impl Fleet {
         replica: &mut Replica,
     ) -> Result<(), Trouble> {
         if change.kv.key != self.keys.head() {
-            // A snapshot has the entries that are deleted. Whether this replica has them, the next entry tells.
+            // A snapshot has the entries that are deleted. Whether this replica has them, the next
+            // entry tells.
             return if change.deleted { Ok(()) } else { apply(&change.kv.value, state, replica) };
         }
         if change.deleted {

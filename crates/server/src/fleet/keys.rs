@@ -6,8 +6,8 @@ use lockkeeper_service::replica::{Head, Revision};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// The names of keys. There is one log, number 0. Buckets are independent: more logs, with leaders of their own, would
-/// have other numbers.
+/// The names of keys. There is one log, number 0. Buckets are independent: more logs, with leaders
+/// of their own, would have other numbers.
 pub(crate) struct Keys {
     prefix: String,
 }

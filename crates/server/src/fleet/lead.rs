@@ -24,11 +24,12 @@ pub(super) enum End {
     GaveUp,
 }
 
-/// A snapshot is taken when the entries that none has have so many bytes, or as many as the snapshot before: etcd
-/// has to have room for two snapshots and what is between them.
+/// A snapshot is taken when the entries that none has have so many bytes, or as many as the
+/// snapshot before: etcd has to have room for two snapshots and what is between them.
 const SNAPSHOT_AT: u64 = 16 << 20;
 
-/// etcd's history is compacted after so many revisions, and keeps so many; and after each snapshot, when it keeps none.
+/// etcd's history is compacted after so many revisions, and keeps so many; and after each snapshot,
+/// when it keeps none.
 const COMPACT_EVERY: i64 = 10_000;
 const HISTORY: i64 = 1_000;
 
@@ -53,8 +54,9 @@ pub(super) struct Snapshots {
 }
 
 impl Snapshots {
-    /// Begins one before the first round if the log is long. The leader before may have left a full ring, to which nothing
-    /// can be appended; and what a round has recorded can be in no snapshot before that round is committed.
+    /// Begins one before the first round if the log is long. The leader before may have left a full
+    /// ring, to which nothing can be appended; and what a round has recorded can be in no snapshot
+    /// before that round is committed.
     pub(super) fn begin(fleet: &Fleet, state: &mut State, replica: &Replica) -> Self {
         let mut snapshots = Self { taken: None, written: Rc::default() };
         if is_long(replica) || replica.tail_bytes() >= SNAPSHOT_AT {
@@ -136,7 +138,8 @@ impl Lead<'_> {
         self.beat + self.fleet.store.takeover / 4
     }
 
-    /// Commits what there is: one round. What comes meanwhile signals again, so that a stop and heartbeats get their turn.
+    /// Commits what there is: one round. What comes meanwhile signals again, so that a stop and
+    /// heartbeats get their turn.
     async fn commit(&mut self) -> Result<Option<End>, Error> {
         loop {
             if let Some(end) = self.go_on_with_snapshot().await? {
@@ -145,7 +148,8 @@ impl Lead<'_> {
             if !self.replica.needs_snapshot() {
                 break;
             }
-            // The ring is full: the snapshot goes first. The leader stays one, and finds out whether etcd is full, too.
+            // The ring is full: the snapshot goes first. The leader stays one, and finds out
+            // whether etcd is full, too.
             let written = tokio::time::timeout_at(self.next_beat(), self.snapshots.written.notified());
             if written.await.is_err() {
                 let beat = self.replica.beat();
@@ -192,8 +196,9 @@ impl Lead<'_> {
         })
     }
 
-    /// etcd takes nothing: it is full, or refuses. As long as it can be read, clients are told why, and keep their leases.
-    /// Returns what it shows if that is not this leadership: another daemon leads, or the hand-over was executed.
+    /// etcd takes nothing: it is full, or refuses. As long as it can be read, clients are told why,
+    /// and keep their leases. Returns what it shows if that is not this leadership: another daemon
+    /// leads, or the hand-over was executed.
     async fn keep_leases(&self, error: &lockkeeper_etcd::Error) -> Option<Reply> {
         let count = self.daemon.borrow_mut().set_stuck(Some(error.to_string()));
         tokio::time::sleep(PAUSE).await;
@@ -205,8 +210,8 @@ impl Lead<'_> {
         None
     }
 
-    /// Begins a snapshot if the log is long enough. The batch that was just taken, of so many bytes, is in it; it is pointed
-    /// at after that is committed.
+    /// Begins a snapshot if the log is long enough. The batch that was just taken, of so many
+    /// bytes, is in it; it is pointed at after that is committed.
     fn begin_snapshot(&mut self, batch: usize) {
         let bytes = self.replica.tail_bytes() + batch as u64;
         let long = is_long(&self.replica) || bytes >= self.enough;

@@ -1,7 +1,8 @@
 //! What a daemon says of itself to the others of its fleet, and what it notices of them.
 //!
-//! It looks whether its URL is its own, whether it can reach the leader, and whether etcd still has the fleet's key. Nothing of
-//! it decides who leads: it is for whoever has to find out why clients wait.
+//! It looks whether its URL is its own, whether it can reach the leader, and whether etcd still has
+//! the fleet's key. Nothing of it decides who leads: it is for whoever has to find out why clients
+//! wait.
 
 use super::{Fleet, keys::Registered};
 use crate::{clock, node::Node};
@@ -17,7 +18,8 @@ pub(super) const FORGET: Duration = Duration::from_secs(600);
 /// Daemons that are read at a time.
 pub(super) const MANY: usize = 10_000;
 
-/// What was noticed the last time. What is wrong has to be so twice in a row: daemons start, stop and take over.
+/// What was noticed the last time. What is wrong has to be so twice in a row: daemons start, stop
+/// and take over.
 #[derive(Default)]
 struct Noticed {
     /// Another daemon with the same URL: its key, and when it said so.
@@ -116,8 +118,8 @@ impl Fleet {
         trouble
     }
 
-    /// Looks whether etcd has the key that this daemon has. One that was deleted is written again: a daemon that starts would
-    /// make another, and could not be relayed to.
+    /// Looks whether etcd has the key that this daemon has. One that was deleted is written again:
+    /// a daemon that starts would make another, and could not be relayed to.
     async fn check_key(&self) -> Option<String> {
         let name = self.keys.key();
         let puts = vec![(name.clone(), self.key.clone())];

@@ -1,4 +1,5 @@
-//! Snapshots in etcd: chunks under keys of their own, which count once a guarded write points at them.
+//! Snapshots in etcd: chunks under keys of their own, which count once a guarded write points at
+//! them.
 
 use super::keys::{Keys, Pointer};
 use lockkeeper_etcd::Etcd;
@@ -65,7 +66,8 @@ impl Snapshot {
             let mut slice = Vec::new();
             self.whole = state.snapshot_slice(CHUNK, &mut slice);
             self.pointer.bytes += slice.len() as u64;
-            // A slice is as long as the longest item makes it, and has all that has changed meanwhile.
+            // A slice is as long as the longest item makes it, and has all that has changed
+            // meanwhile.
             for chunk in slice.chunks(CHUNK) {
                 let key = keys.chunk(&self.pointer.id, self.pointer.chunks);
                 self.pointer.chunks += 1;
@@ -83,11 +85,13 @@ impl Drop for Snapshot {
     }
 }
 
-/// How often it is tried to free what a snapshot has made superfluous, before that is left to the next one.
+/// How often it is tried to free what a snapshot has made superfluous, before that is left to the
+/// next one.
 const ATTEMPTS: u32 = 30;
 
-/// Frees what a snapshot has made superfluous: earlier snapshots, and, if the store is the fleet's own, etcd's history, which
-/// still has their chunks and the entries that were deleted. etcd uses that space again.
+/// Frees what a snapshot has made superfluous: earlier snapshots, and, if the store is the fleet's
+/// own, etcd's history, which still has their chunks and the entries that were deleted. etcd uses
+/// that space again.
 pub(super) async fn free(etcd: &Etcd, keys: &Keys, id: &str, own: bool) {
     for _ in 0..ATTEMPTS {
         match try_to_free(etcd, keys, id, own).await {
@@ -99,8 +103,9 @@ pub(super) async fn free(etcd: &Etcd, keys: &Keys, id: &str, own: bool) {
     }
 }
 
-/// Deletes the chunks of snapshots before this one, also of other leaders. Those of later positions are left alone: this may
-/// be executed late, when the newest snapshot is a later one, of another leader perhaps.
+/// Deletes the chunks of snapshots before this one, also of other leaders. Those of later positions
+/// are left alone: this may be executed late, when the newest snapshot is a later one, of another
+/// leader perhaps.
 async fn try_to_free(etcd: &Etcd, keys: &Keys, id: &str, own: bool) -> Result<(), lockkeeper_etcd::Error> {
     let (first, _) = keys.all_chunks();
     let (kept, _) = keys.chunks(id);

@@ -1,5 +1,5 @@
-//! A client that speaks the protocol's messages one after the other, and raw bytes if need be. It shares the messages'
-//! encoding with the daemon, and nothing else.
+//! A client that speaks the protocol's messages one after the other, and raw bytes if need be. It
+//! shares the messages' encoding with the daemon, and nothing else.
 
 use crate::{
     daemon::Daemon,
@@ -22,7 +22,8 @@ use std::{
 };
 use tungstenite::protocol::CloseFrame;
 
-/// After how long a test that hears nothing has failed. No test passes or fails by it that does not hang.
+/// After how long a test that hears nothing has failed. No test passes or fails by it that does not
+/// hang.
 pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client {
@@ -158,7 +159,8 @@ impl Client {
         self
     }
 
-    /// Resumes the session with another connection of the same kind. The connection before is closed.
+    /// Resumes the session with another connection of the same kind. The connection before is
+    /// closed.
     pub(crate) fn resume(&mut self, daemon: &Daemon) -> Welcomed {
         self.resume_with(daemon, None).expect("a welcome")
     }

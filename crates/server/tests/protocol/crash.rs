@@ -1,4 +1,5 @@
-//! A crash of the machine, of which the daemon knows by another boot: an unsynced log may lack its end.
+//! A crash of the machine, of which the daemon knows by another boot: an unsynced log may lack its
+//! end.
 
 use crate::{
     client::Client,
@@ -179,7 +180,8 @@ fn a_synced_log_keeps_network_sessions_over_a_crash() {
     });
 }
 
-/// The lease was told by a daemon that syncs, and its session is still there under one that does not.
+/// The lease was told by a daemon that syncs, and its session is still there under one that does
+/// not.
 #[test]
 fn a_lease_that_was_told_with_a_synced_log_is_waited_for_without() {
     enter("crash::a_lease_that_was_told_with_a_synced_log_is_waited_for_without", |dir| {

@@ -61,7 +61,8 @@ struct LimitsOf {
 pub(crate) struct Daemon {
     dir: Temp,
     pub(crate) setup: Setup,
-    /// Opened here once, so that it is the same in all lives of the daemon, and nobody else's in between.
+    /// Opened here once, so that it is the same in all lives of the daemon, and nobody else's in
+    /// between.
     port: Option<TcpListener>,
     running: Option<Child>,
 }

@@ -22,7 +22,8 @@ fn release(rid: u64) -> Vec<u8> {
     framed(&ToServer::Release { ack: 0, rid, flags: EndFlags::default() })
 }
 
-/// Each round asks for many locks and releases every other one, and the daemon is killed after some of the answers.
+/// Each round asks for many locks and releases every other one, and the daemon is killed after some
+/// of the answers.
 #[test]
 fn killing_the_daemon_at_any_moment_loses_nothing_that_was_answered() {
     for sync in [false, true] {
@@ -87,7 +88,8 @@ fn killing_the_daemon_at_any_moment_loses_nothing_that_was_answered() {
     }
 }
 
-/// Two clients pass one lock to and fro, and nobody has it twice, however often the daemon is killed.
+/// Two clients pass one lock to and fro, and nobody has it twice, however often the daemon is
+/// killed.
 #[test]
 fn a_lock_has_one_holder_over_many_kills() {
     let mut daemon = Daemon::start();
@@ -184,7 +186,8 @@ fn a_damaged_log_is_refused_with_the_place_and_the_way_out() {
     assert_eq!(client.resume(&daemon).listed.len(), 100);
 }
 
-/// Requests with long names until the log was replaced by a snapshot, with a state that takes many slices.
+/// Requests with long names until the log was replaced by a snapshot, with a state that takes many
+/// slices.
 #[test]
 fn a_long_log_is_replaced_by_a_snapshot_of_the_same_state() {
     let mut daemon = Daemon::on_network();

@@ -75,7 +75,8 @@ fn who_does_not_hear_its_own_answers_is_not_listened_to() {
         .flat_map(|rid| framed(&ToServer::Query { ack: 0, rid: *rid, name: None, deadlocks: false }))
         .collect();
     deaf.write(&asked);
-    // The beginning of the first answer: by now all were answered, and most of it waits in the daemon.
+    // The beginning of the first answer: by now all were answered, and most of it waits in the
+    // daemon.
     assert!(deaf.hear_bytes());
     let late = deaf.request("late");
     for _ in 0..50 {

@@ -110,8 +110,8 @@ fn text_is_no_message() {
 #[test]
 fn frames_against_the_rules_are_refused() {
     let daemon = Daemon::on_network();
-    // Unmasked; reserved bits; no such frame; the rest of nothing; a ping in parts; a ping that is too long; a message
-    // within a message.
+    // Unmasked; reserved bits; no such frame; the rest of nothing; a ping in parts; a ping that is
+    // too long; a message within a message.
     let broken: [&[u8]; 7] = [
         b"\x82\x01a",
         b"\xc2\x81mask\0",

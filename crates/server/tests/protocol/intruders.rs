@@ -131,7 +131,8 @@ fn numbers_that_do_not_grow_end_their_connection_only() {
             let (code, words) = intruder.goodbye();
             assert_eq!(code, code::OUT_OF_ORDER, "{message:?}");
             assert!(words.contains(number) && words.contains("after 5"), "{words}");
-            // Its session goes on as long as it has its descriptor, and its connection can be replaced.
+            // Its session goes on as long as it has its descriptor, and its connection can be
+            // replaced.
             assert_eq!(witnesses.observer.queue_of("mine"), [(intruder.id.clone(), true)]);
             assert!(intruder.resume(&daemon).resumed);
             intruder.bye();
@@ -211,7 +212,8 @@ fn noise_on_thousands_of_connections_is_survived() {
         let mut intruder = Client::mute(&daemon);
         let length = random.below(200);
         let mut noise: Vec<u8> = (0..length).map(|_| random.byte()).collect();
-        // A length of four random bytes is almost always too great: let two of three come further than that.
+        // A length of four random bytes is almost always too great: let two of three come further
+        // than that.
         if round % 3 > 0 {
             let claimed = u32::try_from(random.below(64)).expect("it is small").to_be_bytes();
             noise.splice(..0, claimed);

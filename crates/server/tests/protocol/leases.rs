@@ -1,6 +1,8 @@
-//! Leases on the network: a session ends no sooner than its ttl after it was last heard, or after its daemon began to hear.
+//! Leases on the network: a session ends no sooner than its ttl after it was last heard, or after
+//! its daemon began to hear.
 //!
-//! Times are compared with their lower bounds only: however slow the machine, these tests do not fail for that.
+//! Times are compared with their lower bounds only: however slow the machine, these tests do not
+//! fail for that.
 
 use crate::{client::Client, daemon::Daemon};
 use lockkeeper_core::Cause;
@@ -99,7 +101,8 @@ fn a_new_daemon_gives_everybody_a_whole_ttl() {
     }
 }
 
-/// A session resumes late in its ttl, and is cut at once. Its client counts from the Hello that was answered.
+/// A session resumes late in its ttl, and is cut at once. Its client counts from the Hello that was
+/// answered.
 #[test]
 fn a_session_that_is_resumed_and_cut_has_a_whole_ttl_from_then() {
     for restart in [false, true] {
@@ -146,7 +149,8 @@ fn a_session_that_is_resumed_again_after_a_restart_has_lost_nothing() {
     }
 }
 
-/// The daemon is restarted with a shorter ttl. The client counts by the longer one until it has the Welcome.
+/// The daemon is restarted with a shorter ttl. The client counts by the longer one until it has the
+/// Welcome.
 #[test]
 fn a_shorter_ttl_counts_once_its_welcome_is_acknowledged() {
     for heard in [false, true] {

@@ -373,7 +373,8 @@ fn a_query_shows_what_is_held_then_what_waits_each_in_the_order_of_arrival() {
 fn names_are_bytes_and_differ_if_their_bytes_do() {
     let daemon = Daemon::start();
     let mut client = Client::open(&daemon);
-    // Two halves of two characters, which no text has; bytes that are not even those; and nothing at all.
+    // Two halves of two characters, which no text has; bytes that are not even those; and nothing
+    // at all.
     let names: [&[u8]; 5] = [b"", b"\0", b"\xed\xa0\xbd", b"\xed\xa0\xbc", b"\xff\xfe"];
     for name in names {
         let rid = client.next_rid();

@@ -1,5 +1,5 @@
-//! Tests that mount something start themselves again in a namespace of their own, with `unshare` of util-linux. Set
-//! `LOCKKEEPER_SKIP_MOUNT=1` where that is not permitted.
+//! Tests that mount something start themselves again in a namespace of their own, with `unshare` of
+//! util-linux. Set `LOCKKEEPER_SKIP_MOUNT=1` where that is not permitted.
 
 use crate::temp::Temp;
 use std::{env, path::Path, process::Command};

@@ -227,7 +227,8 @@ fn the_dashboard_is_served_to_who_calls_this_machine_by_its_name() {
     }
 }
 
-/// A page that had its own name resolve to this machine is refused where no token is asked for; elsewhere it has none.
+/// A page that had its own name resolve to this machine is refused where no token is asked for;
+/// elsewhere it has none.
 #[test]
 fn the_dashboard_may_connect_and_names_any_bucket() {
     let connect = |daemon: &Daemon, host: &str, origin: &str| {

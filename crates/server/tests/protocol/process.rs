@@ -1,5 +1,5 @@
-//! A client in a process of its own, which can be killed, stopped, and leave children behind. The process is this test
-//! program, started again. It does as it is told, a line at a time.
+//! A client in a process of its own, which can be killed, stopped, and leave children behind. The
+//! process is this test program, started again. It does as it is told, a line at a time.
 
 use crate::{
     client::Client,

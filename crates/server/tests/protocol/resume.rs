@@ -1,5 +1,5 @@
-//! Resume is a comparison: after any loss of a connection, or of the daemon, the client is told all that the daemon knows of
-//! its session, and nothing is lost.
+//! Resume is a comparison: after any loss of a connection, or of the daemon, the client is told all
+//! that the daemon knows of its session, and nothing is lost.
 
 use crate::{client::Client, daemon::Daemon};
 use lockkeeper_core::Cause;
@@ -199,8 +199,8 @@ fn more_requests_than_fit_one_message_are_listed() {
     assert_eq!(rids, Vec::from_iter(1..=2_500));
 }
 
-/// Numbers up to the last that had an effect are known; those above it can be used again, as the client does that has not
-/// heard an answer.
+/// Numbers up to the last that had an effect are known; those above it can be used again, as the
+/// client does that has not heard an answer.
 #[test]
 fn numbers_go_on_after_the_last_that_had_an_effect() {
     let mut daemon = Daemon::start();
@@ -299,7 +299,8 @@ fn a_session_is_resumed_by_its_secret_in_its_bucket_and_where_it_was_opened() {
     });
 }
 
-/// Its state does not depend on how often a client connects, also if each connection is cut at once.
+/// Its state does not depend on how often a client connects, also if each connection is cut at
+/// once.
 #[test]
 fn a_session_may_be_resumed_as_often_as_its_client_likes() {
     let mut daemon = Daemon::on_network();

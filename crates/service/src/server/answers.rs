@@ -13,7 +13,8 @@ use lockkeeper_wire::v2::{self, ToClient, code};
 pub(super) const ENTRIES: usize = 512;
 pub(super) const PART: usize = 256 << 10;
 
-/// How many long answers may be on their way at a time, and how many more questions a client may have.
+/// How many long answers may be on their way at a time, and how many more questions a client may
+/// have.
 const VIEWS: usize = 16;
 const QUERIES: usize = 64;
 
@@ -106,8 +107,9 @@ impl Server {
         }
     }
 
-    /// Goes on with the answers of a connection, for a little while. While it [has more](Self::has_more), call it again
-    /// once the others have had their turns, and the client has read what there is for it.
+    /// Goes on with the answers of a connection, for a little while. While it [has
+    /// more](Self::has_more), call it again once the others have had their turns, and the client
+    /// has read what there is for it.
     pub fn go_on(&mut self, id: ConnectionId) {
         let Some(connection) = self.connections.get(&id) else { return };
         let (Some(session), Some(query)) = (connection.session, connection.queries.front()) else {
@@ -137,7 +139,8 @@ impl Server {
             || !self.subscriptions.is_empty() && self.is_flush_due(id)
     }
 
-    /// Begins to answer the first question of a connection. If that is little work, it is over then.
+    /// Begins to answer the first question of a connection. If that is little work, it is over
+    /// then.
     fn begin_answer(&mut self, id: ConnectionId, session: SessionId) {
         let query = self.connections.get_mut(&id).and_then(|connection| connection.queries.front_mut());
         let Some(query) = query else { return };

@@ -1,4 +1,5 @@
-//! Connections and sessions: Hello, resume by comparison, FIFOs, and what happens when a connection ends.
+//! Connections and sessions: Hello, resume by comparison, FIFOs, and what happens when a connection
+//! ends.
 
 use super::{Access, Action, Attached, ConnectionId, Hello, Refusal, Server, client_id, parse_client_id};
 use crate::{
@@ -105,9 +106,9 @@ impl Server {
         Ok(Some(id))
     }
 
-    /// Whether the session's requests may be listed now. A long list is written in one go, some 100 ns for each entry, and
-    /// others wait for it. A client that does nothing but resume gets a thirtieth of the time; one that was not here of late
-    /// is not kept waiting.
+    /// Whether the session's requests may be listed now. A long list is written in one go, some 100
+    /// ns for each entry, and others wait for it. A client that does nothing but resume gets a
+    /// thirtieth of the time; one that was not here of late is not kept waiting.
     fn admits_list(&mut self, now: Micros, session: SessionId) -> bool {
         let length = self.state.session(session).map_or(0, |view| view.requests + view.notices);
         let Some(attached) = self.attached.get_mut(&session).filter(|_| length > LONG_LIST) else {
@@ -191,7 +192,8 @@ impl Server {
         let Some((_, secret)) = hello.resume else { return Ok(()) };
         let wanted = hello.features & feature::FIFO != 0;
         let keeps_fifo = had_fifo && wanted && !self.is_unverifiable(session);
-        // A restarted server may have other settings. A longer lease counts at once, a shorter one once it is known.
+        // A restarted server may have other settings. A longer lease counts at once, a shorter one
+        // once it is known.
         let ttl = self.config.ttl.choose(hello.ttl);
         self.counts.resumed += 1;
         let record = Record::Resume { session, hello: hello.hello, ack: hello.ack, ttl, keeps_fifo };
@@ -206,7 +208,8 @@ impl Server {
         if let Some(older) = older
             && holds(Rule::CloseSuperseded)
         {
-            // What a client has not read of one connection it need not read when it has another. It could open many.
+            // What a client has not read of one connection it need not read when it has another. It
+            // could open many.
             if self.backlog(older) > super::answers::UNREAD {
                 self.cut(older);
             } else {
@@ -291,8 +294,8 @@ impl Server {
         Ok(())
     }
 
-    /// A FIFO has no writer any more. Ignored if the session has another one by now, or is connected: then the client
-    /// closes its connection next.
+    /// A FIFO has no writer any more. Ignored if the session has another one by now, or is
+    /// connected: then the client closes its connection next.
     ///
     /// # Errors
     ///
@@ -301,8 +304,8 @@ impl Server {
         if self.is_detached(session, fifo) { self.end(session, EndReason::Exited) } else { Ok(()) }
     }
 
-    /// Nobody can say whether a FIFO has a writer: another file stands at its place. The session lasts until its client
-    /// resumes it, or somebody ends it by hand.
+    /// Nobody can say whether a FIFO has a writer: another file stands at its place. The session
+    /// lasts until its client resumes it, or somebody ends it by hand.
     pub fn fifo_unverifiable(&mut self, session: SessionId) {
         self.unverifiable.insert(session);
     }
@@ -352,7 +355,8 @@ impl Server {
         self.removals.push_back((self.round, session));
     }
 
-    /// Stops: every connection is told so, and no new one is taken. What is recorded is still to be committed.
+    /// Stops: every connection is told so, and no new one is taken. What is recorded is still to be
+    /// committed.
     pub fn stop(&mut self) {
         self.stopping = true;
         let connections: Vec<_> = self.connections.keys().copied().collect();

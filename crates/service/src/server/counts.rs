@@ -90,7 +90,8 @@ impl Histogram {
         self.sum = self.sum.saturating_add(millis);
     }
 
-    /// How many there are up to each bound, in milliseconds, and above all bounds, not counting those before.
+    /// How many there are up to each bound, in milliseconds, and above all bounds, not counting
+    /// those before.
     pub fn buckets(&self) -> impl Iterator<Item = (Option<u64>, u64)> {
         BOUNDS.into_iter().map(Some).chain([None]).zip(self.counts)
     }

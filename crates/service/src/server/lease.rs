@@ -1,7 +1,7 @@
 //! Leases: when a session is taken for dead.
 //!
-//! A session with a lease ends once its ttl has passed since it was last heard of, or since this server could hear at all.
-//! A session with a FIFO has no lease.
+//! A session with a lease ends once its ttl has passed since it was last heard of, or since this
+//! server could hear at all. A session with a FIFO has no lease.
 
 use super::{Attached, Rights, Server};
 use crate::{
@@ -44,7 +44,8 @@ impl Server {
         }
     }
 
-    /// When to look at a session's lease. The entry stays where it is when the client is heard: it is looked at again.
+    /// When to look at a session's lease. The entry stays where it is when the client is heard: it
+    /// is looked at again.
     pub(super) fn watch_lease(&mut self, session: SessionId) {
         let Some(expires) = self.expires(session) else { return };
         let Some(attached) = self.attached.get_mut(&session) else { return };

@@ -1,9 +1,10 @@
 //! Subscriptions: the state of a bucket, and from then on what changes in it.
 //!
-//! A subscription remembers *which* requests have changed, not what happened to them. What is sent is how they stand when
-//! it is sent. So a client that reads slowly costs a bounded set of numbers, and misses steps but never the result. If too
-//! much changes at once, the whole state is sent again. Whatever is sent waits for its round, as every answer does: only
-//! what is committed travels.
+//! A subscription remembers *which* requests have changed, not what happened to them. What is sent
+//! is how they stand when it is sent. So a client that reads slowly costs a bounded set of numbers,
+//! and misses steps but never the result. If too much changes at once, the whole state is sent
+//! again. Whatever is sent waits for its round, as every answer does: only what is committed
+//! travels.
 
 use super::{ConnectionId, Server, answers, forbidden};
 use crate::{
@@ -31,7 +32,8 @@ pub(super) struct Subscription {
     bucket: usize,
     rid: u64,
     stage: Stage,
-    /// What has changed since the client was last told, and whether it has never been told of that request.
+    /// What has changed since the client was last told, and whether it has never been told of that
+    /// request.
     changed: BTreeMap<RequestId, bool>,
     /// There is something to send, and it is time.
     due: bool,
@@ -218,7 +220,8 @@ impl Server {
         }
     }
 
-    /// The whole state is sent, or the sending was given up: then it is sent from its beginning, later.
+    /// The whole state is sent, or the sending was given up: then it is sent from its beginning,
+    /// later.
     pub(super) fn listing_ends(&mut self, id: ConnectionId, whole: bool) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         subscription.stage = match subscription.stage {

@@ -77,7 +77,8 @@ impl<T> Session<T> {
                 send(&mut self.output, &ToServer::Release { ack: self.ack, rid, flags });
             }
         }
-        // First the old numbers that the server has not recorded, in their order; then what has none.
+        // First the old numbers that the server has not recorded, in their order; then what has
+        // none.
         let old: Vec<(u64, Key)> = self.by_rid.range(last_rid + 1..).map(|(&rid, &key)| (rid, key)).collect();
         if holds(Rule::ResendInOrder) {
             old.iter().for_each(|&(rid, key)| self.send_record(key, rid));
@@ -92,7 +93,8 @@ impl<T> Session<T> {
         unsent.into_iter().for_each(|key| self.send_new(key));
     }
 
-    /// Settles what the server knows, or says by its silence. Returns what had no effect and is still wanted.
+    /// Settles what the server knows, or says by its silence. Returns what had no effect and is
+    /// still wanted.
     fn compare(&mut self, last_rid: u64, listed: &BTreeMap<u64, Option<u64>>) -> Vec<Key> {
         let mut again = Vec::new();
         let sent: Vec<(u64, Key)> = self.by_rid.iter().map(|(&rid, &key)| (rid, key)).collect();
@@ -118,8 +120,8 @@ impl<T> Session<T> {
                 }
                 // The server never had it: it is sent again under its old number.
                 (None, Stage::Asked) if rid > last_rid => {}
-                // It had no effect: it was refused, or not to wait. The outcome of a force release is told until it is
-                // acknowledged, so that one that is missing was refused, too.
+                // It had no effect: it was refused, or not to wait. The outcome of a force release
+                // is told until it is acknowledged, so that one that is missing was refused, too.
                 (None, Stage::Asked) => {
                     self.by_rid.remove(&rid);
                     if let Some(record) = self.entries.get_mut(&key) {

@@ -1,7 +1,7 @@
 //! A session on its way to another process of the same machine, with its locks.
 //!
-//! The process that gives it away sends no Bye and keeps nothing. The one that takes it resumes it, as after a lost
-//! connection. Both use the same clock, so the lease goes on as it was.
+//! The process that gives it away sends no Bye and keeps nothing. The one that takes it resumes it,
+//! as after a lost connection. Both use the same clock, so the lease goes on as it was.
 
 use super::{Body, Identity, Lease, Link, Record, Request, Session, SessionConfig, Stage};
 use crate::{
@@ -79,8 +79,8 @@ impl Transfer {
 }
 
 impl<T> Session<T> {
-    /// Gives the session away with the locks it holds. This side is closed, and sends nothing more. None if there is no
-    /// session.
+    /// Gives the session away with the locks it holds. This side is closed, and sends nothing more.
+    /// None if there is no session.
     pub fn give_away(&mut self) -> Option<Transfer> {
         let Identity { client_id, secret } = self.identity.take()?;
         let held = self.by_rid.iter().filter_map(|(&rid, key)| match self.entries.get(key)?.stage {

@@ -73,7 +73,8 @@ pub enum Event<T> {
     SessionLost,
     /// The session was closed by the host.
     Closed,
-    /// A descriptor came, which the driver has. If it does, it calls [`confirm`](super::Session::confirm).
+    /// A descriptor came, which the driver has. If it does, it calls
+    /// [`confirm`](super::Session::confirm).
     Fifo,
     /// A request waits.
     Queued {

@@ -1,8 +1,8 @@
 //! Version 2 of the protocol: sessions that resume by comparison.
 //!
-//! Both directions are MessagePack arrays. The first element is the kind of the message. A reader ignores elements after
-//! those it knows, so a later version can add some; what must be understood is announced by a feature bit in `Hello` and
-//! `Welcome`.
+//! Both directions are MessagePack arrays. The first element is the kind of the message. A reader
+//! ignores elements after those it knows, so a later version can add some; what must be understood
+//! is announced by a feature bit in `Hello` and `Welcome`.
 
 mod to_client;
 mod to_server;
@@ -24,8 +24,8 @@ pub mod feature {
     pub const GOING_AWAY_ENDS: u64 = 2;
 }
 
-/// Why the server refuses something, or closes a connection. Codes below 32 are final for that request or connection;
-/// from 32 on, the client tries again later.
+/// Why the server refuses something, or closes a connection. Codes below 32 are final for that
+/// request or connection; from 32 on, the client tries again later.
 pub mod code {
     /// The name is reserved, or the options do not go together (§3.2.1 steps 5 to 7).
     pub const NOT_SUPPORTED: u32 = 1;

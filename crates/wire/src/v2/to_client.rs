@@ -4,17 +4,20 @@ use super::Secret;
 use crate::pack::{Malformed, Reader, Result, Writer};
 use lockkeeper_core::{Cause, Mode};
 
-/// What a server sends. Messages with a `number` are repeated on every resume until the client acknowledges them.
+/// What a server sends. Messages with a `number` are repeated on every resume until the client
+/// acknowledges them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToClient<'a> {
-    /// Answers a Hello. On a resumed session, [`Listed`](Self::Listed) and the unacknowledged numbered messages follow.
-    /// [`Synced`](Self::Synced) always does; the client sends nothing before it.
+    /// Answers a Hello. On a resumed session, [`Listed`](Self::Listed) and the unacknowledged
+    /// numbered messages follow. [`Synced`](Self::Synced) always does; the client sends nothing
+    /// before it.
     Welcome {
         /// The version of the protocol that the server speaks.
         version: u32,
         /// Bits of [`feature`](super::feature).
         features: u64,
-        /// Greater than that of every numbered message before [`Synced`](Self::Synced). Acknowledged after that.
+        /// Greater than that of every numbered message before [`Synced`](Self::Synced).
+        /// Acknowledged after that.
         number: u64,
         /// The session's public id.
         client_id: &'a str,
@@ -22,7 +25,8 @@ pub enum ToClient<'a> {
         secret: Secret,
         /// The lease in milliseconds; 0 if the session lives as long as its descriptor is open.
         ttl: u64,
-        /// Whether it is the session that the client wanted to resume. If not, all that one had is gone.
+        /// Whether it is the session that the client wanted to resume. If not, all that one had is
+        /// gone.
         resumed: bool,
         /// The greatest request number that the server has recorded.
         last_rid: u64,
@@ -112,22 +116,25 @@ pub enum ToClient<'a> {
         /// The ping's.
         seq: u64,
     },
-    /// Comes with a descriptor. The session lives as long as that is open, once the client has confirmed it and was
-    /// answered with [`Confirmed`](Self::Confirmed).
+    /// Comes with a descriptor. The session lives as long as that is open, once the client has
+    /// confirmed it and was answered with [`Confirmed`](Self::Confirmed).
     Fifo,
     /// The session has no lease any more.
     Confirmed,
-    /// What has changed since the last message of a subscription: requests as they are now, and those that are gone.
+    /// What has changed since the last message of a subscription: requests as they are now, and
+    /// those that are gone.
     Changes {
         /// The subscription.
         rid: u64,
-        /// One name of one request each, with all names of that request. It replaces what was known of the request.
+        /// One name of one request each, with all names of that request. It replaces what was known
+        /// of the request.
         entries: Vec<Entry<'a>>,
         /// The arrivals of requests that have ended.
         gone: Vec<u64>,
         /// The greatest token that was given out.
         last_token: u64,
-        /// Whether more has changed already. If not, the client now has the whole state of one moment.
+        /// Whether more has changed already. If not, the client now has the whole state of one
+        /// moment.
         more: bool,
     },
     /// The last message of a connection.

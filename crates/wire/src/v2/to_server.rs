@@ -12,9 +12,10 @@ pub type NestedIn<'a> = (Option<&'a str>, u64);
 
 /// What a client sends.
 ///
-/// `rid` numbers requests and questions: it grows within a session and is never reused. `ack` is the greatest number of a
-/// numbered message ([`Welcome`](super::ToClient::Welcome), [`Broken`](super::ToClient::Broken),
-/// [`Outcome`](super::ToClient::Outcome)) up to which the client has processed all of them.
+/// `rid` numbers requests and questions: it grows within a session and is never reused. `ack` is
+/// the greatest number of a numbered message ([`Welcome`](super::ToClient::Welcome),
+/// [`Broken`](super::ToClient::Broken), [`Outcome`](super::ToClient::Outcome)) up to which the
+/// client has processed all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToServer<'a> {
     /// The first message of a connection: opens a session, or resumes one.

@@ -1,4 +1,7 @@
-/** Runs the tests of a checkout in a browser: with its own locks, or with the drop-in in every page and worker. */
+/**
+ * Runs the tests of a checkout in a browser: with its own locks, or with the drop-in in every page
+ * and worker.
+ */
 
 import { spawn } from 'node:child_process';
 import { mkdirSync, mkdtempSync, readFileSync, rmSync } from 'node:fs';
@@ -73,7 +76,10 @@ async function launchChromium() {
   };
 }
 
-/** Has every page run the script before all others, the empty ones of new frames too. Workers have it from the server. */
+/**
+ * Has every page run the script before all others, the empty ones of new frames too. Workers have
+ * it from the server.
+ */
 function inject({ send, on }, source) {
   const attach = { autoAttach: true, waitForDebuggerOnStart: true, flatten: true };
   on((method, params) => {
@@ -112,7 +118,9 @@ async function runTest(browser, url) {
 const LOADED = `location.href !== 'about:blank' && document.readyState === 'complete' &&
   !document.documentElement.classList.contains('test-wait')`;
 
-/** A daemon, which can be started anew: the profile of a test ends at once, without a word to it. */
+/**
+ * A daemon, which can be started anew: the profile of a test ends at once, without a word to it.
+ */
 async function startDaemon() {
   const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-wpt-'));
   let address = '127.0.0.1:0';

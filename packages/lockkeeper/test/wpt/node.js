@@ -1,11 +1,12 @@
 /**
- * Runs the tests of the Web Platform Tests' directory `web-locks` that need no page against this package in Node, and prints
- * the results as JSON:
+ * Runs the tests of the Web Platform Tests' directory `web-locks` that need no page against this
+ * package in Node, and prints the results as JSON:
  *
  *     node test/wpt/node.js CHECKOUT [part of a file's name]...
  *
- * Each file runs in a fresh process, once on its main thread, as a window would, and once on a worker thread.
- * The checkout is only read; the shims here are what a browser or WPT's server has and Node has not.
+ * Each file runs in a fresh process, once on its main thread, as a window would, and once on a
+ * worker thread. The checkout is only read; the shims here are what a browser or WPT's server has
+ * and Node has not.
  */
 
 import { spawn } from 'node:child_process';
@@ -89,7 +90,8 @@ async function runTests({ checkout, file, global }, finish) {
   await import('lockkeeper/install');
   const path = join(checkout, 'web-locks', file);
   const text = readFileSync(path, 'utf8');
-  // From here to the last script in one go: the harness takes the first microtask for the end of loading.
+  // From here to the last script in one go: the harness takes the first microtask for the end of
+  // loading.
   globalThis.self = globalThis;
   runScript(join(checkout, 'resources/testharness.js'));
   shim(checkout, `/web-locks/${file}`, global);
@@ -119,7 +121,10 @@ function runScript(path) {
   vm.runInThisContext(readFileSync(path, 'utf8'), { filename: path });
 }
 
-/** Makes the global object that of a window or a worker, as far as these tests look. Returns its events. */
+/**
+ * Makes the global object that of a window or a worker, as far as these tests look. Returns its
+ * events.
+ */
 function shim(checkout, url, global) {
   const location = new URL(url, 'https://web-platform.test/');
   const scope = new EventTarget();

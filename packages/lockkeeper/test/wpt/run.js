@@ -1,6 +1,7 @@
 /**
- * Runs the Web Platform Tests' directory `web-locks`: in Chromium and Firefox, each with its own locks and with the drop-in, and
- * what needs no page in Node. Writes the table in docs/conformance.md. Fails if something fails that is not explained here.
+ * Runs the Web Platform Tests' directory `web-locks`: in Chromium and Firefox, each with its own
+ * locks and with the drop-in, and what needs no page in Node. Writes the table in
+ * docs/conformance.md. Fails if something fails that is not explained here.
  *
  *     node test/wpt/run.js CHECKOUT [part of a test's path]...
  *

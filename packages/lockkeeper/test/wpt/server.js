@@ -1,6 +1,6 @@
 /**
- * Serves a checkout of the Web Platform Tests as far as `web-locks` needs it: the pages that WPT's own server makes of
- * scripts, its substitutions, its dispatcher. The checkout is only read.
+ * Serves a checkout of the Web Platform Tests as far as `web-locks` needs it: the pages that WPT's
+ * own server makes of scripts, its substitutions, its dispatcher. The checkout is only read.
  */
 
 import { existsSync, readdirSync, readFileSync } from 'node:fs';
@@ -12,7 +12,10 @@ const HOST = 'web-platform.test';
 const ALTERNATIVE = 'not-web-platform.test';
 const TYPES = { '.html': 'text/html', '.js': 'text/javascript', '.json': 'application/json' };
 
-/** What each kind of global is called, in a script's META and in the names of the pages that are made of it. */
+/**
+ * What each kind of global is called, in a script's META and in the names of the pages that are
+ * made of it.
+ */
 const GLOBALS = {
   window: 'any.html',
   dedicatedworker: 'any.worker.html',
