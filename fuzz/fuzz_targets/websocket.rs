@@ -7,7 +7,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use lockkeeper_wire::websocket::{
-    Broken, Frames, Said, append, append_close, append_message, append_pong, first_message,
+    Broken, Frames, Incoming, append, append_close, append_message, append_pong, first_message,
 };
 
 fuzz_target!(|bytes: &[u8]| {
@@ -41,7 +41,7 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(read(&framed, step, Frames::new(false, stream.len())), (expected, None));
 });
 
-/// [`Said`], without what it borrows.
+/// [`Incoming`], without what it borrows.
 #[derive(Debug, PartialEq)]
 enum Event {
     Message(Vec<u8>),
@@ -60,10 +60,10 @@ fn read(stream: &[u8], step: usize, mut frames: Frames) -> (Vec<Event>, Option<B
                 Ok(None) => break,
                 Ok(Some((said, length))) => {
                     events.push(match said {
-                        Said::Messages(message) => Event::Message(message.to_vec()),
-                        Said::Ping(payload) => Event::Ping(payload.to_vec()),
-                        Said::Nothing => Event::Nothing,
-                        Said::Close(_) => Event::Close,
+                        Incoming::Messages(message) => Event::Message(message.to_vec()),
+                        Incoming::Ping(payload) => Event::Ping(payload.to_vec()),
+                        Incoming::Nothing => Event::Nothing,
+                        Incoming::Close(_) => Event::Close,
                     });
                     length
                 }

@@ -1,4 +1,5 @@
-//! Does what the guides in `docs/` and the npm package's README say, and compares what they show with what is seen.
+//! Does what the guides in `docs/` and the npm package's README say, and compares what they show
+//! with what is seen.
 //!
 //! In a block marked `console`, lines after `$ ` are typed into one bash for the whole guide, with `> ` for lines that go on;
 //! the others are what is printed. `…` stands for anything within a line; alone on a line, for any lines. A command must

@@ -5,7 +5,7 @@ use crate::{
     clients::{Client, Pipeline as _, Raw, Resource},
     load::alone,
     report::{Report, Target::AtMost},
-    servers::{Server, Stage, beside},
+    servers::{Server, WorkDir, beside},
 };
 use lockkeeper_wire::v2::ToClient;
 use rustix::process::{Resource as Limited, getrlimit, setrlimit};
@@ -23,8 +23,8 @@ const CLIENTS: usize = 10_000;
 /// Of each client: one for each name.
 const REQUESTS: usize = 100;
 
-pub fn table(stage: &Stage, report: &mut Report) {
-    let server = Server::lockkeeper(stage, "crowd", &[]);
+pub fn table(work_dir: &WorkDir, report: &mut Report) {
+    let server = Server::lockkeeper(work_dir, "crowd", &[]);
     let mut holder = Raw::connect(&server.socket);
     (0..REQUESTS).for_each(|number| holder.acquire(&crowded(number)));
     holder.acquire(&Resource { name: "quiet".into(), number: 0 });
@@ -61,7 +61,7 @@ pub fn table(stage: &Stage, report: &mut Report) {
     let silence = silence(&server, &mut other);
     let start = Instant::now();
     server.kill();
-    let server = Server::lockkeeper(stage, "crowd", &[]);
+    let server = Server::lockkeeper(work_dir, "crowd", &[]);
     let mut other = Raw::connect(&server.socket);
     other.acquire(&Resource { name: "again".into(), number: 0 });
     let again = start.elapsed();

@@ -5,7 +5,7 @@ use crate::{
     clients::{Client, Ours, Postgres, Redis, Resource},
     load::{Names, all_at_once, median},
     report::{Report, Target::AtLeast},
-    servers::{Server, Stage, beside},
+    servers::{Server, WorkDir, beside},
 };
 use lockkeeper::{Lock, Locks};
 use lockkeeper_testing::{Cluster, Daemons, Setup};
@@ -36,8 +36,8 @@ struct Contender {
 }
 
 pub fn table() {
-    let stage = Stage::new();
-    let (redis, postgres) = (Server::redis(&stage, true), Server::postgres(&stage));
+    let work_dir = WorkDir::new();
+    let (redis, postgres) = (Server::redis(&work_dir, true), Server::postgres(&work_dir));
     let mut report = Report::default();
     report.say(
         "Each client is a thread that asks, waits for the answer, and asks again. Ours is the crate `lockkeeper` at the daemon that \

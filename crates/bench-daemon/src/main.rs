@@ -15,7 +15,7 @@ use report::{
     Report,
     Target::{AtLeast, AtMost},
 };
-use servers::{Server, Stage};
+use servers::{Server, WorkDir};
 use std::{
     env, fs,
     io::{Read, Write},
@@ -34,13 +34,13 @@ fn main() -> ExitCode {
         ["table"] => table(),
         ["table", "fleet"] => fleet::table(),
         ["table", "spin"] => {
-            let (stage, mut report) = (Stage::new(), Report::default());
-            spinning_or_not(&stage, &Server::lockkeeper(&stage, "daemon", &[]), &mut report);
+            let (work_dir, mut report) = (WorkDir::new(), Report::default());
+            spinning_or_not(&work_dir, &Server::lockkeeper(&work_dir, "daemon", &[]), &mut report);
             report.print();
         }
         ["table", "crowd"] => {
             let mut report = Report::default();
-            crowd::table(&Stage::new(), &mut report);
+            crowd::table(&WorkDir::new(), &mut report);
             report.print();
         }
         // What it starts itself.
@@ -55,9 +55,9 @@ fn main() -> ExitCode {
 }
 
 fn table() {
-    let stage = Stage::new();
-    let (echo, ours) = (Server::echo(&stage), Server::lockkeeper(&stage, "daemon", &[]));
-    let (redis, postgres) = (Server::redis(&stage, false), Server::postgres(&stage));
+    let work_dir = WorkDir::new();
+    let (echo, ours) = (Server::echo(&work_dir), Server::lockkeeper(&work_dir, "daemon", &[]));
+    let (redis, postgres) = (Server::redis(&work_dir, false), Server::postgres(&work_dir));
     let contender =
         |name: &str, server, connect| Contender { name: name.into(), server, connect, spins: true };
     let spinning = format!("{}, spinning client", redis.version);
@@ -149,9 +149,9 @@ fn table() {
     let grown = written_per_pair(&ours);
     report.say(&format!("\nThe daemon writes {grown:.0} bytes of log for each of these pairs.\n"));
 
-    spinning_or_not(&stage, &ours, &mut report);
-    durable(&stage, &postgres, &mut report);
-    crowd::table(&stage, &mut report);
+    spinning_or_not(&work_dir, &ours, &mut report);
+    durable(&work_dir, &postgres, &mut report);
+    crowd::table(&work_dir, &mut report);
     report.print();
 }
 
@@ -175,8 +175,8 @@ fn written_per_pair(server: &Server) -> f64 {
 }
 
 /// What spinning is worth: each of the two places that spin, switched off.
-fn spinning_or_not(stage: &Stage, ours: &Server, report: &mut Report) {
-    let blocking = Server::lockkeeper_with(stage, "blocking", &[], &[("LOCKKEEPER_SPIN", "off")]);
+fn spinning_or_not(work_dir: &WorkDir, ours: &Server, report: &mut Report) {
+    let blocking = Server::lockkeeper_with(work_dir, "blocking", &[], &[("LOCKKEEPER_SPIN", "off")]);
     fn contender<'a>(name: &str, server: &'a Server, spins: bool) -> Contender<'a> {
         let connect = Box::new(|_| -> Box<dyn Client> { Box::new(Ours::connect(&server.socket)) });
         Contender { name: name.into(), server, connect, spins }
@@ -215,8 +215,8 @@ fn spinning_or_not(stage: &Stage, ours: &Server, report: &mut Report) {
 }
 
 /// Answers that mean that what they say is on disk.
-fn durable(stage: &Stage, postgres: &Server, report: &mut Report) {
-    let (ours, redis) = (Server::lockkeeper(stage, "sync", &["--sync"]), Server::redis(stage, true));
+fn durable(work_dir: &WorkDir, postgres: &Server, report: &mut Report) {
+    let (ours, redis) = (Server::lockkeeper(work_dir, "sync", &["--sync"]), Server::redis(work_dir, true));
     let contender =
         |name: &str, server, connect| Contender { name: name.into(), server, connect, spins: true };
     let contenders = [

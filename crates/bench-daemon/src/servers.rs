@@ -16,9 +16,9 @@ use std::{
 const START: Duration = Duration::from_secs(60);
 
 /// A directory of the benchmark's own, removed when it is dropped.
-pub struct Stage(PathBuf);
+pub struct WorkDir(PathBuf);
 
-impl Stage {
+impl WorkDir {
     pub fn new() -> Self {
         let dir = env::temp_dir().join(format!("lockkeeper-bench-{}", std::process::id()));
         fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the benchmark");
@@ -26,7 +26,7 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
+impl Drop for WorkDir {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -41,13 +41,18 @@ pub struct Server {
 
 impl Server {
     /// The daemon beside this program, in a directory of this name: what was there before goes on.
-    pub fn lockkeeper(stage: &Stage, name: &str, args: &[&str]) -> Self {
-        Self::lockkeeper_with(stage, name, args, &[])
+    pub fn lockkeeper(work_dir: &WorkDir, name: &str, args: &[&str]) -> Self {
+        Self::lockkeeper_with(work_dir, name, args, &[])
     }
 
     /// The same, with these variables in its environment.
-    pub fn lockkeeper_with(stage: &Stage, name: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
-        let dir = stage.0.join(name);
+    pub fn lockkeeper_with(
+        work_dir: &WorkDir,
+        name: &str,
+        args: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Self {
+        let dir = work_dir.0.join(name);
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).expect("a directory for the daemon");
         let (socket, state) = (dir.join("daemon.sock"), dir.join("state"));
         let mut command = Command::new(beside("lockkeeper"));
@@ -70,8 +75,8 @@ impl Server {
     }
 
     /// This program, as an echo.
-    pub fn echo(stage: &Stage) -> Self {
-        let socket = stage.0.join("echo.sock");
+    pub fn echo(work_dir: &WorkDir) -> Self {
+        let socket = work_dir.0.join("echo.sock");
         Self::start(
             Command::new(beside("lockkeeper-bench-daemon")).arg("echo").arg(&socket),
             socket,
@@ -80,8 +85,8 @@ impl Server {
     }
 
     /// With `sync`, an answer means that what it says is on disk.
-    pub fn redis(stage: &Stage, sync: bool) -> Self {
-        let dir = stage.0.join(if sync { "redis-sync" } else { "redis" });
+    pub fn redis(work_dir: &WorkDir, sync: bool) -> Self {
+        let dir = work_dir.0.join(if sync { "redis-sync" } else { "redis" });
         fs::create_dir(&dir).expect("a directory for Redis");
         let socket = dir.join("redis.sock");
         let mut command = Command::new("redis-server");
@@ -92,8 +97,8 @@ impl Server {
         Self::start(&mut command, socket, format!("Redis {version}"))
     }
 
-    pub fn postgres(stage: &Stage) -> Self {
-        let postgres = Postgres::new(&stage.0.join("postgres")).expect("PostgreSQL is installed");
+    pub fn postgres(work_dir: &WorkDir) -> Self {
+        let postgres = Postgres::new(&work_dir.0.join("postgres")).expect("PostgreSQL is installed");
         let version = said(postgres.command("postgres").arg("--version"));
         let version = version.split_whitespace().nth(2).unwrap_or("?");
         let server = Self::start(&mut postgres.serve(), postgres.socket(), format!("PostgreSQL {version}"));

@@ -32,8 +32,9 @@ Commands reach this user's own daemon, which is started when it is needed: all p
 machine meet there, whatever their environment. --machine reaches the machine's daemon, where its users
 meet. In the environment, LOCKKEEPER_URL says where else it is (user, machine, unix:/path/to/daemon.sock,
 ws://host:port, wss://host:port), and LOCKKEEPER_BUCKET which of its buckets is meant (default).
-LOCKKEEPER_DIR names another folder for the user's own daemon. For one on the network, LOCKKEEPER_TOKEN_FILE has the token, and LOCKKEEPER_CA the
-certificates (PEM) of who vouches for it, if that is none that the system trusts."
+LOCKKEEPER_DIR names another folder for the user's own daemon. For one on the network,
+LOCKKEEPER_TOKEN_FILE has the token, and LOCKKEEPER_CA the certificates (PEM) of who vouches for it, if
+that is none that the system trusts."
 )]
 pub(crate) struct Args {
     /// Reach the machine's daemon, for several users, not this user's own

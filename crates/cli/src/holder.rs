@@ -1,5 +1,5 @@
-//! Which process holds a lock when the one that asked for it is gone: the command of a `run` that was killed, or the shell of
-//! `lock`.
+//! Which process holds a lock when the one that asked for it is gone: the command of a `run` that
+//! was killed, or the shell of `lock`.
 //!
 //! A daemon knows the process that has connected. What lives on has its FIFO, whose name is the client id, or is its guardian.
 //! That is looked up among the processes of this machine that the caller may see; nothing is asked of the daemon.

@@ -9,7 +9,7 @@ use lockkeeper_testing::{Cluster, Daemons, Setup};
 use lockkeeper_wire::{
     frame,
     v2::{EndFlags, Flags, ToClient, ToServer},
-    websocket::{self, Frames, Said},
+    websocket::{self, Frames, Incoming},
 };
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 use rustix::process::Signal;
@@ -214,7 +214,7 @@ fn frames_of_several_messages_go_through_a_follower() {
     // The messages of one frame.
     let mut hear = |stream: &mut TcpStream| loop {
         if let Some((said, length)) = frames.first(&mut input).expect("a frame") {
-            let Said::Messages(frame) = said else { panic!("{said:?}") };
+            let Incoming::Messages(frame) = said else { panic!("{said:?}") };
             let frame = frame.to_vec();
             input.drain(..length);
             let (mut left, mut messages) = (&frame[..], Vec::new());

@@ -100,11 +100,11 @@ fn patience_ends_with_75_and_leaves_the_queue() {
 #[test]
 fn who_is_robbed_is_ended_and_exits_with_76() {
     let user = User::new();
-    let mut robbed = user.hold(&["a"]);
-    let command: i32 = robbed.line().parse().expect("the command says its process id");
+    let mut preempted = user.hold(&["a"]);
+    let command: i32 = preempted.line().parse().expect("the command says its process id");
     let thief = user.run(&["run", "--steal", "a", "--", "echo", "mine"]);
     assert_eq!(text(&thief.stdout), "mine\n");
-    assert_eq!(robbed.code(), 76);
+    assert_eq!(preempted.code(), 76);
     assert!(!running(Pid::from_raw(command).expect("it is one")));
 }
 
@@ -113,11 +113,12 @@ fn a_command_that_does_not_heed_sigterm_is_killed_after_the_grace() {
     let user = User::new();
     let mut command = user.command(&["run", "--grace", "1ms", "a", "--", "sh", "-c"]);
     command.arg("trap '' TERM; echo held; while :; do sleep 0.01; done").stdout(std::process::Stdio::piped());
-    let mut robbed = command.spawn().expect("it starts");
+    let mut preempted = command.spawn().expect("it starts");
     let mut held = [0; 5];
-    std::io::Read::read_exact(robbed.stdout.as_mut().expect("it is a pipe"), &mut held).expect("it says so");
+    std::io::Read::read_exact(preempted.stdout.as_mut().expect("it is a pipe"), &mut held)
+        .expect("it says so");
     assert_eq!(user.run(&["run", "--steal", "a", "--", "true"]).status.code(), Some(0));
-    assert_eq!(robbed.wait().expect("it ends").code(), Some(76));
+    assert_eq!(preempted.wait().expect("it ends").code(), Some(76));
 }
 
 #[test]
@@ -417,9 +418,9 @@ fn who_has_stolen_a_lock_is_told_by_name() {
     command.stderr(Stdio::piped());
     let (run, _output) = ready(command);
     assert!(user.run(&["run", "--steal", "a", "--", "true"]).status.success());
-    let robbed = run.wait_with_output().expect("it ends");
+    let preempted = run.wait_with_output().expect("it ends");
     let me = Command::new("id").arg("-un").output().expect("it starts").stdout;
-    let words = text(&robbed.stderr);
+    let words = text(&preempted.stderr);
     assert!(
         words.starts_with(&format!("lockkeeper: the lock was stolen by {}@", text(&me).trim())),
         "{words}"

@@ -164,11 +164,11 @@ fn run_does_not_stop_if_its_command_does_not() {
 fn when_the_lock_is_lost_the_children_of_the_command_are_told_too() {
     let user = User::new();
     let script = "echo shell $$; (trap '' TERM; sh -c 'echo child $$; exec sleep 1000'; sleep 1000); true";
-    let mut robbed =
+    let mut preempted =
         Terminal::start(&user.command(&["run", "--grace", "1ms", "a", "--", "sh", "-c", script]));
-    let child = pid_after(&robbed.shows("child "), "child ");
+    let child = pid_after(&preempted.shows("child "), "child ");
     assert!(user.run(&["run", "--steal", "a", "--", "true"]).status.success());
-    assert_eq!(robbed.ended().code(), Some(76));
+    assert_eq!(preempted.ended().code(), Some(76));
     wait_until(|| !running(child));
 }
 

@@ -18,7 +18,7 @@ use crate::{
     host::Host,
     poller::Poller,
     reader::Reader,
-    state::{Deferred, Link, Opening, State},
+    state::{CurrentConnection, Deferred, Opening, SessionState},
 };
 use lockkeeper_service::{Failure, Micros, Transfer};
 use polling::Events;
@@ -48,14 +48,18 @@ pub(crate) struct Shared<H: Host> {
     pub(crate) endpoint: Endpoint,
     program: Option<PathBuf>,
     poller: Arc<Poller>,
-    state: Mutex<State<H>>,
+    state: Mutex<SessionState<H>>,
     read_lock: Mutex<Reader>,
     /// Which of the endpoint's addresses to try first.
     address: AtomicUsize,
 }
 
 impl<H: Host> Shared<H> {
-    pub(crate) fn new(endpoint: Endpoint, program: Option<PathBuf>, state: State<H>) -> io::Result<Self> {
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        program: Option<PathBuf>,
+        state: SessionState<H>,
+    ) -> io::Result<Self> {
         Ok(Self {
             endpoint,
             program,
@@ -66,13 +70,13 @@ impl<H: Host> Shared<H> {
         })
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, State<H>> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, SessionState<H>> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the host what is to be told, sends what is to be sent, and wakes the session thread if
     /// it sleeps too long.
-    pub(crate) fn settle(&self, mut state: MutexGuard<'_, State<H>>) {
+    pub(crate) fn settle(&self, mut state: MutexGuard<'_, SessionState<H>>) {
         let mut deferred = Deferred::default();
         state.dispatch(&mut deferred);
         let mut state = self.flush(state);
@@ -85,7 +89,7 @@ impl<H: Host> Shared<H> {
     }
 
     /// Sends what there is, unless another thread does. The mutex is free meanwhile.
-    fn flush<'a>(&'a self, mut state: MutexGuard<'a, State<H>>) -> MutexGuard<'a, State<H>> {
+    fn flush<'a>(&'a self, mut state: MutexGuard<'a, SessionState<H>>) -> MutexGuard<'a, SessionState<H>> {
         while !state.writing {
             let Some(link) = &state.link else { break };
             if link.blocked || !state.machine.has_output() {
@@ -111,7 +115,7 @@ impl<H: Host> Shared<H> {
         state
     }
 
-    fn written(&self, state: &mut State<H>, connection: &Arc<Connection>, written: io::Result<bool>) {
+    fn written(&self, state: &mut SessionState<H>, connection: &Arc<Connection>, written: io::Result<bool>) {
         let Some(link) = state.link.as_mut().filter(|link| Arc::ptr_eq(&link.connection, connection)) else {
             return;
         };
@@ -238,7 +242,8 @@ impl<H: Host> Shared<H> {
                 let number = state.machine.connected(clock::now(), token.as_deref());
                 reader.replace(Arc::clone(&connection), number);
                 let (inline, blocked, broken, dropping) = (false, false, false, false);
-                state.link = Some(Link { connection, number, inline, blocked, broken, dropping });
+                state.link =
+                    Some(CurrentConnection { connection, number, inline, blocked, broken, dropping });
             }
             Ok(_) => {}
             Err(error) => {

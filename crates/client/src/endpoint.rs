@@ -27,12 +27,12 @@ use std::{
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     /// One at least.
-    places: Vec<Place>,
+    places: Vec<Target>,
     token: Option<Token>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum Target {
     Local {
         socket: PathBuf,
         whose: Whose,
@@ -98,8 +98,8 @@ impl Default for Endpoint {
 }
 
 impl Endpoint {
-    /// The endpoint that `LOCKKEEPER_URL` names, or this user's own; with the token that is in the file that
-    /// `LOCKKEEPER_TOKEN_FILE` names.
+    /// The endpoint that `LOCKKEEPER_URL` names, or this user's own; with the token that is in the
+    /// file that `LOCKKEEPER_TOKEN_FILE` names.
     ///
     /// # Errors
     ///
@@ -134,23 +134,23 @@ impl Endpoint {
     }
 
     fn local(socket: PathBuf, whose: Whose) -> Self {
-        Self { places: vec![Place::Local { socket, whose }], token: None }
+        Self { places: vec![Target::Local { socket, whose }], token: None }
     }
 
     /// Whether it is this user's own server, which is started when it is needed.
     pub fn is_own(&self) -> bool {
-        matches!(self.places[..], [Place::Local { whose: Whose::Own, .. }])
+        matches!(self.places[..], [Target::Local { whose: Whose::Own, .. }])
     }
 
     /// Whether it is the machine's server.
     pub fn is_machine(&self) -> bool {
-        matches!(self.places[..], [Place::Local { whose: Whose::Machine, .. }])
+        matches!(self.places[..], [Target::Local { whose: Whose::Machine, .. }])
     }
 
     /// The socket, if it is on this machine and nowhere else.
     pub fn socket(&self) -> Option<&Path> {
         match &self.places[..] {
-            [Place::Local { socket, .. }] => Some(socket),
+            [Target::Local { socket, .. }] => Some(socket),
             _ => None,
         }
     }
@@ -174,10 +174,10 @@ impl Endpoint {
     /// The credentials as they are now, for the address of that number. Nobody asks for them on
     /// this machine.
     pub(crate) fn token(&self, number: usize) -> io::Result<Option<String>> {
-        let token = self.token.as_ref().filter(|_| !matches!(self.places[number], Place::Local { .. }));
+        let token = self.token.as_ref().filter(|_| !matches!(self.places[number], Target::Local { .. }));
         #[cfg(feature = "network")]
         if token.is_some()
-            && let Some(address) = self.places.iter().find_map(Place::in_clear)
+            && let Some(address) = self.places.iter().find_map(Target::in_clear)
             && env::var_os("LOCKKEEPER_INSECURE").is_none_or(|value| value != "1" && value != "true")
         {
             let why = format!(
@@ -207,8 +207,8 @@ impl Endpoint {
     /// Connects, with the address of that number first and the others after it. Returns which one it was. Each step
     /// takes no longer than `step`; blocks the thread.
     ///
-    /// At this user's own endpoint, starts `program` as the server if none is there. Whoever gave an address has somebody
-    /// else to start what listens there.
+    /// At this user's own endpoint, starts `program` as the server if none is there. Whoever gave
+    /// an address has somebody else to start what listens there.
     pub(crate) fn connect(
         &self,
         first: usize,
@@ -227,7 +227,7 @@ impl Endpoint {
     }
 }
 
-impl Place {
+impl Target {
     #[cfg_attr(not(feature = "network"), expect(unused_variables, reason = "a Unix socket answers at once"))]
     fn connect(&self, program: Option<&Path>, step: Duration) -> io::Result<Transport> {
         match self {
@@ -302,13 +302,13 @@ impl std::str::FromStr for Endpoint {
         let known = "a URL is user, machine, unix:/path/to/daemon.sock, ws://host:port or wss://host:port";
         let place = |url: &str| match url.split_once(':') {
             Some(("unix", path)) if path.starts_with('/') => {
-                Ok(Place::Local { socket: path.into(), whose: Whose::Given })
+                Ok(Target::Local { socket: path.into(), whose: Whose::Given })
             }
             Some(("unix", _)) => Err(format!("{url:?} has no absolute path: {known}")),
             #[cfg(feature = "network")]
             Some(("ws" | "wss", _)) => {
                 let address = Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"));
-                address.map(Place::Network)
+                address.map(Target::Network)
             }
             None if url == "user" || url == "machine" => {
                 Err(format!("{url:?} is one daemon: it does not go with other URLs"))
@@ -328,9 +328,9 @@ impl fmt::Display for Endpoint {
         for (number, place) in self.places.iter().enumerate() {
             f.write_str(if number > 0 { "," } else { "" })?;
             match place {
-                Place::Local { socket, .. } => write!(f, "unix:{}", socket.display())?,
+                Target::Local { socket, .. } => write!(f, "unix:{}", socket.display())?,
                 #[cfg(feature = "network")]
-                Place::Network(address) => {
+                Target::Network(address) => {
                     let scheme = if address.tls { "wss" } else { "ws" };
                     write!(f, "{scheme}://{}{}", address.authority(), address.path)?;
                 }

@@ -3,7 +3,7 @@
 
 use crate::connection::Connection;
 #[cfg(feature = "network")]
-use lockkeeper_wire::websocket::{Frames, Said, first_message};
+use lockkeeper_wire::websocket::{Frames, Incoming, first_message};
 use lockkeeper_wire::{
     frame,
     spin::{self, Backoff},
@@ -137,7 +137,7 @@ impl Source {
         #[cfg(feature = "network")]
         if let Some(frames) = &mut self.frames {
             return match frames.first(input).map_err(invalid)? {
-                Some((Said::Messages(mut frame), length)) => {
+                Some((Incoming::Messages(mut frame), length)) => {
                     while !frame.is_empty() {
                         let (message, rest) = first_message(frame).map_err(invalid)?;
                         on_message(ToClient::decode(message).map_err(invalid)?);
@@ -145,12 +145,12 @@ impl Source {
                     }
                     Ok(Some(length))
                 }
-                Some((Said::Ping(ping), length)) => {
+                Some((Incoming::Ping(ping), length)) => {
                     self.connection.pong(ping)?;
                     Ok(Some(length))
                 }
-                Some((Said::Close(_), _)) => Err(io::ErrorKind::UnexpectedEof.into()),
-                Some((Said::Nothing, length)) => Ok(Some(length)),
+                Some((Incoming::Close(_), _)) => Err(io::ErrorKind::UnexpectedEof.into()),
+                Some((Incoming::Nothing, length)) => Ok(Some(length)),
                 None => Ok(None),
             };
         }

@@ -7,7 +7,7 @@ use crate::{
     error::Error,
     host::{Callbacks, Host},
     owner,
-    state::{Item, Machine, Question, State, View},
+    state::{Item, Machine, Question, SessionState, View},
 };
 use lockkeeper_core::Name;
 use lockkeeper_service::{Answer, Change, Failure, Key, Micros, Request, SessionConfig, Snapshot, Transfer};
@@ -437,7 +437,7 @@ fn prepare_with<H: Host>(
     let ttl = ttl.map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
     let fifo = endpoint.socket().is_some();
     let config = SessionConfig { bucket, owner, ttl, fifo, going_away_ends: false };
-    let shared = Shared::new(endpoint.clone(), program, State::new(machine(config), host));
+    let shared = Shared::new(endpoint.clone(), program, SessionState::new(machine(config), host));
     let shared = Arc::new(shared.map_err(|error| Error::Unreachable(endpoint.clone(), error))?);
     let driver = Driver::new(Arc::clone(&shared));
     Ok((shared, driver))

@@ -25,10 +25,10 @@ pub(crate) type Subscriber = Arc<dyn Fn(Result<Change, Failure>) + Send + Sync>;
 
 pub(crate) type Machine<D> = lockkeeper_service::Session<Item<D>>;
 
-pub(crate) struct State<H: Host> {
+pub(crate) struct SessionState<H: Host> {
     pub(crate) machine: Machine<H::Data>,
     pub(crate) host: H,
-    pub(crate) link: Option<Link>,
+    pub(crate) link: Option<CurrentConnection>,
     /// A thread is connecting.
     pub(crate) connecting: bool,
     /// A thread is writing, and will write what others add.
@@ -50,7 +50,7 @@ pub(crate) struct State<H: Host> {
 }
 
 /// The connection that the machine knows.
-pub(crate) struct Link {
+pub(crate) struct CurrentConnection {
     pub(crate) connection: Arc<Connection>,
     pub(crate) number: u64,
     /// A thread that waits for a reply reads it: the session thread need not be woken.
@@ -80,7 +80,7 @@ pub(crate) struct Deferred<H: Host> {
     changes: Vec<(Subscriber, Result<Change, Failure>)>,
 }
 
-impl<H: Host> State<H> {
+impl<H: Host> SessionState<H> {
     pub(crate) fn new(machine: Machine<H::Data>, host: H) -> Self {
         Self {
             machine,
@@ -213,7 +213,7 @@ impl<H: Host> State<H> {
     }
 }
 
-impl Link {
+impl CurrentConnection {
     /// Tells the poller what to wake the session thread for.
     pub(crate) fn set_interest(&self) {
         self.connection.set_interest(!self.inline, self.blocked && !self.broken);
@@ -250,11 +250,11 @@ fn answer(outcome: Outcome) -> Result<Answer, Failure> {
 
 /// A session and its host, with the mutex held.
 pub struct View<'a, H: Host> {
-    state: &'a mut State<H>,
+    state: &'a mut SessionState<H>,
 }
 
 impl<'a, H: Host> View<'a, H> {
-    pub(crate) fn new(state: &'a mut State<H>) -> Self {
+    pub(crate) fn new(state: &'a mut SessionState<H>) -> Self {
         Self { state }
     }
 
@@ -341,7 +341,7 @@ pub(crate) enum Question {
 /// Capacity that an empty buffer keeps.
 const KEPT: usize = 64 << 10;
 
-impl<H: Host> State<H> {
+impl<H: Host> SessionState<H> {
     /// Takes back the buffer that was written.
     pub(crate) fn keep_buffer(&mut self, mut buffer: Vec<u8>) {
         buffer.clear();

@@ -170,7 +170,7 @@ impl<T> Manager<T> {
         for root in nested {
             let _: ControlFlow<()> = search.from(root, |cycle| {
                 found.push(self.report(cycle));
-                ControlFlow::Continue(Told::Yes)
+                ControlFlow::Continue(Reported::Yes)
             });
         }
         *steps = search.steps;
@@ -222,7 +222,7 @@ impl<T> Manager<T> {
         let mut search = Search::new(self, *steps);
         let found = search.from(id.slot, |cycle| match cycle[0].from == id.slot {
             true => ControlFlow::Break(self.report(cycle)),
-            false => ControlFlow::Continue(Told::No),
+            false => ControlFlow::Continue(Reported::No),
         });
         *steps = search.steps;
         found.break_value()
@@ -298,7 +298,7 @@ struct Visit {
 }
 
 /// Whether a cycle was reported.
-enum Told {
+enum Reported {
     Yes,
     No,
 }
@@ -316,7 +316,7 @@ impl<'a, T> Search<'a, T> {
     fn from<B>(
         &mut self,
         root: u32,
-        mut closed: impl FnMut(&[Edge]) -> ControlFlow<B, Told>,
+        mut closed: impl FnMut(&[Edge]) -> ControlFlow<B, Reported>,
     ) -> ControlFlow<B> {
         if self.met.contains_key(&root) || self.steps == 0 {
             return ControlFlow::Continue(());
@@ -351,7 +351,7 @@ impl<'a, T> Search<'a, T> {
                     let at = *met.get();
                     if at != DONE
                         && visit.told <= at
-                        && let Told::Yes = closed(&path[at..])?
+                        && let Reported::Yes = closed(&path[at..])?
                     {
                         (at..path.len()).for_each(|i| visits[i].told = i + 1);
                     }

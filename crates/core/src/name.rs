@@ -17,7 +17,7 @@ use core::{borrow::Borrow, cmp::Ordering, fmt, hash};
 #[derive(Clone)]
 pub struct Name {
     /// The bytes, if they fit, zeros behind them.
-    inline: Words,
+    inline: InlineBytes,
     /// The bytes, if they do not. Boxed twice, so that the many short names are a word shorter. Not
     /// an enum: its tag would be one byte, and a name that was just made would be moved
     /// byte-shifted, which stalls.
@@ -31,7 +31,7 @@ const INLINE: usize = 24;
 /// Bytes that are written and moved as words: a name is often read right after it was made.
 #[derive(Clone)]
 #[repr(align(8))]
-struct Words([u8; INLINE]);
+struct InlineBytes([u8; INLINE]);
 
 impl Name {
     /// The name that a JavaScript string spells: its UTF-16 code units, as WTF-8. Surrogates that
@@ -193,7 +193,7 @@ impl From<&[u8]> for Name {
 /// Copies up to 24 bytes, zeros behind them, without a loop or a call: each word is put together
 /// from one or two reads of a fixed size.
 #[inline]
-fn inline(name: &[u8]) -> Words {
+fn inline(name: &[u8]) -> InlineBytes {
     let len = name.len();
     let word = |at: usize| {
         let mut word = [0; 8];
@@ -212,7 +212,7 @@ fn inline(name: &[u8]) -> Words {
     bytes[..8].copy_from_slice(&words[0].to_le_bytes());
     bytes[8..16].copy_from_slice(&words[1].to_le_bytes());
     bytes[16..].copy_from_slice(&words[2].to_le_bytes());
-    Words(bytes)
+    InlineBytes(bytes)
 }
 
 /// Whether a short name begins with these bytes. Of the usual lengths without a loop or a call,

@@ -185,8 +185,8 @@ impl<T> Queues<T> {
             while let Some(open) = self.entries.get_mut(behind).filter(|entry| !entry.blocked) {
                 open.blocked = true;
                 behind = open.next;
-                let robbed = open.request;
-                self.request_mut(robbed).blocked += 1;
+                let victim = open.request;
+                self.request_mut(victim).blocked += 1;
             }
             if let Some(before) = self.entries.get_mut(before) {
                 before.sibling = entry;

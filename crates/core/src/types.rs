@@ -148,10 +148,10 @@ impl fmt::Display for ClientId {
 /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
 /// # let tab = manager.client()?;
 /// manager.request(tab, &scope, Options::default(), (), &mut effects)?;
-/// let robbed = manager.requests().next().unwrap().token().unwrap();
+/// let stolen = manager.requests().next().unwrap().token().unwrap();
 /// let steal = Options { steal: true, ..Options::default() };
 /// let outcome = manager.request(tab, &scope, steal, (), &mut effects)?;
-/// assert!(matches!(outcome, Outcome::Granted { token, .. } if token > robbed));
+/// assert!(matches!(outcome, Outcome::Granted { token, .. } if token > stolen));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -250,17 +250,17 @@ pub enum Outcome {
     Unavailable,
 }
 
-/// What a command did to a request that was there before it. `T` is the host's own data, handed back with the
-/// end of the request it came with.
+/// What a command did to a request that was there before it. `T` is the host's own data, handed
+/// back with the end of the request it came with.
 ///
 /// ```
 /// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
 /// # let (mut manager, mut effects, scope) = (Manager::default(), Vec::new(), [("a", Mode::Exclusive)]);
 /// # let tab = manager.client()?;
-/// manager.request(tab, &scope, Options::default(), "robbed", &mut effects)?;
+/// manager.request(tab, &scope, Options::default(), "victim", &mut effects)?;
 /// let steal = Options { steal: true, ..Options::default() };
 /// manager.request(tab, &scope, steal, "thief", &mut effects)?;
-/// assert!(matches!(effects[..], [Effect::Broken { cause: Cause::Stolen, data: "robbed", .. }]));
+/// assert!(matches!(effects[..], [Effect::Broken { cause: Cause::Stolen, data: "victim", .. }]));
 /// # Ok::<(), Box<dyn core::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

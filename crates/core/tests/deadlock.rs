@@ -1,15 +1,15 @@
-//! Deadlock reports, which follow declared nesting: a waiting request points at what blocks it, a live request at
-//! every live request nested in it, and a cycle is told as *these wait for each other if each awaits its nested
-//! request*.
+//! Deadlock reports, which follow declared nesting: a waiting request points at what blocks it, a
+//! live request at every live request nested in it, and a cycle is told as *these wait for each
+//! other if each awaits its nested request*.
 //!
-//! In the clerk's short form a cycle is its numbers, each waiting for the next and the last for the first. It
+//! In the harness's short form a cycle is its numbers, each waiting for the next and the last for the first. It
 //! starts with a nested request: [3, 2, 4, 1] says that #3 waits behind #2, in which #4 is nested, which waits
 //! behind #1, in which #3 is nested.
 
-mod clerk;
+mod harness;
 
-use clerk::Clerk;
-use clerk::Did::*;
+use harness::Did::*;
+use harness::Harness;
 use lockkeeper_core::{
     Deadlock, Effect, Manager,
     Mode::{Exclusive, Shared},
@@ -20,8 +20,8 @@ mod a_cycle {
     use super::*;
 
     /// §5.1, example 3: script 1 takes A then B, script 2 takes B then A.
-    fn example_3() -> Clerk {
-        let mut locks = Clerk::new();
+    fn example_3() -> Harness {
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "A", Exclusive);
         locks.request(two, "B", Exclusive);
@@ -65,7 +65,7 @@ mod a_cycle {
 
     #[test]
     fn of_one_who_waits_for_what_he_holds() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request_within(1, tab, "a", Shared);
@@ -75,7 +75,7 @@ mod a_cycle {
     /// The upgrade that two readers cannot both have.
     #[test]
     fn of_two_who_hold_shared_and_want_exclusive() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "a", Shared);
         locks.request(two, "a", Shared);
@@ -90,7 +90,7 @@ mod a_cycle {
 
     #[test]
     fn of_three() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for name in ["a", "b", "c"] {
             locks.request(tab, name, Exclusive);
@@ -104,7 +104,7 @@ mod a_cycle {
 
     #[test]
     fn through_one_name_of_a_scope_that_is_held_and_one_that_waits() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Shared)]);
         locks.request(tab, "c", Exclusive);
@@ -117,7 +117,7 @@ mod a_cycle {
     /// #2 holds nothing, but keeps its place for "a" while it waits for "b".
     #[test]
     fn through_a_scope_that_waits_itself() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
@@ -128,7 +128,7 @@ mod a_cycle {
     /// Whether #2 is held does not matter: #1 may be awaiting it, and #2 awaits #3.
     #[test]
     fn through_a_nested_request_that_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request_within(1, tab, "b", Exclusive);
@@ -139,7 +139,7 @@ mod a_cycle {
     /// Each nesting is a step of its own: #4 is not nested in #2.
     #[test]
     fn through_requests_nested_in_each_other() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request_within(1, tab, "b", Exclusive);
@@ -151,7 +151,7 @@ mod a_cycle {
     /// Not only the holder: everybody who stands before.
     #[test]
     fn through_a_request_that_waits_in_between() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -165,7 +165,7 @@ mod a_cycle {
 
     #[test]
     fn is_reported_beside_others_that_have_nothing_to_do_with_it() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -190,7 +190,7 @@ mod through_a_long_queue {
 
     #[test]
     fn only_the_two_ends_are_reported() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         for i in 0..200 {
@@ -204,7 +204,7 @@ mod through_a_long_queue {
     /// told.
     #[test]
     fn between_shared_ends_one_exclusive_request_is_reported() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         for i in 0..200 {
@@ -221,7 +221,7 @@ mod through_a_long_queue {
     /// Each queue is told by its ends; the queues are told apart.
     #[test]
     fn two_queues_are_two_steps_with_their_nestings_between() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -240,7 +240,7 @@ mod without_a_cycle_nothing_is_reported {
 
     #[test]
     fn where_nothing_is_nested() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -254,7 +254,7 @@ mod without_a_cycle_nothing_is_reported {
 
     #[test]
     fn where_all_nest_in_one_order() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "a", Exclusive);
         locks.request(two, "a", Exclusive);
@@ -266,7 +266,7 @@ mod without_a_cycle_nothing_is_reported {
     /// A shared request inside a shared lock of the same name is granted; nobody waits.
     #[test]
     fn where_a_nested_request_is_shared_with_the_outer_one() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         assert_eq!(locks.request_within(1, tab, "a", Shared), [Granted(2)]);
@@ -276,7 +276,7 @@ mod without_a_cycle_nothing_is_reported {
     /// #3 and #4 stand side by side behind #1: #3 may be awaiting #4, but #4 does not wait for #3.
     #[test]
     fn of_two_shared_requests_that_wait_for_the_same() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -288,7 +288,7 @@ mod without_a_cycle_nothing_is_reported {
     /// A request that waits behind a cycle suffers from it, but is no part of it.
     #[test]
     fn of_a_request_that_only_waits_for_a_cycle() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request_within(1, tab, "a", Exclusive);
@@ -301,7 +301,7 @@ mod without_a_cycle_nothing_is_reported {
     /// "One that has ended means none."
     #[test]
     fn where_the_outer_request_had_ended() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.steal(tab, "a");
@@ -313,7 +313,7 @@ mod without_a_cycle_nothing_is_reported {
     /// The place of the ended request is another's now, with whom the nesting has nothing to do.
     #[test]
     fn where_another_took_the_place_of_the_outer_request() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.release(1);
@@ -326,8 +326,8 @@ mod without_a_cycle_nothing_is_reported {
 mod a_cycle_is_gone {
     use super::*;
 
-    fn deadlocked() -> Clerk {
-        let mut locks = Clerk::new();
+    fn deadlocked() -> Harness {
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "a", Exclusive);
         locks.request(two, "b", Exclusive);
@@ -384,7 +384,7 @@ mod a_cycle_is_gone {
     #[test]
     fn only_when_the_last_nested_request_that_closes_it_is_gone() {
         for order in [[2, 3, 4], [4, 3, 2], [3, 2, 4], [3, 4, 2]] {
-            let mut locks = Clerk::new();
+            let mut locks = Harness::new();
             let [tab] = locks.clients();
             locks.request(tab, "a", Exclusive);
             for _ in 0..3 {
@@ -407,16 +407,17 @@ mod a_request_that_wants_to_be_refused {
         Options { nested_in: outer, refuse_deadlock: true, ..Options::default() }
     }
 
-    fn cycle(locks: &Clerk, refused: RequestError, new: usize) -> Vec<usize> {
+    fn cycle(locks: &Harness, refused: RequestError, new: usize) -> Vec<usize> {
         let RequestError::Deadlock(deadlock) = refused else { panic!("refused because {refused}") };
-        // The refused request has no number: it is not in the books. It is the one that the clerk does not know.
+        // The refused request has no number: it is not in the books. It is the one that the harness
+        // does not know.
         let known = |step: &Step| (1..new).find(|&number| locks.id(number) == step.request).unwrap_or(new);
         deadlock.cycle.iter().map(known).collect()
     }
 
     #[test]
     fn is_refused_if_it_would_close_a_cycle_and_told_which() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "a", Exclusive);
         locks.request(two, "b", Exclusive);
@@ -429,7 +430,7 @@ mod a_request_that_wants_to_be_refused {
     /// Not in a queue, not among what is nested, not in the client's list.
     #[test]
     fn leaves_no_trace_when_it_is_refused() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "a", Exclusive);
         let outer = Some(locks.id(1));
@@ -444,7 +445,7 @@ mod a_request_that_wants_to_be_refused {
 
     #[test]
     fn waits_if_it_closes_no_cycle() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "a", Exclusive);
         locks.request(two, "b", Exclusive);
@@ -457,7 +458,7 @@ mod a_request_that_wants_to_be_refused {
     /// Somebody else's cycle is not of this request's making, even if it waits behind it.
     #[test]
     fn waits_behind_a_cycle_that_was_there_before() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [one, two] = locks.clients();
         locks.request(one, "a", Exclusive);
         locks.request_within(1, one, "a", Exclusive);
@@ -469,7 +470,7 @@ mod a_request_that_wants_to_be_refused {
 
     #[test]
     fn is_granted_or_unavailable_or_steals_before_any_cycle_is_looked_for() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         let outer = Some(locks.id(1));
@@ -484,13 +485,13 @@ mod a_request_that_wants_to_be_refused {
 mod nesting {
     use super::*;
 
-    fn outer(locks: &Clerk, number: usize) -> Option<usize> {
+    fn outer(locks: &Harness, number: usize) -> Option<usize> {
         locks.get(number).nested_in().map(|id| locks.number(id))
     }
 
     #[test]
     fn is_told_of_a_request_that_is_held_as_of_one_that_waits() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -502,7 +503,7 @@ mod nesting {
     /// A worker may do part of a tab's work.
     #[test]
     fn may_cross_clients() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request_within(1, worker, "a", Exclusive);
@@ -514,7 +515,7 @@ mod nesting {
     /// The middle of three ends: the innermost is nested in nothing then, not in the outermost.
     #[test]
     fn ends_with_either_request() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request_within(1, tab, "b", Exclusive);

@@ -1,11 +1,11 @@
-//! A limit on everything that a client can grow: at the limit all is well, one more is refused, the refusal
-//! names the limit, and nothing has changed. (That it has changed nothing the clerk checks: `refused` compares
-//! the snapshots.)
+//! A limit on everything that a client can grow: at the limit all is well, one more is refused, the
+//! refusal names the limit, and nothing has changed. (That it has changed nothing the harness
+//! checks: `refused` compares the snapshots.)
 
-mod clerk;
+mod harness;
 
-use clerk::Clerk;
-use clerk::Did::*;
+use harness::Did::*;
+use harness::Harness;
 use lockkeeper_core::{
     Limit, Limits, Mode,
     Mode::{Exclusive, Shared},
@@ -25,7 +25,7 @@ mod name_bytes {
 
     #[test]
     fn a_name_of_that_many_bytes_is_accepted_and_a_longer_one_refused() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "12345678", Exclusive), [Granted(1)]);
         let refused = locks.refused(tab, ("123456789", Exclusive), PLAIN);
@@ -35,7 +35,7 @@ mod name_bytes {
     /// Three bytes each: three characters are nine bytes.
     #[test]
     fn bytes_are_counted_and_not_characters() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "漢字", Exclusive), [Granted(1)]);
         let refused = locks.refused(tab, ("漢字漢", Exclusive), PLAIN);
@@ -44,7 +44,7 @@ mod name_bytes {
 
     #[test]
     fn one_name_that_is_too_long_refuses_the_whole_scope() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab] = locks.clients();
         let refused = locks.refused(tab, [("a", Exclusive), ("123456789", Exclusive)], PLAIN);
         assert_eq!(refused, RequestError::Limit(Limit::NameBytes(8)));
@@ -57,7 +57,7 @@ mod names_per_scope {
 
     #[test]
     fn a_scope_of_that_many_names_is_accepted_and_a_larger_one_refused() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab] = locks.clients();
         assert_eq!(locks.request_all(tab, scope(0..3)), [Granted(1)]);
         locks.release(1);
@@ -69,7 +69,7 @@ mod names_per_scope {
     #[test]
     fn the_largest_limit_there_is_can_be_reached_and_waited_for() {
         let limits = Limits { names_per_scope: u16::MAX, ..Limits::default() };
-        let mut locks = Clerk::with_limits(limits);
+        let mut locks = Harness::with_limits(limits);
         let [tab] = locks.clients();
         let all = u32::from(u16::MAX);
         assert_eq!(locks.request_all(tab, scope(0..all)), [Granted(1)]);
@@ -85,7 +85,7 @@ mod requests_per_client {
 
     #[test]
     fn a_client_has_that_many_live_requests_and_not_one_more() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab, worker] = locks.clients();
         // Held or waiting, they count alike.
         for number in 1..=4 {
@@ -99,7 +99,7 @@ mod requests_per_client {
 
     #[test]
     fn what_ends_makes_room() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab, worker] = locks.clients();
         for _ in 0..4 {
             locks.request(tab, "a", Exclusive);
@@ -116,7 +116,7 @@ mod requests_per_client {
 
     #[test]
     fn what_was_unavailable_or_refused_takes_no_room() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         for number in 2..10 {
@@ -136,7 +136,7 @@ mod requests {
 
     #[test]
     fn that_many_requests_live_in_all_and_not_one_more() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab, worker] = locks.clients();
         for client in [tab, worker, tab, worker, tab, worker] {
             locks.request(client, "a", Exclusive);
@@ -152,7 +152,7 @@ mod requests {
     /// Each name of a scope takes as much room as a request of one name.
     #[test]
     fn that_many_names_are_asked_for_in_all_and_not_one_more() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab, worker] = locks.clients();
         locks.request_all(tab, scope(0..3));
         locks.request_all(worker, scope(2..4));
@@ -167,7 +167,7 @@ mod requests {
 
     #[test]
     fn the_end_of_a_client_makes_room_for_all_it_had() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab, worker] = locks.clients();
         locks.request_all(tab, scope(0..3));
         locks.request_all(tab, scope(0..3));
@@ -183,7 +183,7 @@ mod clients {
 
     #[test]
     fn that_many_clients_live_and_not_one_more() {
-        let mut locks = Clerk::with_limits(LIMITS);
+        let mut locks = Harness::with_limits(LIMITS);
         let [tab, _, _] = locks.clients();
         locks.request(tab, "a", Exclusive);
         let before = locks.query();
@@ -215,7 +215,7 @@ fn each_refusal_says_in_words_which_limit_and_how_much_it_is() {
 /// manager is.
 #[test]
 fn a_request_that_could_never_be_accepted_is_refused_for_that_reason() {
-    let mut locks = Clerk::with_limits(Limits { requests: 0, ..LIMITS });
+    let mut locks = Harness::with_limits(Limits { requests: 0, ..LIMITS });
     let [tab] = locks.clients();
     assert_eq!(locks.refused(tab, ("-", Exclusive), PLAIN), RequestError::ReservedName);
     let refused = locks.refused(tab, ("123456789", Exclusive), PLAIN);

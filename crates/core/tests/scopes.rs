@@ -6,9 +6,9 @@
 //! hosts build on: ids that are never used again, fencing tokens that only grow, effects that
 //! depend on nothing but the commands.
 
-mod clerk;
+mod harness;
 
-use clerk::{Clerk, Did, Did::*};
+use harness::{Did, Did::*, Harness};
 use lockkeeper_core::{
     ClientId, Config, Manager, Mode,
     Mode::{Exclusive, Shared},
@@ -29,8 +29,8 @@ mod the_explainers_example {
     use super::*;
 
     /// Requests #1 to #6, as the explainer lists them.
-    fn requested() -> Clerk {
-        let mut locks = Clerk::new();
+    fn requested() -> Harness {
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "a", Exclusive), [Granted(1)]);
         assert_eq!(locks.request(tab, "b", Shared), [Granted(2)]);
@@ -81,7 +81,7 @@ mod a_scope {
 
     #[test]
     fn is_granted_all_its_names_or_none() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "b", Exclusive);
         assert_eq!(locks.request_all(worker, [("a", Exclusive), ("b", Exclusive)]), [Queued(2)]);
@@ -94,7 +94,7 @@ mod a_scope {
     /// It has its place in each queue while it waits, so that later requests cannot starve it.
     #[test]
     fn keeps_its_place_for_a_name_that_is_free_while_it_waits_for_another() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
@@ -106,7 +106,7 @@ mod a_scope {
 
     #[test]
     fn has_a_mode_for_each_name() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.request_all(tab, [("a", Shared), ("b", Exclusive)]), [Granted(1)]);
         assert_eq!(locks.request(tab, "a", Shared), [Granted(2)]);
@@ -120,7 +120,7 @@ mod a_scope {
     /// waits.
     #[test]
     fn that_waits_is_passed_by_a_shared_request_for_a_name_that_it_has_shared() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         assert_eq!(locks.request_all(tab, [("a", Shared), ("b", Exclusive)]), [Queued(2)]);
@@ -132,7 +132,7 @@ mod a_scope {
 
     #[test]
     fn if_available_is_refused_for_one_name_that_is_not_and_leaves_the_others_alone() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         let options = Options { if_available: true, ..Options::default() };
@@ -144,7 +144,7 @@ mod a_scope {
 
     #[test]
     fn shows_once_for_each_name_in_the_order_in_which_they_were_given() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request_all(tab, [("b", Shared), ("a", Exclusive)]);
         let held: Vec<_> = locks.query().held.into_iter().map(|info| (info.name, info.mode)).collect();
@@ -153,7 +153,7 @@ mod a_scope {
 
     #[test]
     fn has_at_least_one_name() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let none: [(&str, Mode); 0] = [];
         assert_eq!(locks.refused(tab, none, Options::default()), RequestError::EmptyScope);
@@ -161,7 +161,7 @@ mod a_scope {
 
     #[test]
     fn with_one_reserved_name_is_refused_whole() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let refused = locks.refused(tab, [("a", Exclusive), ("-b", Exclusive)], Options::default());
         assert_eq!(refused, RequestError::ReservedName);
@@ -171,7 +171,7 @@ mod a_scope {
     /// What one release lets in over several names comes in the order of arrival, not of names.
     #[test]
     fn lets_in_who_waited_for_its_names_in_the_order_of_arrival() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive), ("c", Exclusive)]);
         locks.request(tab, "c", Exclusive);
@@ -185,13 +185,13 @@ mod a_scope {
 mod a_name_that_stands_twice_in_a_scope {
     use super::*;
 
-    fn modes_of(locks: &Clerk, number: usize) -> Vec<(String, Mode)> {
+    fn modes_of(locks: &Harness, number: usize) -> Vec<(String, Mode)> {
         locks.get(number).scope().map(|(name, mode)| (name.to_string(), mode)).collect()
     }
 
     #[test]
     fn counts_once() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let scope = [("a", Exclusive), ("b", Shared), ("a", Exclusive), ("b", Shared)];
         assert_eq!(locks.request_all(tab, scope), [Granted(1)]);
@@ -203,7 +203,7 @@ mod a_name_that_stands_twice_in_a_scope {
     #[test]
     fn is_exclusive_if_either_asks_for_that() {
         for scope in [[("a", Exclusive), ("a", Shared)], [("a", Shared), ("a", Exclusive)]] {
-            let mut locks = Clerk::new();
+            let mut locks = Harness::new();
             let [tab] = locks.clients();
             assert_eq!(locks.request_all(tab, scope), [Granted(1)]);
             assert_eq!(modes_of(&locks, 1), [("a".to_string(), Exclusive)]);
@@ -215,7 +215,7 @@ mod a_name_that_stands_twice_in_a_scope {
     /// As shared it would have been open; as exclusive it is blocked after all.
     #[test]
     fn waits_for_shared_holders_if_it_is_exclusive_the_second_time() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         assert_eq!(locks.request_all(tab, [("a", Shared), ("b", Shared), ("a", Exclusive)]), [Queued(2)]);
@@ -227,7 +227,7 @@ mod a_name_that_stands_twice_in_a_scope {
     /// Blocked as shared already, it is not blocked twice.
     #[test]
     fn waits_once_behind_an_exclusive_holder() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.request_all(tab, [("a", Shared), ("a", Exclusive), ("a", Shared)]), [Queued(2)]);
@@ -236,7 +236,7 @@ mod a_name_that_stands_twice_in_a_scope {
 
     #[test]
     fn is_stolen_once() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
         let scope = [("a", Exclusive), ("b", Exclusive), ("a", Exclusive)];
@@ -251,7 +251,7 @@ mod scopes_cannot_deadlock_against_each_other {
 
     #[test]
     fn in_whichever_order_they_name_their_names() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         assert_eq!(locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]), [Granted(1)]);
         assert_eq!(locks.request_all(worker, [("b", Exclusive), ("a", Exclusive)]), [Queued(2)]);
@@ -264,7 +264,7 @@ mod scopes_cannot_deadlock_against_each_other {
     /// first.
     #[test]
     fn even_if_each_waits_for_a_name_of_the_next() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive), ("c", Exclusive)]);
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
@@ -281,7 +281,7 @@ mod a_steal_of_a_scope {
 
     #[test]
     fn breaks_its_victims_whole() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
         assert_eq!(locks.steal(worker, "a"), [Stolen(1), Granted(2)]);
@@ -291,7 +291,7 @@ mod a_steal_of_a_scope {
     /// Broken, then the thief, then what the victims' other names let in.
     #[test]
     fn grants_the_thief_before_those_whom_the_victims_other_names_let_in() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive), ("c", Exclusive)]);
         locks.request(tab, "c", Exclusive);
@@ -305,7 +305,7 @@ mod a_steal_of_a_scope {
 
     #[test]
     fn breaks_the_holders_of_all_its_names_in_the_order_of_their_grants() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "c", Exclusive);
         locks.request(tab, "c", Shared);
@@ -321,7 +321,7 @@ mod a_steal_of_a_scope {
 
     #[test]
     fn breaks_a_victim_of_several_of_its_names_once() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Shared)]);
         locks.request(tab, "b", Shared);
@@ -333,7 +333,7 @@ mod a_steal_of_a_scope {
     /// waits for "a" too, and "b" alone does not let it in.
     #[test]
     fn makes_a_waiting_scope_wait_for_the_stolen_name_again() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
@@ -346,7 +346,7 @@ mod a_steal_of_a_scope {
     /// The same, when it is the steal itself that frees the other name.
     #[test]
     fn does_not_let_in_a_waiting_scope_that_needs_the_stolen_name_too() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request_all(tab, [("a", Shared), ("b", Exclusive)]);
         locks.request_all(tab, [("a", Shared), ("b", Exclusive)]);
@@ -358,7 +358,7 @@ mod a_steal_of_a_scope {
     /// Several waiting scopes that stood open side by side are all set back, and all come back.
     #[test]
     fn sets_back_every_shared_scope_that_stood_open() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "b", Exclusive);
         for _ in 0..3 {
@@ -372,7 +372,7 @@ mod a_steal_of_a_scope {
 
     #[test]
     fn by_a_thief_with_several_names_is_undone_by_the_next_thief_of_one_of_them() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.steal_all(tab, [("a", Exclusive), ("b", Exclusive)]);
         locks.request(tab, "a", Exclusive);
@@ -383,7 +383,7 @@ mod a_steal_of_a_scope {
 
     #[test]
     fn takes_every_name_exclusively() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let options = Options { steal: true, ..Options::default() };
         let refused = locks.refused(tab, [("a", Exclusive), ("b", Shared)], options);
@@ -396,7 +396,7 @@ mod an_aborted_request {
 
     #[test]
     fn lets_in_the_shared_requests_behind_it() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(tab, "a", Exclusive);
@@ -407,7 +407,7 @@ mod an_aborted_request {
 
     #[test]
     fn that_is_a_scope_leaves_all_its_queues_and_lets_in_by_arrival() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "c", Exclusive);
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive), ("c", Exclusive)]);
@@ -422,7 +422,7 @@ mod an_aborted_request {
     /// It stood open on "a", and was in nobody's way there but that of the exclusive #3.
     #[test]
     fn that_stood_open_on_a_name_lets_in_who_waited_behind_it() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request_all(tab, [("a", Shared), ("b", Exclusive)]);
@@ -436,7 +436,7 @@ mod a_stale_id {
 
     #[test]
     fn of_a_stolen_lock_releases_nothing() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.steal(worker, "a");
@@ -449,7 +449,7 @@ mod a_stale_id {
     /// Each new request takes over the place in memory that the one before it left.
     #[test]
     fn touches_nothing_after_others_took_its_place() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         for number in 1..100 {
@@ -472,7 +472,7 @@ mod a_stale_id {
 
     #[test]
     fn is_known_to_no_query() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.steal(tab, "a");
@@ -488,7 +488,7 @@ mod fencing_tokens {
 
     #[test]
     fn grow_with_every_grant_steals_included() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -502,7 +502,7 @@ mod fencing_tokens {
 
     #[test]
     fn are_one_row_over_all_names() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for name in ["a", "b", "c"] {
             locks.request(tab, name, Exclusive);
@@ -513,7 +513,7 @@ mod fencing_tokens {
     /// What was refused or is still waiting has none.
     #[test]
     fn belong_to_held_requests_only() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.if_available(tab, "a", Exclusive);
@@ -525,7 +525,7 @@ mod fencing_tokens {
 
     #[test]
     fn go_on_where_an_earlier_life_of_the_manager_ended() {
-        let mut locks = Clerk::with(Config { last_token: 1 << 53, ..Config::default() });
+        let mut locks = Harness::with(Config { last_token: 1 << 53, ..Config::default() });
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.steal(tab, "a");
@@ -539,7 +539,7 @@ mod force_release {
 
     #[test]
     fn breaks_every_holder_of_the_name_and_grants_who_waited() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(worker, "a", Shared);
@@ -553,7 +553,7 @@ mod force_release {
     /// All are broken before anybody is let in, and then by arrival.
     #[test]
     fn breaks_scopes_whole_and_lets_in_by_arrival() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request_all(tab, [("a", Shared), ("c", Exclusive)]);
         locks.request_all(tab, [("b", Exclusive), ("a", Shared)]);
@@ -566,7 +566,7 @@ mod force_release {
 
     #[test]
     fn breaks_no_scope_that_waits() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
@@ -576,7 +576,7 @@ mod force_release {
 
     #[test]
     fn of_a_name_that_nobody_holds_does_nothing() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.force_release("b"), []);
@@ -589,7 +589,7 @@ mod the_end_of_a_client {
 
     #[test]
     fn aborts_its_scopes_then_breaks_its_locks_each_in_the_order_of_arrival() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
         locks.request_all(tab, [("b", Exclusive), ("c", Exclusive)]);
@@ -609,7 +609,7 @@ mod the_end_of_a_client {
     /// Without the order of §2.6 a request of the ending client itself could be left over.
     #[test]
     fn ends_what_it_lets_in_itself() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(worker, "a", Exclusive);
         locks.request_all(tab, [("a", Exclusive), ("b", Exclusive)]);
@@ -622,7 +622,7 @@ mod the_end_of_a_client {
 
     #[test]
     fn of_a_thief_lets_in_who_was_robbed_of_his_turn() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(worker, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -633,7 +633,7 @@ mod the_end_of_a_client {
     /// The list of a client loses its members from the front, the middle and the end.
     #[test]
     fn finds_exactly_what_it_still_has() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for name in ["a", "b", "c", "d", "e"] {
             locks.request(tab, name, Exclusive);
@@ -653,7 +653,7 @@ mod names {
     /// difference.
     #[test]
     fn come_back_as_if_for_the_first_time_after_thousands_of_others() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let mut live = VecDeque::new();
         let mut random = random(7);
@@ -682,7 +682,7 @@ mod determinism {
 
     /// A day's work of a few clients: all commands, many names, scopes, steals.
     fn run(hash_seed: u64) -> (Vec<Vec<Did>>, Snapshot) {
-        let mut locks = Clerk::with(Config { hash_seed, ..Config::default() });
+        let mut locks = Harness::with(Config { hash_seed, ..Config::default() });
         let mut clients: [ClientId; 3] = locks.clients();
         let mut told = Vec::new();
         let mut random = random(42);

@@ -19,9 +19,9 @@
 //! `Stolen` for the "AbortError" of §4.1 step 3.4.1.1.2, `Unavailable` for the null of step
 //! 3.5.1.1.1, `Granted` for the lock of §4.4 step 2.14.
 
-mod clerk;
+mod harness;
 
-use clerk::{Clerk, Did::*};
+use harness::{Did::*, Harness};
 use lockkeeper_core::{
     LockInfo,
     Mode::{Exclusive, Shared},
@@ -34,7 +34,7 @@ mod s2_1_resource_names {
     /// "A resource name is a JavaScript string": its code units count, not its text.
     #[test]
     fn lone_surrogates_are_distinct_names() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let (high, low): (&[u8], &[u8]) = (b"\xed\xa0\x80", b"\xed\xb0\x80");
         assert_eq!(locks.request_all(tab, (high, Exclusive)), [Granted(1)]);
@@ -44,7 +44,7 @@ mod s2_1_resource_names {
 
     #[test]
     fn names_are_neither_normalised_nor_folded_nor_trimmed() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for (i, name) in ["é", "e\u{301}", "a", "A", "a ", "a\0", "\0"].into_iter().enumerate() {
             assert_eq!(locks.request(tab, name, Exclusive), [Granted(i + 1)]);
@@ -53,7 +53,7 @@ mod s2_1_resource_names {
 
     #[test]
     fn the_empty_string_is_a_name() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "", Exclusive), [Granted(1)]);
         assert_eq!(locks.request(tab, "", Exclusive), [Queued(2)]);
@@ -61,7 +61,7 @@ mod s2_1_resource_names {
 
     #[test]
     fn a_name_is_global_across_the_agents_that_share_a_manager() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.request(worker, "a", Exclusive), [Queued(2)]);
@@ -73,7 +73,7 @@ mod s2_2_lock_managers {
 
     #[test]
     fn a_manager_encapsulates_its_locks_and_requests() {
-        let (mut one, mut other) = (Clerk::new(), Clerk::new());
+        let (mut one, mut other) = (Harness::new(), Harness::new());
         let ([tab], [worker]) = (one.clients(), other.clients());
         one.request(tab, "a", Exclusive);
         one.request(tab, "a", Exclusive);
@@ -87,7 +87,7 @@ mod s2_3_modes_and_scheduling {
 
     #[test]
     fn if_an_exclusive_lock_is_held_no_other_lock_of_that_name_is_granted() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.request(worker, "a", Exclusive), [Queued(2)]);
@@ -96,7 +96,7 @@ mod s2_3_modes_and_scheduling {
 
     #[test]
     fn if_a_shared_lock_is_held_shared_locks_of_that_name_are_granted_but_no_exclusive_one() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Shared);
         assert_eq!(locks.request(worker, "a", Shared), [Granted(2)]);
@@ -116,7 +116,7 @@ mod s2_4_locks {
     /// and a mode.
     #[test]
     fn a_lock_has_an_agent_a_name_and_a_mode() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [_, worker] = locks.clients();
         locks.request(worker, "a", Shared);
         let lock = locks.get(1);
@@ -126,7 +126,7 @@ mod s2_4_locks {
 
     #[test]
     fn the_held_lock_set_is_a_set_of_locks_of_any_names() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Shared);
@@ -141,7 +141,7 @@ mod s2_5_get_the_lock_request_queue {
     /// Step 1.
     #[test]
     fn a_name_that_nobody_has_asked_for_has_an_empty_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.queue("a"), []);
         assert_eq!(locks.request(tab, "a", Exclusive), [Granted(1)]);
@@ -150,7 +150,7 @@ mod s2_5_get_the_lock_request_queue {
     /// Step 1: that the queue was there before makes no difference.
     #[test]
     fn a_name_that_everybody_has_left_has_an_empty_queue_again() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -163,7 +163,7 @@ mod s2_5_get_the_lock_request_queue {
     /// Step 2.
     #[test]
     fn all_requests_for_one_name_stand_in_one_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -180,7 +180,7 @@ mod s2_5_grantable {
     /// Steps 1 to 4: of all queues of the request's manager, that of its own name counts.
     #[test]
     fn a_queue_of_another_name_does_not_matter() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -190,7 +190,7 @@ mod s2_5_grantable {
     /// Step 7, where step 9 alone would say yes.
     #[test]
     fn a_shared_request_that_is_not_first_in_the_queue_is_not_grantable() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(tab, "a", Exclusive);
@@ -200,7 +200,7 @@ mod s2_5_grantable {
     /// Step 7: once it is the first, the rest of the steps decide.
     #[test]
     fn a_shared_request_is_grantable_as_soon_as_it_is_first_in_the_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(tab, "a", Exclusive);
@@ -211,7 +211,7 @@ mod s2_5_grantable {
     /// Step 7: being the first is not enough.
     #[test]
     fn the_first_in_the_queue_still_waits_for_the_lock_that_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Shared);
@@ -223,7 +223,7 @@ mod s2_5_grantable {
     /// Step 8.
     #[test]
     fn an_exclusive_request_is_grantable_if_no_lock_of_the_name_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "a", Exclusive), [Granted(1)]);
     }
@@ -231,7 +231,7 @@ mod s2_5_grantable {
     /// Step 8.
     #[test]
     fn an_exclusive_request_is_not_grantable_while_an_exclusive_lock_of_the_name_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.request(tab, "a", Exclusive), [Queued(2)]);
@@ -240,7 +240,7 @@ mod s2_5_grantable {
     /// Step 8: "no lock in held has name equal to name", whatever its mode.
     #[test]
     fn an_exclusive_request_is_not_grantable_while_a_shared_lock_of_the_name_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         assert_eq!(locks.request(tab, "a", Exclusive), [Queued(2)]);
@@ -249,7 +249,7 @@ mod s2_5_grantable {
     /// Steps 5 and 8: the held lock set is the whole manager's, the name picks from it.
     #[test]
     fn an_exclusive_request_is_grantable_while_locks_of_other_names_are_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request(tab, "c", Shared);
@@ -259,7 +259,7 @@ mod s2_5_grantable {
     /// Steps 6 and 9.
     #[test]
     fn a_shared_request_is_grantable_if_no_lock_of_the_name_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "a", Shared), [Granted(1)]);
     }
@@ -267,7 +267,7 @@ mod s2_5_grantable {
     /// Step 9.
     #[test]
     fn a_shared_request_is_grantable_while_only_shared_locks_of_the_name_are_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         assert_eq!(locks.request(tab, "a", Shared), [Granted(2)]);
@@ -277,7 +277,7 @@ mod s2_5_grantable {
     /// Step 9.
     #[test]
     fn a_shared_request_is_not_grantable_while_an_exclusive_lock_of_the_name_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.request(tab, "a", Shared), [Queued(2)]);
@@ -286,7 +286,7 @@ mod s2_5_grantable {
     /// Step 9: both must be true of one lock, "exclusive" and "name equal to name".
     #[test]
     fn a_shared_request_is_grantable_while_exclusive_locks_of_other_names_are_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request(tab, "a", Shared);
@@ -300,7 +300,7 @@ mod s2_6_termination_of_locks {
     /// Step 1.
     #[test]
     fn each_request_of_the_agent_is_aborted() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(worker, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -313,7 +313,7 @@ mod s2_6_termination_of_locks {
     /// Step 1.1: aborting a request processes its queue (§4.3 step 7).
     #[test]
     fn what_an_aborted_request_stood_before_is_let_in() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(worker, "a", Shared);
         locks.request(tab, "a", Exclusive);
@@ -324,7 +324,7 @@ mod s2_6_termination_of_locks {
     /// Step 2.
     #[test]
     fn each_lock_of_the_agent_is_released() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "b", Exclusive);
@@ -337,7 +337,7 @@ mod s2_6_termination_of_locks {
     /// released.
     #[test]
     fn what_a_released_lock_stood_before_is_let_in() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -349,7 +349,7 @@ mod s2_6_termination_of_locks {
     /// Step 1 before step 2: in the other order the agent's own requests would be granted first.
     #[test]
     fn requests_are_aborted_before_locks_are_released() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -360,7 +360,7 @@ mod s2_6_termination_of_locks {
     /// Step 1.1 grants (§4.4), step 2 then meets a lock and no longer a request.
     #[test]
     fn a_request_of_the_agent_that_its_own_abort_lets_in_is_released_with_its_locks() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(worker, "a", Shared);
         locks.request(tab, "a", Exclusive);
@@ -372,7 +372,7 @@ mod s2_6_termination_of_locks {
     /// "with agent equal to agent".
     #[test]
     fn what_other_agents_hold_and_wait_for_stays() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker, idle] = locks.clients();
         locks.request(worker, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -383,7 +383,7 @@ mod s2_6_termination_of_locks {
 
     #[test]
     fn a_terminated_agent_makes_no_more_requests_and_terminates_once() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.gone(tab);
         let refused = locks.refused(tab, ("a", Exclusive), Options::default());
@@ -416,7 +416,7 @@ mod s3_2_1_the_request_method {
     /// Step 5.
     #[test]
     fn a_name_that_starts_with_a_hyphen_minus_is_refused() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for name in ["-", "-a", "--"] {
             let refused = locks.refused(tab, (name, Exclusive), Options::default());
@@ -427,7 +427,7 @@ mod s3_2_1_the_request_method {
     /// Step 5: U+002D, and as the first code unit only.
     #[test]
     fn a_hyphen_elsewhere_and_other_dashes_are_names_like_any_other() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for (i, name) in ["a-", "a-b", " -", "\u{2010}", "\u{2212}", "\u{ff0d}"].into_iter().enumerate() {
             assert_eq!(locks.request(tab, name, Exclusive), [Granted(i + 1)]);
@@ -437,7 +437,7 @@ mod s3_2_1_the_request_method {
     /// Step 6.
     #[test]
     fn steal_and_if_available_together_are_refused() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "held", Exclusive);
         for name in ["held", "free"] {
@@ -449,7 +449,7 @@ mod s3_2_1_the_request_method {
     /// Step 7.
     #[test]
     fn a_steal_that_is_not_exclusive_is_refused() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "held", Shared);
         for name in ["held", "free"] {
@@ -461,7 +461,7 @@ mod s3_2_1_the_request_method {
     /// Steps 5, 6 and 7 come in this order: the first that applies is the reason.
     #[test]
     fn the_reasons_for_a_refusal_are_looked_at_in_order() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let refused = locks.refused(tab, ("-a", Shared), STEAL_IF_AVAILABLE);
         assert_eq!(refused, RequestError::ReservedName);
@@ -473,7 +473,7 @@ mod s3_2_1_the_request_method {
     /// request.
     #[test]
     fn what_a_request_would_be_refused_for_can_be_asked_before() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         let cases = [
             ("-a", Exclusive, Options::default()),
@@ -491,13 +491,14 @@ mod s3_2_1_the_request_method {
     /// Steps 5 to 7 return before step 11 requests a lock.
     #[test]
     fn a_refused_request_leaves_no_trace() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Shared);
         locks.refused(worker, ("a", Shared), STEAL);
         locks.refused(worker, ("-a", Exclusive), Options::default());
-        // The clerk has compared the snapshots; what follows goes on as if nothing had been asked.
+        // The harness has compared the snapshots; what follows goes on as if nothing had been
+        // asked.
         assert_eq!(locks.queue("a"), [1, 2]);
         assert_eq!(locks.release(1), [Granted(2)]);
         assert_eq!(locks.gone(worker), [Lost(2)]);
@@ -510,7 +511,7 @@ mod s4_1_request_a_lock {
     /// Step 1.
     #[test]
     fn a_request_is_new_even_if_the_same_agent_asks_for_the_same_again() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.request(tab, "a", Exclusive), [Queued(2)]);
@@ -521,7 +522,7 @@ mod s4_1_request_a_lock {
     /// Steps 3.1 to 3.3.
     #[test]
     fn the_queue_is_that_of_the_name_and_the_held_lock_set_that_of_the_manager() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -533,7 +534,7 @@ mod s4_1_request_a_lock {
     /// Steps 3.4.1.1.1 and 3.4.1.1.2.
     #[test]
     fn a_steal_removes_the_held_lock_and_tells_its_holder() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.steal(worker, "a"), [Stolen(1), Granted(2)]);
@@ -544,7 +545,7 @@ mod s4_1_request_a_lock {
     /// set.
     #[test]
     fn a_steal_removes_every_shared_lock_of_the_name() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(worker, "a", Shared);
@@ -555,7 +556,7 @@ mod s4_1_request_a_lock {
     /// Step 3.4.1.1: "if lock's name is name".
     #[test]
     fn a_steal_leaves_locks_of_other_names_alone() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -567,7 +568,7 @@ mod s4_1_request_a_lock {
     /// Step 3.4.1 with nothing to remove.
     #[test]
     fn a_steal_of_what_nobody_holds_is_granted() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.steal(tab, "a"), [Granted(1)]);
     }
@@ -575,7 +576,7 @@ mod s4_1_request_a_lock {
     /// Step 3.4.1: the set holds the thief's own agent's locks too.
     #[test]
     fn an_agent_may_steal_from_itself() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.steal(tab, "a"), [Stolen(1), Granted(2)]);
@@ -584,7 +585,7 @@ mod s4_1_request_a_lock {
     /// Step 3.4.1: a lock that was stolen is a lock like any other.
     #[test]
     fn a_thief_may_be_robbed() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.steal(tab, "a");
         assert_eq!(locks.steal(worker, "a"), [Stolen(1), Granted(2)]);
@@ -594,7 +595,7 @@ mod s4_1_request_a_lock {
     /// Step 3.4.2.
     #[test]
     fn a_steal_goes_before_all_that_wait() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -606,7 +607,7 @@ mod s4_1_request_a_lock {
     /// Step 3.4.2: a request is prepended, those that wait are neither removed nor reordered.
     #[test]
     fn who_waited_before_a_steal_waits_on_in_the_same_order() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -619,7 +620,7 @@ mod s4_1_request_a_lock {
     /// Step 3.5.1, §2.5 steps 8 and 9.
     #[test]
     fn a_request_if_available_is_refused_while_a_lock_in_its_way_is_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         assert_eq!(locks.if_available(worker, "a", Exclusive), [Unavailable(2)]);
@@ -631,7 +632,7 @@ mod s4_1_request_a_lock {
     /// Step 3.5.1, §2.5 step 7.
     #[test]
     fn a_request_if_available_is_refused_while_another_waits() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(tab, "a", Exclusive);
@@ -641,7 +642,7 @@ mod s4_1_request_a_lock {
     /// Step 3.5.1.1.2: "abort these steps", or the request would be enqueued after all.
     #[test]
     fn a_request_if_available_that_is_refused_is_not_enqueued() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         let before = locks.query();
@@ -654,7 +655,7 @@ mod s4_1_request_a_lock {
     /// Steps 3.5.1 and 3.5.2.
     #[test]
     fn a_request_if_available_that_is_grantable_is_granted() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         assert_eq!(locks.if_available(tab, "a", Exclusive), [Granted(1)]);
         assert_eq!(locks.if_available(tab, "b", Shared), [Granted(2)]);
@@ -664,7 +665,7 @@ mod s4_1_request_a_lock {
     /// Step 3.5.1: `ifAvailable` means nothing any more once the request is a lock.
     #[test]
     fn a_lock_that_was_available_makes_others_wait_as_any_lock_does() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.if_available(tab, "a", Exclusive);
         assert_eq!(locks.request(worker, "a", Exclusive), [Queued(2)]);
@@ -674,7 +675,7 @@ mod s4_1_request_a_lock {
     /// Step 3.5.2.
     #[test]
     fn a_request_is_enqueued_at_the_end() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -689,7 +690,7 @@ mod s4_1_request_a_lock {
     /// Step 3.6: nothing more has to happen for a grantable request to be granted.
     #[test]
     fn a_request_processes_its_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         assert_eq!(locks.request(tab, "a", Shared), [Granted(1)]);
         assert_eq!(locks.request(tab, "a", Shared), [Granted(2)]);
@@ -698,7 +699,7 @@ mod s4_1_request_a_lock {
     /// Step 4.
     #[test]
     fn the_request_is_returned() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Shared);
@@ -713,7 +714,7 @@ mod s4_2_release_a_lock {
     /// Step 6.
     #[test]
     fn the_lock_is_removed_from_the_held_lock_set() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -725,7 +726,7 @@ mod s4_2_release_a_lock {
     /// Step 6: of several locks of one name, the one that is released and no other.
     #[test]
     fn other_shared_locks_of_the_name_are_still_held() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for _ in 0..3 {
             locks.request(tab, "a", Shared);
@@ -738,7 +739,7 @@ mod s4_2_release_a_lock {
     /// Step 7.
     #[test]
     fn the_queue_is_processed() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -749,7 +750,7 @@ mod s4_2_release_a_lock {
     #[test]
     fn an_exclusive_request_is_granted_when_the_last_shared_lock_is_released() {
         for order in [[1, 2, 3], [3, 2, 1], [2, 3, 1]] {
-            let mut locks = Clerk::new();
+            let mut locks = Harness::new();
             let [tab, worker] = locks.clients();
             for _ in 0..3 {
                 locks.request(tab, "a", Shared);
@@ -764,7 +765,7 @@ mod s4_2_release_a_lock {
     /// Steps 3 to 5 and 7: "the lock request queue … for name".
     #[test]
     fn only_the_queue_of_the_locks_own_name_is_processed() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -777,7 +778,7 @@ mod s4_2_release_a_lock {
     /// Step 6: there is nothing to remove.
     #[test]
     fn a_lock_is_released_once_and_a_request_that_waits_is_not_a_lock() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -793,7 +794,7 @@ mod s4_3_abort_a_request {
     /// Step 6.
     #[test]
     fn the_request_is_removed_from_its_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -806,7 +807,7 @@ mod s4_3_abort_a_request {
     /// Step 7: the request behind the aborted one may have become grantable.
     #[test]
     fn shared_requests_behind_an_aborted_exclusive_one_join_the_shared_locks_before_it() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(worker, "a", Exclusive);
@@ -821,7 +822,7 @@ mod s4_3_abort_a_request {
     /// Step 7, §2.5 step 7: whoever is behind the first in the queue gains nothing yet.
     #[test]
     fn an_abort_further_back_grants_nothing_but_is_felt_later() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Shared);
@@ -834,7 +835,7 @@ mod s4_3_abort_a_request {
     /// Step 6: the last of a queue is removed as well as the first.
     #[test]
     fn who_asks_after_the_last_in_the_queue_was_aborted_stands_behind_the_rest() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(worker, "a", Exclusive);
@@ -846,7 +847,7 @@ mod s4_3_abort_a_request {
     /// Steps 2 to 5 and 7.
     #[test]
     fn only_the_queue_of_the_requests_own_name_is_processed() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         for name in ["a", "b"] {
             locks.request(tab, name, Shared);
@@ -861,7 +862,7 @@ mod s4_3_abort_a_request {
     /// remove.
     #[test]
     fn a_granted_request_is_past_aborting() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -873,7 +874,7 @@ mod s4_3_abort_a_request {
 
     #[test]
     fn a_request_is_aborted_once_and_is_never_granted_afterwards() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Exclusive);
@@ -890,7 +891,7 @@ mod s4_4_process_a_lock_request_queue {
     /// Step 2.
     #[test]
     fn requests_are_looked_at_in_the_order_of_the_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         for client in [worker, tab, worker, tab] {
@@ -902,7 +903,7 @@ mod s4_4_process_a_lock_request_queue {
     /// Step 2.1: "if request is not grantable, then return".
     #[test]
     fn the_first_request_that_is_not_grantable_ends_it() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Shared);
@@ -916,7 +917,7 @@ mod s4_4_process_a_lock_request_queue {
     /// Steps 2.1 and 2.13: the lock that was just appended stands in the way of the next request.
     #[test]
     fn of_two_exclusive_requests_one_is_granted() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(tab, "a", Exclusive);
@@ -928,7 +929,7 @@ mod s4_4_process_a_lock_request_queue {
     /// Step 2.2.
     #[test]
     fn a_granted_request_is_no_longer_in_the_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -940,7 +941,7 @@ mod s4_4_process_a_lock_request_queue {
     /// Steps 2.3 to 2.7 and 2.12.
     #[test]
     fn the_lock_has_the_agent_name_and_mode_of_its_request() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(worker, "a", Shared);
@@ -952,7 +953,7 @@ mod s4_4_process_a_lock_request_queue {
     /// Step 2.13.
     #[test]
     fn the_lock_is_appended_to_the_held_lock_set() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "b", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -966,7 +967,7 @@ mod s4_4_process_a_lock_request_queue {
     /// orders apart.
     #[test]
     fn the_held_lock_set_is_in_the_order_of_grants() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);
@@ -979,7 +980,7 @@ mod s4_4_process_a_lock_request_queue {
     /// Step 2, from one lock to the next until nobody waits.
     #[test]
     fn a_queue_drains_to_its_end() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for mode in [Exclusive, Shared, Shared, Exclusive, Exclusive, Shared] {
             locks.request(tab, "a", mode);
@@ -1000,13 +1001,13 @@ mod s4_5_snapshot_the_lock_state {
     /// Steps 2 and 4.
     #[test]
     fn a_manager_without_locks_and_requests_has_two_empty_lists() {
-        assert_eq!(Clerk::new().query(), Snapshot { held: vec![], pending: vec![] });
+        assert_eq!(Harness::new().query(), Snapshot { held: vec![], pending: vec![] });
     }
 
     /// Steps 3.1.1, 5.1 and 6.
     #[test]
     fn each_lock_and_each_request_shows_its_name_mode_and_client() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Shared);
         locks.request(worker, "a", Exclusive);
@@ -1019,7 +1020,7 @@ mod s4_5_snapshot_the_lock_state {
     /// Steps 3 and 3.1: the requests of every queue.
     #[test]
     fn pending_has_the_requests_of_every_queue() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         for name in ["a", "b", "c"] {
             locks.request(tab, name, Exclusive);
@@ -1032,7 +1033,7 @@ mod s4_5_snapshot_the_lock_state {
     /// were made."
     #[test]
     fn the_requests_for_a_name_are_in_the_order_in_which_they_were_made() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab, worker] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -1050,7 +1051,7 @@ mod s4_5_snapshot_the_lock_state {
     /// Step 5, of the locks that were granted after a wait as of those that were granted at once.
     #[test]
     fn held_has_every_lock() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Shared);
@@ -1064,7 +1065,7 @@ mod s4_5_snapshot_the_lock_state {
     /// compare.
     #[test]
     fn two_snapshots_of_one_state_are_equal_however_it_came_about() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "b", Exclusive);
@@ -1077,7 +1078,7 @@ mod s4_5_snapshot_the_lock_state {
 
     #[test]
     fn a_snapshot_changes_nothing() {
-        let mut locks = Clerk::new();
+        let mut locks = Harness::new();
         let [tab] = locks.clients();
         locks.request(tab, "a", Exclusive);
         locks.request(tab, "a", Exclusive);

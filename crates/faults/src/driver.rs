@@ -8,10 +8,10 @@ use crate::{
     machine::{Disk, Freezer, PLENTY},
     network::Network,
     now,
-    plan::{self, Fault, KINDS, Step},
+    plan::{self, Fault, KINDS, ScheduledFault},
     process::{Daemon, Settings, Trade, Worker},
     report::Report,
-    stage::Stage,
+    run_dir::RunDir,
     worker::Orders,
 };
 use lockkeeper_client::{Callbacks, Endpoint, Entry, Options, Session};
@@ -79,7 +79,7 @@ pub enum Mutation {
 
 impl Config {
     /// What will be done.
-    pub fn schedule(&self) -> Vec<Step> {
+    pub fn schedule(&self) -> Vec<ScheduledFault> {
         plan::schedule(self.seed, &self.kinds, self.each, self.total(), self.ttl)
     }
 
@@ -107,7 +107,7 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let began = Instant::now();
     let mut driver = Driver::start(config)?;
     let mut faults = [0; KINDS.len()];
-    for Step { after, fault } in config.schedule() {
+    for ScheduledFault { after, fault } in config.schedule() {
         thread::sleep(after);
         driver.end_lasting(|until, _| until <= Instant::now())?;
         driver.look_after_all()?;
@@ -120,8 +120,8 @@ pub fn run(config: &Config) -> io::Result<Report> {
     driver.leave(settled)?;
     driver.look_for_panics()?;
     driver.end_outage();
-    let Driver { stage, facts, mut violations, .. } = driver;
-    let seen = check::read(&stage, facts)?;
+    let Driver { run_dir, facts, mut violations, .. } = driver;
+    let seen = check::read(&run_dir, facts)?;
     violations.extend(check::check(&seen));
     let (requests, holds, touches) = seen.counts();
     let processes = seen.fates.len();
@@ -144,7 +144,7 @@ pub fn run(config: &Config) -> io::Result<Report> {
 
 struct Driver<'a> {
     config: &'a Config,
-    stage: Stage,
+    run_dir: RunDir,
     /// What was done, for people.
     deeds: Lines,
     /// What was done, for the check.
@@ -182,10 +182,10 @@ const DISK: &str = "192m";
 
 impl<'a> Driver<'a> {
     fn start(config: &'a Config) -> io::Result<Self> {
-        let stage = Stage::new(&config.dir)?;
-        let deeds = Lines::open(&stage.deeds())?;
+        let run_dir = RunDir::new(&config.dir)?;
+        let deeds = Lines::open(&run_dir.deeds())?;
         let has = |name| config.kinds.iter().any(|kind| KINDS[*kind] == name);
-        let disk = has("full-disk").then(|| Disk::mount(&stage.state(), DISK)).transpose()?;
+        let disk = has("full-disk").then(|| Disk::mount(&run_dir.state(), DISK)).transpose()?;
         // Leases may be twice as long, or half.
         let ttl = if has("settings") { 2 * config.ttl } else { config.ttl };
         let least_ttl = if has("settings") { config.ttl / 2 } else { config.ttl };
@@ -201,7 +201,7 @@ impl<'a> Driver<'a> {
         let (lasting, thawed) = (Vec::new(), Vec::new());
         let mut driver = Self {
             config,
-            stage,
+            run_dir,
             deeds,
             facts,
             daemon,
@@ -407,7 +407,7 @@ impl<'a> Driver<'a> {
     }
 
     fn start_daemon(&mut self) -> io::Result<()> {
-        self.daemon = Some(Daemon::start(&self.config.daemon, &self.stage, self.settings)?);
+        self.daemon = Some(Daemon::start(&self.config.daemon, &self.run_dir, self.settings)?);
         self.facts.disturbances.push(now());
         Ok(())
     }
@@ -417,7 +417,7 @@ impl<'a> Driver<'a> {
         match self.daemon().serves(PROMPT) {
             true => Ok(()),
             false => {
-                Err(io::Error::other(format!("the daemon does not start: {}", self.stage.log().display())))
+                Err(io::Error::other(format!("the daemon does not start: {}", self.run_dir.log().display())))
             }
         }
     }
@@ -445,7 +445,7 @@ impl<'a> Driver<'a> {
         }
         self.take_daemon().kill()?;
         if self.config.mutation == Some(Mutation::Forgetful) {
-            for entry in fs::read_dir(self.stage.state())? {
+            for entry in fs::read_dir(self.run_dir.state())? {
                 let path = entry?.path();
                 if path.is_file() {
                     fs::remove_file(path)?;
@@ -488,7 +488,7 @@ impl<'a> Driver<'a> {
             stubborn: self.config.mutation == Some(Mutation::Stubborn),
         };
         let namespace = place < self.config.workers && place + self.config.namespaces >= self.config.workers;
-        Worker::start(&self.config.worker, &self.stage, &url, namespace, trade, orders)
+        Worker::start(&self.config.worker, &self.run_dir, &url, namespace, trade, orders)
     }
 
     fn kill_worker(&mut self, worker: usize) -> io::Result<()> {
@@ -612,7 +612,7 @@ impl<'a> Driver<'a> {
             }
             self.end_daemon()?;
             // A session that ends takes its FIFO along.
-            for fifo in fs::read_dir(self.stage.state().join("fifo"))? {
+            for fifo in fs::read_dir(self.run_dir.state().join("fifo"))? {
                 self.violate(Rule::Leftover, format!("a session is left: {}", fifo?.path().display()));
             }
             if life == "last" {
@@ -625,7 +625,7 @@ impl<'a> Driver<'a> {
 
     /// A daemon goes on after one of its tasks has panicked, but not as it should.
     fn look_for_panics(&mut self) -> io::Result<()> {
-        let log = fs::read_to_string(self.stage.log())?;
+        let log = fs::read_to_string(self.run_dir.log())?;
         for line in log.lines().filter(|line| line.contains("panicked")) {
             self.violate(Rule::Daemon, line.into());
         }
@@ -649,7 +649,7 @@ impl<'a> Driver<'a> {
     }
 
     fn local(&self) -> String {
-        format!("unix:{}", self.stage.socket().display())
+        format!("unix:{}", self.run_dir.socket().display())
     }
 
     fn note(&self, deed: &dyn fmt::Display) {

@@ -1,4 +1,5 @@
-//! Faults to a fleet: daemons that share the log of a real etcd, their clients, and etcd itself. Several happen at once.
+//! Faults to a fleet: daemons that share the log of a real etcd, their clients, and etcd itself.
+//! Several happen at once.
 //!
 //! What the workers saw is checked as after any other run.
 
@@ -9,12 +10,12 @@ use crate::{
     now,
     process::{Trade, Worker},
     report::Report,
-    stage::Stage,
+    run_dir::RunDir,
     worker::Orders,
 };
 use fastrand::Rng;
 use lockkeeper_client::{Callbacks, Endpoint, Options, Session};
-use lockkeeper_testing::{Cluster, Daemons, Network, Place, Setup};
+use lockkeeper_testing::{Cluster, Daemons, Network, NetworkHost, Setup};
 use rustix::process::Signal;
 use std::{
     fmt, io,
@@ -100,7 +101,7 @@ const PROMPT: Duration = Duration::from_secs(60);
 struct Driver<'a> {
     config: &'a Config,
     random: Rng,
-    stage: Stage,
+    run_dir: RunDir,
     deeds: Lines,
     facts: Facts,
     /// The members first, then the daemons, if they are hosts.
@@ -136,14 +137,14 @@ pub fn run(config: &Config) -> io::Result<Report> {
     driver.undo(|_| true)?;
     driver.wait_until_served(from)?;
     driver.settle()?;
-    let Driver { stage, facts, mut violations, daemons, faults, .. } = driver;
+    let Driver { run_dir, facts, mut violations, daemons, faults, .. } = driver;
     let faults = DEEDS.iter().map(|(_, name)| *name).zip(faults).collect();
     for at in 0..daemons.len() {
         let panics = daemons.log(at);
         let panics = panics.lines().filter(|line| line.contains("panicked"));
         violations.extend(panics.map(|line| Violation { rule: Rule::Daemon, what: line.into() }));
     }
-    let seen = check::read(&stage, facts)?;
+    let seen = check::read(&run_dir, facts)?;
     violations.extend(check::check(&seen));
     let (requests, holds, touches) = seen.counts();
     Ok(Report {
@@ -162,11 +163,11 @@ pub fn run(config: &Config) -> io::Result<Report> {
 
 impl<'a> Driver<'a> {
     fn start(config: &'a Config) -> io::Result<Self> {
-        let stage = Stage::new(&config.dir)?;
-        let deeds = Lines::open(&stage.deeds())?;
+        let run_dir = RunDir::new(&config.dir)?;
+        let deeds = Lines::open(&run_dir.deeds())?;
         let hosts = config.members + config.daemons;
         let network = config.hosts.then(|| Network::new(hosts, &config.dir)).transpose()?;
-        let place = |at| network.as_ref().map_or_else(Place::loopback, |network| network.place(at));
+        let place = |at| network.as_ref().map_or_else(NetworkHost::loopback, |network| network.place(at));
         let cluster = Cluster::start_in((0..config.members).map(place).collect())?;
         let millis = |span: Duration| format!("{}ms", span.as_millis());
         // The hosts are the run's own, and nobody else is on their network.
@@ -178,7 +179,7 @@ impl<'a> Driver<'a> {
         let mut driver = Self {
             config,
             random: Rng::with_seed(config.seed),
-            stage,
+            run_dir,
             deeds,
             facts,
             network,
@@ -203,7 +204,7 @@ impl<'a> Driver<'a> {
         let url = self.daemons.urls(place % self.daemons.len());
         let orders =
             Orders { process, seed: self.config.seed ^ (process as u64) << 32, hands: 3, stubborn: false };
-        Worker::start(&self.config.worker, &self.stage, &url, false, Trade::Library, orders)
+        Worker::start(&self.config.worker, &self.run_dir, &url, false, Trade::Library, orders)
     }
 
     fn inject(&mut self) -> io::Result<()> {

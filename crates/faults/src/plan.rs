@@ -7,7 +7,7 @@ use std::{fmt, time::Duration};
 
 /// A fault, and how long after the one before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Step {
+pub struct ScheduledFault {
     /// How long after the fault before.
     pub after: Duration,
     /// Which.
@@ -218,14 +218,20 @@ impl fmt::Display for Fault {
 }
 
 /// Draws so many faults of each of these kinds, in random order.
-pub fn schedule(seed: u64, kinds: &[usize], each: usize, workers: usize, ttl: Duration) -> Vec<Step> {
+pub fn schedule(
+    seed: u64,
+    kinds: &[usize],
+    each: usize,
+    workers: usize,
+    ttl: Duration,
+) -> Vec<ScheduledFault> {
     let mut rng = Rng::with_seed(seed);
     let mut order: Vec<usize> = kinds.iter().flat_map(|&kind| vec![kind; each]).collect();
     rng.shuffle(&mut order);
     let step = |kind| {
         // Some come at once, while what the one before did is still under way.
         let after = if rng.u8(..4) == 0 { between(&mut rng, 0, 8) } else { between(&mut rng, 8, 90) };
-        Step { after, fault: Fault::draw(kind, &mut rng, workers, ttl) }
+        ScheduledFault { after, fault: Fault::draw(kind, &mut rng, workers, ttl) }
     };
     order.into_iter().map(step).collect()
 }

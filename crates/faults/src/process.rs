@@ -1,7 +1,7 @@
 //! The processes of a run: the daemon and the workers. They end when what stands for them is
 //! dropped, whatever happens.
 
-use crate::{Nanos, machine, stage::Stage, worker::Orders};
+use crate::{Nanos, machine, run_dir::RunDir, worker::Orders};
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
 use std::{
     env,
@@ -70,11 +70,11 @@ impl Daemon {
     /// # Errors
     ///
     /// If the program cannot be started.
-    pub fn start(program: &Path, stage: &Stage, settings: Settings) -> io::Result<Self> {
+    pub fn start(program: &Path, run_dir: &RunDir, settings: Settings) -> io::Result<Self> {
         let Settings { ttl, sync, listen, descriptors } = settings;
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={descriptors}:{descriptors}")).arg(program);
-        command.arg("serve").arg("--socket").arg(stage.socket()).arg("--state-dir").arg(stage.state());
+        command.arg("serve").arg("--socket").arg(run_dir.socket()).arg("--state-dir").arg(run_dir.state());
         command.args(["--ttl", &format!("{}ms", ttl.as_millis())]);
         command.args(listen.iter().flat_map(|address| ["--listen".into(), address.to_string()]));
         if listen.is_some() {
@@ -89,7 +89,7 @@ impl Daemon {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut own = Own(command.spawn()?);
         let printed = BufReader::new(own.0.stderr.take().expect("it is piped"));
-        let mut log = OpenOptions::new().create(true).append(true).open(stage.log())?;
+        let mut log = OpenOptions::new().create(true).append(true).open(run_dir.log())?;
         let (sender, serving) = mpsc::channel();
         let (pid, served_at) = (own.0.id(), Arc::<AtomicU64>::default());
         let at = Arc::clone(&served_at);
@@ -197,7 +197,7 @@ impl Worker {
     /// Starts it.
     pub(crate) fn start(
         program: &Path,
-        stage: &Stage,
+        run_dir: &RunDir,
         url: &str,
         namespace: bool,
         trade: Trade<'_>,
@@ -213,26 +213,32 @@ impl Worker {
         let common = [format!("--process={process}"), format!("--seed={seed}"), format!("--url={url}")];
         match trade {
             Trade::Library => {
-                command.arg("worker").arg("--dir").arg(stage.dir()).args(common);
+                command.arg("worker").arg("--dir").arg(run_dir.dir()).args(common);
                 command.arg(format!("--hands={hands}"));
                 if stubborn {
                     command.arg("--stubborn");
                 }
             }
             Trade::Run(daemon) => {
-                command.arg("runner").arg("--dir").arg(stage.dir()).args(common).arg("--program").arg(daemon);
+                command
+                    .arg("runner")
+                    .arg("--dir")
+                    .arg(run_dir.dir())
+                    .args(common)
+                    .arg("--program")
+                    .arg(daemon);
                 if stubborn {
                     command.arg("--stubborn");
                 }
             }
             Trade::Python => {
                 // No compiled copy beside the source.
-                command.args(["-B", PYTHON_WORKER, PYTHON_CLIENT]).arg(stage.dir()).arg(stage.socket());
+                command.args(["-B", PYTHON_WORKER, PYTHON_CLIENT]).arg(run_dir.dir()).arg(run_dir.socket());
                 command.args([process.to_string(), seed.to_string()]);
                 command.args(stubborn.then_some("stubborn"));
             }
             Trade::Script(package) => {
-                command.arg(SCRIPT_WORKER).arg(package).arg(stage.dir()).arg(url);
+                command.arg(SCRIPT_WORKER).arg(package).arg(run_dir.dir()).arg(url);
                 command.args([process.to_string(), seed.to_string()]);
                 command.args(stubborn.then_some("stubborn"));
             }

@@ -8,7 +8,7 @@ use crate::{
     history::{Line, Lines, Touch, What},
     now,
     plan::NAMES,
-    stage::Stage,
+    run_dir::RunDir,
 };
 use fastrand::Rng;
 use lockkeeper_client::Flags;
@@ -61,8 +61,8 @@ const CLOSES: &str =
 /// If its files cannot be used.
 pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let (stage, settling) = (Stage::at(dir), Arc::new(AtomicBool::new(false)));
-    let runner = Runner { history: Lines::open(&stage.history(orders.process))?, orders, url, dir };
+    let (run_dir, settling) = (RunDir::at(dir), Arc::new(AtomicBool::new(false)));
+    let runner = Runner { history: Lines::open(&run_dir.history(orders.process))?, orders, url, dir };
     let told = Arc::clone(&settling);
     let (over, ended) = std::sync::mpsc::channel::<()>();
     thread::spawn(move || {
@@ -148,8 +148,9 @@ pub fn command(
 ) -> io::Result<()> {
     let token = env::var("LOCKKEEPER_FENCE").ok().and_then(|token| token.parse().ok());
     let token = token.ok_or_else(|| io::Error::other("this is for `lockkeeper run` to start"))?;
-    let stage = Stage::at(dir);
-    let (history, resource) = (Lines::open(&stage.history(process))?, Lines::open(&stage.resource(name))?);
+    let run_dir = RunDir::at(dir);
+    let (history, resource) =
+        (Lines::open(&run_dir.history(process))?, Lines::open(&run_dir.resource(name))?);
     let write = |what| history.append(Line { at: now(), request, what }.format());
     write(What::Granted { token });
     let until = Instant::now() + hold;

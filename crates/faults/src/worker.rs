@@ -9,7 +9,7 @@ use crate::{
     history::{Line, Lines, Touch, What},
     now,
     plan::{NAMES, Wish},
-    stage::Stage,
+    run_dir::RunDir,
 };
 use fastrand::Rng;
 use lockkeeper_client::{Callbacks, Endpoint, Flags, Key, Options, Outcome, Request, Session, Update};
@@ -61,13 +61,13 @@ const PAUSE: Duration = Duration::from_millis(3);
 pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
     // Nobody is to find it stopped and forgotten when the driver has died.
     set_parent_process_death_signal(Some(Signal::KILL))?;
-    let stage = Stage::at(dir);
-    let resource = |name: &'static str| Ok((name, Lines::open(&stage.resource(name))?));
+    let run_dir = RunDir::at(dir);
+    let resource = |name: &'static str| Ok((name, Lines::open(&run_dir.resource(name))?));
     let worker = Arc::new(Worker {
         orders,
         endpoint: url.parse().map_err(io::Error::other)?,
         session: Mutex::default(),
-        history: Lines::open(&stage.history(orders.process))?,
+        history: Lines::open(&run_dir.history(orders.process))?,
         resources: NAMES.into_iter().map(resource).collect::<io::Result<_>>()?,
         requests: AtomicU64::new(0),
         settling: AtomicBool::new(false),

@@ -42,7 +42,7 @@ fn main() -> Result<(), Error> {
 
         // Tab 1 hangs while it holds the document. Tab 2 waits for a while, then takes it.
         let hangs = locks.request("document").run(async |_| future::pending::<()>().await);
-        let robs = async {
+        let steals = async {
             let waited = locks.request("document").timeout(Duration::from_millis(100)).acquire().await;
             println!("tab 2: {}", waited.expect_err("tab 1 does not let go"));
             let stolen = locks.request("document").steal().acquire().await?;

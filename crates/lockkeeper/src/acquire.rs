@@ -35,10 +35,10 @@ const DEADLOCK_AFTER: Duration = Duration::from_secs(1);
 #[must_use = "futures do nothing unless awaited"]
 pub struct Acquire<'a, S> {
     request: Request<'a, S>,
-    stage: Stage<'a>,
+    stage: AcquireStage<'a>,
 }
 
-enum Stage<'a> {
+enum AcquireStage<'a> {
     New,
     Waiting(Waiting<'a>),
     Done,
@@ -67,7 +67,7 @@ struct WaitLimits {
 impl<'a, S: IntoScope> Acquire<'a, S> {
     #[inline]
     pub(crate) fn new(request: Request<'a, S>) -> Self {
-        Self { request, stage: Stage::New }
+        Self { request, stage: AcquireStage::New }
     }
 }
 
@@ -77,10 +77,10 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
     #[inline(always)]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { request: new, stage } = self.get_mut();
-        if let Stage::New = stage {
+        if let AcquireStage::New = stage {
             match new.make(false, cx) {
                 Submission::Granted(request, token) => {
-                    *stage = Stage::Done;
+                    *stage = AcquireStage::Done;
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
                 }
                 Submission::Queued(request) => {
@@ -88,23 +88,24 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
                     // started.
                     let mut waiting = Waiting::new(new, request);
                     let poll = waiting.poll_limits(cx);
-                    *stage = if poll.is_ready() { Stage::Done } else { Stage::Waiting(waiting) };
+                    *stage =
+                        if poll.is_ready() { AcquireStage::Done } else { AcquireStage::Waiting(waiting) };
                     return poll.map(delivered);
                 }
                 Submission::Refused(error) => {
-                    *stage = Stage::Done;
+                    *stage = AcquireStage::Done;
                     return Poll::Ready(Err(*error));
                 }
                 Submission::Unavailable => {
-                    *stage = Stage::Done;
+                    *stage = AcquireStage::Done;
                     return Poll::Ready(delivered(Ok(None)));
                 }
             }
         }
-        let Stage::Waiting(waiting) = stage else { panic!("`Acquire` was polled after it was done") };
+        let AcquireStage::Waiting(waiting) = stage else { panic!("`Acquire` was polled after it was done") };
         let poll = waiting.poll(cx);
         if poll.is_ready() {
-            *stage = Stage::Done;
+            *stage = AcquireStage::Done;
         }
         poll.map(delivered)
     }

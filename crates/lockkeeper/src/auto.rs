@@ -42,13 +42,13 @@ pub struct AutoLock {
 /// Released when the last share of it goes, or when one of them has failed.
 #[derive(Debug)]
 struct Share {
-    state: Mutex<State>,
+    state: Mutex<AutoLockState>,
     token: Token,
     ending: Arc<Ending>,
 }
 
 #[derive(Debug)]
-enum State {
+enum AutoLockState {
     Held(Lock<'static>),
     /// What it was held on.
     Released(Vec<(Name, Mode)>),
@@ -63,7 +63,7 @@ struct Ending {
 
 impl AutoLock {
     pub(crate) fn new(lock: Lock<'static>) -> Self {
-        let (token, state) = (lock.token(), Mutex::new(State::Held(lock)));
+        let (token, state) = (lock.token(), Mutex::new(AutoLockState::Held(lock)));
         Self { share: Arc::new(Share { state, token, ending: Arc::default() }) }
     }
 
@@ -98,8 +98,8 @@ impl AutoLock {
         F: Future<Output: Settled>,
     {
         match &*self.share.state() {
-            State::Held(lock) => lock.broken().map_or(Ok(()), |cause| Err(cause.into())),
-            State::Released(_) => Err(self.share.ending.error()),
+            AutoLockState::Held(lock) => lock.broken().map_or(Ok(()), |cause| Err(cause.into())),
+            AutoLockState::Released(_) => Err(self.share.ending.error()),
         }?;
         let share = self.share.clone();
         Ok(async move {
@@ -154,8 +154,8 @@ impl AutoLock {
     /// ```
     pub fn scope(&self) -> Vec<(Name, Mode)> {
         match &*self.share.state() {
-            State::Held(lock) => lock.scope(),
-            State::Released(scope) => scope.clone(),
+            AutoLockState::Held(lock) => lock.scope(),
+            AutoLockState::Released(scope) => scope.clone(),
         }
     }
 
@@ -204,8 +204,8 @@ impl AutoLock {
     pub async fn lost(&self) -> Cause {
         loop {
             let listener = match &*self.share.state() {
-                State::Held(lock) => Some(lock.listen_lost()),
-                State::Released(_) => None,
+                AutoLockState::Held(lock) => Some(lock.listen_lost()),
+                AutoLockState::Released(_) => None,
             };
             match listener {
                 Some(Ok(listener)) => listener.await,
@@ -221,7 +221,7 @@ impl AutoLock {
 }
 
 impl Share {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, AutoLockState> {
         sync::lock(&self.state)
     }
 
@@ -229,12 +229,12 @@ impl Share {
     /// reject lock's released promise."
     fn fail(&self) {
         let mut state = self.state();
-        let State::Held(lock) = &*state else { return };
+        let AutoLockState::Held(lock) = &*state else { return };
         let scope = lock.scope();
-        let before = mem::replace(&mut *state, State::Released(scope));
+        let before = mem::replace(&mut *state, AutoLockState::Released(scope));
         // To release wakes others: outside the mutex.
         drop(state);
-        if let State::Held(lock) = before {
+        if let AutoLockState::Held(lock) = before {
             self.ending.end(lock.release().and(Err(Error::WaitFailed)));
         }
     }
@@ -242,8 +242,8 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let state = mem::replace(&mut *self.state(), State::Released(Vec::new()));
-        if let State::Held(lock) = state {
+        let state = mem::replace(&mut *self.state(), AutoLockState::Released(Vec::new()));
+        if let AutoLockState::Held(lock) = state {
             self.ending.end(lock.release());
         }
     }

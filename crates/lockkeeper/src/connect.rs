@@ -4,7 +4,7 @@ use crate::{
     Deadlock, Error, Locks,
     agent::Agent,
     remote::{Remote, Requests, oneshot},
-    shared::DeadlockHook,
+    state::DeadlockHook,
 };
 use lockkeeper_client::{self as client, Endpoint, Options, Session};
 use std::{env, io, path::PathBuf, pin::Pin, sync::Arc};
@@ -13,8 +13,8 @@ use std::{env, io, path::PathBuf, pin::Pin, sync::Arc};
 const PROGRAM: &str = "lockkeeper";
 
 impl Locks {
-    /// The locks of this user on this machine, which all processes share that connect so: those that `lockkeeper run` takes, and
-    /// `connect()` in JavaScript. Needs the feature `connect`.
+    /// The locks of this user on this machine, which all processes share that connect so: those
+    /// that `lockkeeper run` takes, and `connect()` in JavaScript. Needs the feature `connect`.
     ///
     /// Where is said by the environment variable `LOCKKEEPER_URL`; by default it is a socket of this user's own, and a
     /// daemon is started if none listens there. For that the program `lockkeeper` must be on the `PATH`
@@ -154,18 +154,18 @@ impl Connect {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn blocking(self) -> Result<Locks, Error> {
-        let remote = self.place()?.open_blocking()?;
+        let remote = self.connector()?.open_blocking()?;
         Ok(Locks::of(Agent::Remote(remote)))
     }
 
-    fn place(self) -> Result<Place, Error> {
+    fn connector(self) -> Result<Connector, Error> {
         let endpoint = self.url.map_or_else(Endpoint::from_env, |url| url.parse());
         let mut endpoint: Endpoint = endpoint.map_err(Error::Unreachable)?;
         if let Some(token) = self.token {
             endpoint = endpoint.with_token(token);
         }
         let Self { bucket, on_deadlock, .. } = self;
-        Ok(Place { endpoint, program: on_path(), bucket, on_deadlock })
+        Ok(Connector { endpoint, program: on_path(), bucket, on_deadlock })
     }
 }
 
@@ -174,13 +174,13 @@ impl IntoFuture for Connect {
     type IntoFuture = Pin<Box<dyn Future<Output = Result<Locks, Error>> + Send>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        Box::pin(async { Ok(Locks::of(Agent::Remote(self.place()?.open(false).await?))) })
+        Box::pin(async { Ok(Locks::of(Agent::Remote(self.connector()?.open(false).await?))) })
     }
 }
 
 /// Where sessions are opened.
 #[derive(Clone)]
-pub(crate) struct Place {
+pub(crate) struct Connector {
     endpoint: Endpoint,
     /// What to start if nobody listens at this user's own endpoint.
     program: Option<PathBuf>,
@@ -188,7 +188,7 @@ pub(crate) struct Place {
     pub(crate) on_deadlock: Option<Arc<DeadlockHook>>,
 }
 
-impl Place {
+impl Connector {
     /// Opens a session, which `ends` with the handle or with the last lock. The session's own
     /// thread connects.
     pub(crate) async fn open(self, ends: bool) -> Result<Remote, Error> {

@@ -52,7 +52,7 @@ pub enum Error {
         /// Why, for programs: one of the protocol's codes (`docs/protocol.md`).
         code: u32,
         /// Why, for people.
-        words: String,
+        message: String,
     },
 }
 
@@ -90,8 +90,8 @@ impl fmt::Display for Error {
             Self::Stolen => Cause::Stolen.fmt(f),
             Self::Lost => Cause::Lost.fmt(f),
             Self::WaitFailed => f.write_str("the lock was released: a future that it waited for has failed"),
-            Self::Unreachable(words) | Self::Deadlock { words, .. } | Self::Refused { words, .. } => {
-                f.write_str(words)
+            Self::Unreachable(message) | Self::Deadlock { message, .. } | Self::Refused { message, .. } => {
+                f.write_str(message)
             }
             Self::Limit(limit) => limit.fmt(f),
         }
@@ -115,7 +115,7 @@ impl From<RequestError> for Error {
             RequestError::Unsupported(why) => Self::Unsupported(why),
             RequestError::Limit(limit) => Self::Limit(limit),
             RequestError::Deadlock(deadlock) => {
-                Self::Deadlock { words: deadlock.to_string(), cycle: deadlock.cycle }
+                Self::Deadlock { message: deadlock.to_string(), cycle: deadlock.cycle }
             }
             // UnknownClient: the handle's client has ended. Nothing else is left.
             _ => Self::Lost,

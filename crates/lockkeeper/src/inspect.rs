@@ -1,6 +1,6 @@
 //! The state of a manager with all that `query()` may not show.
 
-use crate::shared::Shared;
+use crate::state::ManagerHandle;
 use lockkeeper_core::{ClientId, Deadlock, Live, Mode, Name, RequestId, Token};
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ pub struct RequestInfo {
     pub owner: Option<String>,
 }
 
-pub(crate) fn inspect(shared: &Shared) -> Inspection {
+pub(crate) fn inspect(shared: &ManagerHandle) -> Inspection {
     let now = shared.now();
     shared.with(|state| {
         let mut inspection = Inspection { deadlocks: state.manager.deadlocks(), ..Inspection::default() };
@@ -82,7 +82,7 @@ pub(crate) fn inspect(shared: &Shared) -> Inspection {
     })
 }
 
-fn describe(live: Live<'_, crate::shared::Note>, now: u64) -> RequestInfo {
+fn describe(live: Live<'_, crate::state::Note>, now: u64) -> RequestInfo {
     let notes = live.data().as_deref();
     let waited = notes.map(|notes| Duration::from_nanos(now.saturating_sub(notes.queued_at)));
     RequestInfo {

@@ -51,8 +51,8 @@ mod locks;
 mod remote;
 mod request;
 mod scope;
-mod shared;
 mod signal;
+mod state;
 mod sync;
 mod timer;
 

@@ -4,7 +4,7 @@ use crate::{
     Error, Inspection,
     agent::Submission,
     inspect,
-    shared::{Notes, Shared},
+    state::{ManagerHandle, Notes},
 };
 use event_listener::EventListener;
 use lockkeeper_core::{Cause, ClientId, Mode, Name, Options, Outcome, RequestId, Snapshot, Token};
@@ -14,7 +14,7 @@ use std::{
 };
 
 pub(crate) struct Local {
-    shared: Arc<Shared>,
+    shared: Arc<ManagerHandle>,
     client: ClientId,
     /// Whether the client ends with this value. The one that came with the manager ends with the
     /// manager.
@@ -23,7 +23,7 @@ pub(crate) struct Local {
 
 impl Local {
     /// The agent that came with the manager.
-    pub(crate) fn root(shared: Arc<Shared>) -> Self {
+    pub(crate) fn root(shared: Arc<ManagerHandle>) -> Self {
         let client = shared.root;
         Self { shared, client, ends: false }
     }

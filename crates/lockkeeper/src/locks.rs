@@ -5,7 +5,7 @@ use crate::{
     agent::Agent,
     blocking::block_on,
     local::Local,
-    shared::{DeadlockHook, Shared},
+    state::{DeadlockHook, ManagerHandle},
     sync::{self, Mutex},
 };
 use lockkeeper_core::{self as engine, ClientId, Deadlock, Limits, Manager, Mode, Name, Snapshot};
@@ -102,14 +102,14 @@ impl Config {
         self
     }
 
-    fn manager(self) -> Arc<Shared> {
+    fn manager(self) -> Arc<ManagerHandle> {
         let hash_seed = RandomState::new().hash_one(0);
         let Self { mut limits, last_token, on_deadlock } = self;
         // The handle itself is a client.
         limits.clients = limits.clients.max(1);
         let mut manager = Manager::new(engine::Config { limits, last_token, hash_seed });
         let client = manager.client().expect("a manager takes on at least one client");
-        Arc::new(Shared::new(manager, client, on_deadlock))
+        Arc::new(ManagerHandle::new(manager, client, on_deadlock))
     }
 }
 
@@ -445,7 +445,7 @@ impl fmt::Debug for Locks {
 /// # Ok::<(), lockkeeper::Error>(())
 /// ```
 pub struct Buckets {
-    managers: Mutex<HashMap<Box<str>, Weak<Shared>>>,
+    managers: Mutex<HashMap<Box<str>, Weak<ManagerHandle>>>,
     config: Config,
 }
 

@@ -5,7 +5,7 @@
 //! Whichever thread reads the daemon's answers wakes the tasks that wait for them. It runs none of
 //! their code, so it does not matter which executor they are on.
 
-use crate::{Error, Inspection, RequestInfo, agent::Submission, connect::Place};
+use crate::{Error, Inspection, RequestInfo, agent::Submission, connect::Connector};
 use event_listener::{Event, EventListener};
 use lockkeeper_client::{
     self as client, Entry, Flags, Host, Key, Lifecycle, Outcome, Outer, Session, View, code,
@@ -24,15 +24,15 @@ use std::{
 };
 
 pub(crate) struct Remote {
-    link: Arc<Link>,
+    link: Arc<SharedSession>,
     /// Whether the session ends with this value, and not only with the last lock of it.
     ends: bool,
 }
 
-struct Link {
+struct SharedSession {
     session: Session<Requests>,
     /// Where other sessions are opened.
-    place: Place,
+    connector: Connector,
 }
 
 /// What is known of requests beyond the session. Under the session's mutex.
@@ -90,9 +90,9 @@ pub(crate) struct Wakes {
 }
 
 impl Remote {
-    pub(crate) fn new(session: Session<Requests>, place: Place, ends: bool) -> Result<Self, Error> {
+    pub(crate) fn new(session: Session<Requests>, connector: Connector, ends: bool) -> Result<Self, Error> {
         session.with(|view| view.host().client())?;
-        Ok(Self { link: Arc::new(Link { session, place }), ends })
+        Ok(Self { link: Arc::new(SharedSession { session, connector }), ends })
     }
 
     pub(crate) fn without_end(&self) -> Self {
@@ -100,7 +100,7 @@ impl Remote {
     }
 
     pub(crate) async fn client(&self) -> Result<Self, Error> {
-        self.link.place.clone().open(true).await
+        self.link.connector.clone().open(true).await
     }
 
     pub(crate) fn client_id(&self) -> ClientId {
@@ -306,15 +306,15 @@ impl Remote {
     }
 
     pub(crate) fn reports_deadlocks(&self) -> bool {
-        self.link.place.on_deadlock.is_some()
+        self.link.connector.on_deadlock.is_some()
     }
 
     /// Asks the daemon, and reports on a thread that nobody waits for.
     pub(crate) fn report_deadlock(&self, request: RequestId) {
-        let Link { session, place } = &*self.link;
+        let SharedSession { session, connector } = &*self.link;
         let about = |notes: &mut Notes| Some((notes.arrival?, notes.scope.first().clone()));
         let asked = self.with(|view| view.data(request.arrival()).and_then(about));
-        let (Some((arrival, name)), Some(report)) = (asked, place.on_deadlock.clone()) else { return };
+        let (Some((arrival, name)), Some(report)) = (asked, connector.on_deadlock.clone()) else { return };
         session.inspect_then(Some(&name), move |answer| {
             let deadlocks = answer.map_or_else(|_| Vec::new(), |snapshot| snapshot.deadlocks);
             let concerned =
@@ -486,7 +486,7 @@ fn client_id(text: &str) -> Result<ClientId, Error> {
 }
 
 fn not_a_daemon(what: &str) -> Error {
-    Error::Refused { code: code::MALFORMED, words: format!("what listens there {what}: upgrade it") }
+    Error::Refused { code: code::MALFORMED, message: format!("what listens there {what}: upgrade it") }
 }
 
 fn steps(cycle: Vec<client::Step>) -> Result<Vec<Step>, Error> {
@@ -509,25 +509,25 @@ fn failed(error: client::Error) -> Error {
 
 /// A value that another thread will have.
 pub(crate) fn oneshot<T: Send + 'static>() -> (impl FnOnce(T) + Send, impl Future<Output = T>) {
-    let place = Arc::new(Mutex::new((None, None::<Waker>)));
-    let other = Arc::clone(&place);
+    let slot = Arc::new(Mutex::new((None, None::<Waker>)));
+    let other = Arc::clone(&slot);
     let answer = move |value| {
         let waker = {
-            let mut place = other.lock().unwrap_or_else(PoisonError::into_inner);
-            place.0 = Some(value);
-            place.1.take()
+            let mut slot = other.lock().unwrap_or_else(PoisonError::into_inner);
+            slot.0 = Some(value);
+            slot.1.take()
         };
         if let Some(waker) = waker {
             waker.wake();
         }
     };
     let answered = poll_fn(move |cx| {
-        let mut place = place.lock().unwrap_or_else(PoisonError::into_inner);
-        match place.0.take() {
+        let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+        match slot.0.take() {
             Some(value) => Poll::Ready(value),
             None => {
-                let replaced = place.1.replace(cx.waker().clone());
-                drop(place);
+                let replaced = slot.1.replace(cx.waker().clone());
+                drop(slot);
                 drop(replaced);
                 Poll::Pending
             }

@@ -267,8 +267,8 @@ impl<'a, S: IntoScope> Request<'a, S> {
     ///
     /// # Errors
     ///
-    /// [`Error::Unsupported`] with [`steal`](Self::steal) or a [`signal`](Self::signal); a reserved name, an
-    /// empty scope, a limit; [`Error::Lost`] if the client has ended.
+    /// [`Error::Unsupported`] with [`steal`](Self::steal) or a [`signal`](Self::signal); a reserved
+    /// name, an empty scope, a limit; [`Error::Lost`] if the client has ended.
     ///
     /// ```
     /// # use lockkeeper::Locks;

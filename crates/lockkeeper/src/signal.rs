@@ -24,7 +24,7 @@ use std::{
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AbortController {
-    state: Arc<State>,
+    state: Arc<SignalState>,
 }
 
 /// Tells a request that it is no longer wanted. Made by an [`AbortController`]; may be given to any
@@ -45,11 +45,11 @@ pub struct AbortController {
 /// ```
 #[derive(Clone, Debug)]
 pub struct AbortSignal {
-    state: Arc<State>,
+    state: Arc<SignalState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct SignalState {
     reason: OnceLock<AbortReason>,
     aborted: Event,
 }

@@ -63,8 +63,8 @@ mod connecting {
             stream.write_all(b"\0\0\0\x16\x93\x0f\x12\xb2upgrade the client").unwrap();
         });
         let refused = Locks::connect(format!("unix:{}", socket.display())).blocking();
-        let Err(Error::Refused { code: 18, words }) = refused else { panic!("{refused:?}") };
-        assert_eq!(words, "upgrade the client");
+        let Err(Error::Refused { code: 18, message }) = refused else { panic!("{refused:?}") };
+        assert_eq!(message, "upgrade the client");
         daemon.join().unwrap();
     }
 

@@ -268,7 +268,7 @@ mod auto_release {
     }
 
     #[test]
-    fn a_robbed_lock_says_so_and_takes_no_more_futures() {
+    fn a_preempted_lock_says_so_and_takes_no_more_futures() {
         future::block_on(async {
             let locks = manager();
             let lock = locks.request("a").auto_release().await.unwrap();
@@ -307,8 +307,8 @@ mod nesting {
             let locks = manager();
             let outer = locks.acquire("a").await.unwrap();
             let refused = outer.request("a").refuse_deadlock().acquire().await;
-            let Err(Error::Deadlock { cycle, words }) = refused else { panic!("not refused") };
-            assert!(words.contains("waits for \"a\""), "{words}");
+            let Err(Error::Deadlock { cycle, message }) = refused else { panic!("not refused") };
+            assert!(message.contains("waits for \"a\""), "{message}");
             assert_eq!(cycle.len(), 2);
             assert!(matches!(&cycle[0].waits_for, WaitsFor::Name(name) if *name == "a"));
             assert!(cycle.iter().all(|step| step.client == locks.client_id()));

@@ -89,7 +89,7 @@ fn a_steal_ends_the_closure_or_comes_before_or_after_it() {
 }
 
 #[test]
-fn a_closure_that_would_never_end_learns_that_it_was_robbed() {
+fn a_closure_that_would_never_end_learns_that_it_was_preempted() {
     model(|| {
         let locks = Locks::new();
         let other = locks.clone();

@@ -1,5 +1,6 @@
-//! The examples of the texts, in Rust: a promise is a future, its rejection an `Err`, a callback the closure of `run`. A test
-//! names the text and the line at which its example begins; `packages/lockkeeper/test/seeds.test.js` has them verbatim.
+//! The examples of the texts, in Rust: a promise is a future, its rejection an `Err`, a callback
+//! the closure of `run`. A test names the text and the line at which its example begins;
+//! `packages/lockkeeper/test/seeds.test.js` has them verbatim.
 //!
 //! * 001: the proto-spec
 //! * 003: the explainer, with its three ways to release

@@ -65,7 +65,7 @@ fn whoever_waits_gets_on() {
         done => done,
     });
     soak.spawn("a thief", move || {
-        drop(thief.request("robbed").steal().acquire_blocking()?);
+        drop(thief.request("preempted").steal().acquire_blocking()?);
         thread::sleep(Duration::from_micros(100));
         Ok(())
     });

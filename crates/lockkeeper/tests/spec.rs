@@ -198,7 +198,7 @@ mod s4_1_request_a_lock {
 
     /// Step 3.4.1.1.2: "Reject lock's released promise with an AbortError."
     #[test]
-    fn a_robbed_request_fails_at_once_and_its_closure_goes_no_further() {
+    fn a_preempted_request_fails_at_once_and_its_closure_goes_no_further() {
         future::block_on(async {
             let locks = manager();
             let polls = Rc::new(Cell::new(0));
@@ -224,7 +224,7 @@ mod s4_1_request_a_lock {
 
     /// The same, where the closure is done in the very poll in which the lock is stolen.
     #[test]
-    fn a_closure_that_is_robbed_while_it_ends_does_not_count_as_done() {
+    fn a_closure_that_is_preempted_while_it_ends_does_not_count_as_done() {
         future::block_on(async {
             let locks = manager();
             let result = locks

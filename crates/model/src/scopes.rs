@@ -31,11 +31,11 @@ struct Request {
     serial: Serial,
     client: Client,
     scope: BTreeMap<Vec<u8>, Mode>,
-    state: State,
+    state: RequestState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum RequestState {
     Waiting,
     /// The number orders the held requests as the draft's held lock set is ordered: by when each
     /// was granted.
@@ -79,7 +79,7 @@ impl Scoped {
         let scope = merge(scope);
         let serial = self.next_serial;
         self.next_serial += 1;
-        let request = Request { serial, client, scope, state: State::Waiting };
+        let request = Request { serial, client, scope, state: RequestState::Waiting };
         if steal {
             let names: Vec<Vec<u8>> = request.scope.keys().cloned().collect();
             self.break_held(&names, effects);
@@ -155,8 +155,8 @@ impl Scoped {
             for (name, mode) in scope {
                 let info = Info { name: name.clone(), mode: *mode, client: *client, serial: *serial };
                 match state {
-                    State::Held(_) => snapshot.held.push(info),
-                    State::Waiting => snapshot.pending.push(info),
+                    RequestState::Held(_) => snapshot.held.push(info),
+                    RequestState::Waiting => snapshot.pending.push(info),
                 }
             }
         }
@@ -178,8 +178,8 @@ impl Scoped {
         for index in 0..self.live.len() {
             let (earlier, rest) = self.live.split_at_mut(index);
             let request = &mut rest[0];
-            if request.state == State::Waiting && grantable(request, earlier) {
-                request.state = State::Held(self.grants);
+            if request.state == RequestState::Waiting && grantable(request, earlier) {
+                request.state = RequestState::Held(self.grants);
                 self.grants += 1;
                 effects.push(Effect::Granted(request.serial));
             }
@@ -192,7 +192,7 @@ impl Scoped {
     fn break_held(&mut self, names: &[Vec<u8>], effects: &mut Vec<Effect>) {
         let mut victims: Vec<(u64, Serial)> = Vec::new();
         for request in &self.live {
-            if let State::Held(grant) = request.state
+            if let RequestState::Held(grant) = request.state
                 && names.iter().any(|name| request.scope.contains_key(name))
             {
                 victims.push((grant, request.serial));
@@ -210,11 +210,11 @@ impl Scoped {
     }
 
     fn is_waiting(&self, serial: Serial) -> bool {
-        self.live.iter().any(|request| request.serial == serial && request.state == State::Waiting)
+        self.live.iter().any(|request| request.serial == serial && request.state == RequestState::Waiting)
     }
 
     fn is_held(&self, serial: Serial) -> bool {
-        self.live.iter().any(|request| request.serial == serial && request.state != State::Waiting)
+        self.live.iter().any(|request| request.serial == serial && request.state != RequestState::Waiting)
     }
 
     /// The client's live requests in the order of arrival.

@@ -4,7 +4,7 @@ use crate::{
     ffi::{self, CallBuffer, answer},
     names,
     report::{self, Deadlock, Inspection, Snapshot},
-    state::{Address, State, Ticket, Waker},
+    state::{Address, Owner, ProcessState, Waker},
 };
 use lockkeeper_core::{ClientId, Mode, Options, Outcome, RequestError, RequestId};
 use napi::{
@@ -23,7 +23,7 @@ pub struct Agent {
 
 pub(crate) struct Inner {
     pub(crate) mailbox: Address,
-    /// Which of [`State::managers`] it is an agent of.
+    /// Which of [`ProcessState::managers`] it is an agent of.
     pub(crate) manager: usize,
     pub(crate) client: ClientId,
     /// The requests of this thread by slot. A slot is used again only after its request has ended
@@ -68,7 +68,7 @@ impl Agent {
         let waker = waker(&env, &on_mail)?;
         // SAFETY: nothing else reads or writes the array during this call.
         let buffer = CallBuffer::new(unsafe { buffer.as_mut() });
-        let mut state = State::lock();
+        let mut state = ProcessState::lock();
         let manager = if own_manager { state.new_manager() } else { 0 };
         let client =
             state.managers[manager].client().map_err(|limit| Error::from_reason(limit.to_string()))?;
@@ -77,7 +77,7 @@ impl Agent {
         let (slots, last) = (RefCell::default(), RefCell::default());
         let inner = Rc::new(Inner { mailbox, manager, client, slots, buffer, last });
         env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
-        at_thread_exit(move || _ = State::lock().close(mailbox, manager, client));
+        at_thread_exit(move || _ = ProcessState::lock().close(mailbox, manager, client));
         Ok(Self { inner })
     }
 
@@ -118,8 +118,8 @@ impl Agent {
     #[napi]
     pub fn abort(&self, slot: u32) -> u32 {
         let Some(request) = self.inner.slots.borrow().get(slot as usize).copied() else { return 0 };
-        let mut state = State::lock();
-        let State { managers, effects, .. } = &mut *state;
+        let mut state = ProcessState::lock();
+        let ProcessState { managers, effects, .. } = &mut *state;
         let aborted = managers[self.inner.manager].abort(request, effects);
         let aborted = if aborted { answer::ABORTED } else { 0 };
         aborted | self.inner.post(&mut state)
@@ -129,20 +129,20 @@ impl Agent {
     #[napi]
     pub fn force_release(&self, env: Env, name: JsString<'_>) -> Result<u32> {
         let name = names::name(&env, &name)?;
-        let mut state = State::lock();
-        let State { managers, effects, .. } = &mut *state;
+        let mut state = ProcessState::lock();
+        let ProcessState { managers, effects, .. } = &mut *state;
         managers[self.inner.manager].force_release(&name, effects);
         Ok(self.inner.post(&mut state))
     }
 
     #[napi]
     pub fn query(&self) -> Snapshot {
-        report::query(&State::lock().managers[self.inner.manager])
+        report::query(&ProcessState::lock().managers[self.inner.manager])
     }
 
     #[napi]
     pub fn inspect(&self) -> Inspection {
-        let state = State::lock();
+        let state = ProcessState::lock();
         report::inspect(&state.managers[self.inner.manager], state.now())
     }
 
@@ -150,7 +150,7 @@ impl Agent {
     #[napi]
     pub fn deadlock(&self, slot: u32) -> Option<Deadlock> {
         let request = self.inner.slots.borrow().get(slot as usize).copied()?;
-        State::lock().managers[self.inner.manager].deadlock(request).as_ref().map(report::deadlock)
+        ProcessState::lock().managers[self.inner.manager].deadlock(request).as_ref().map(report::deadlock)
     }
 }
 
@@ -170,10 +170,10 @@ impl Inner {
             refuse_deadlock: flags & ffi::flag::REFUSE_DEADLOCK != 0,
             nested_in,
         };
-        let ticket = Ticket { mailbox: self.mailbox.place, slot, queued_at: 0, info };
-        let mut state = State::lock();
-        let State { managers, effects, .. } = &mut *state;
-        let outcome = managers[self.manager].request(self.client, scope, options, ticket, effects)?;
+        let owner = Owner { mailbox: self.mailbox.place, slot, queued_at: 0, info };
+        let mut state = ProcessState::lock();
+        let ProcessState { managers, effects, .. } = &mut *state;
+        let outcome = managers[self.manager].request(self.client, scope, options, owner, effects)?;
         let (mut answer, token) = match outcome {
             Outcome::Granted { request, token } => {
                 self.note(slot, request);
@@ -195,7 +195,7 @@ impl Inner {
     }
 
     /// Delivers the effects of a command. [`answer::MAIL`] if some are the caller's own.
-    fn post(&self, state: &mut State) -> u32 {
+    fn post(&self, state: &mut ProcessState) -> u32 {
         if state.deliver(self.manager, Some(self.mailbox.place)) { answer::MAIL } else { 0 }
     }
 
@@ -210,7 +210,7 @@ impl Inner {
 
     /// At the environment's end: no code of this thread runs any more.
     fn end(&self) {
-        let waker = State::lock().close(self.mailbox, self.manager, self.client);
+        let waker = ProcessState::lock().close(self.mailbox, self.manager, self.client);
         waker.into_iter().for_each(Waker::release);
     }
 }

@@ -3,7 +3,7 @@
 use crate::{
     agent::Inner,
     names::with_name,
-    state::{Address, Notification, State},
+    state::{Address, Notification, ProcessState},
 };
 use lockkeeper_core::{Cause, Mode};
 use napi::{
@@ -89,7 +89,7 @@ impl CallBuffer {
     /// Takes notifications out of a mailbox, as many as there is room for. Answers how many.
     #[expect(clippy::cast_precision_loss, reason = "there is no room for so many")]
     pub(crate) fn collect(&self, mailbox: Address) {
-        let mut state = State::lock();
+        let mut state = ProcessState::lock();
         let notifications = state.notifications(mailbox.place);
         let count = notifications.len().min(self.room());
         notifications
@@ -183,8 +183,8 @@ impl Inner {
         let (slot, _) = self.buffer.given();
         self.buffer.put(0, 0.0, 0);
         let Some(request) = self.slots.borrow().get(slot as usize).copied() else { return };
-        let mut state = State::lock();
-        let State { managers, effects, .. } = &mut *state;
+        let mut state = ProcessState::lock();
+        let ProcessState { managers, effects, .. } = &mut *state;
         let released = managers[self.manager].release(request, effects).is_some();
         if released && effects.is_empty() || !state.deliver(self.manager, Some(self.mailbox.place)) {
             return;

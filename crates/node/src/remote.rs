@@ -1,4 +1,5 @@
-//! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says comes as notifications.
+//! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says
+//! comes as notifications.
 //!
 //! Requests carry their slot, the session's mutex protects what is said in words: there is no other table here.
 
@@ -6,8 +7,8 @@ use crate::{
     agent::{at_thread_exit, waker},
     ffi::{CallBuffer, flag},
     names,
-    report::{self, Place},
-    state::{Address, Notification, State, Waker},
+    report::{self, ScopeEntry},
+    state::{Address, Notification, ProcessState, Waker},
 };
 use lockkeeper_client::{
     Deadlock, Endpoint, Entry, Failure, Flags, Host, Key, Lifecycle, Options, Outcome, Outer, Request,
@@ -41,10 +42,10 @@ pub struct Remote {
 struct Notifier {
     mailbox: Address,
     /// What is said in words, by slot, until it is fetched.
-    words: HashMap<u32, Words>,
+    words: HashMap<u32, SessionReply>,
 }
 
-enum Words {
+enum SessionReply {
     Refused { code: u32, message: String },
     Deadlocked(Deadlock),
     Snapshot(Snapshot),
@@ -56,7 +57,7 @@ impl Host for Notifier {
     type After = ();
 
     fn granted(&mut self, _: Key, token: u64, slot: &mut u32, (): &mut ()) {
-        State::lock().post(self.mailbox, Notification::Granted { slot: *slot, token });
+        ProcessState::lock().post(self.mailbox, Notification::Granted { slot: *slot, token });
     }
 
     fn over(&mut self, _: Key, outcome: Outcome, slot: u32, (): &mut ()) {
@@ -64,32 +65,34 @@ impl Host for Notifier {
             Outcome::Unavailable => Notification::Unavailable { slot },
             Outcome::Broken { cause, .. } => Notification::Broken { slot, cause },
             Outcome::Released | Outcome::Answer(_) => Notification::Ended { slot },
-            Outcome::Refused { code, message } => return self.refuse(slot, Words::Refused { code, message }),
-            Outcome::Failed(failure) => return self.refuse(slot, Words::from(failure)),
-            Outcome::Deadlocked(deadlock) => return self.refuse(slot, Words::Deadlocked(deadlock)),
+            Outcome::Refused { code, message } => {
+                return self.refuse(slot, SessionReply::Refused { code, message });
+            }
+            Outcome::Failed(failure) => return self.refuse(slot, SessionReply::from(failure)),
+            Outcome::Deadlocked(deadlock) => return self.refuse(slot, SessionReply::Deadlocked(deadlock)),
         };
-        State::lock().post(self.mailbox, notification);
+        ProcessState::lock().post(self.mailbox, notification);
     }
 
     fn session(&mut self, news: Lifecycle, (): &mut ()) {
         if let Lifecycle::Opened { resumed: false, .. } = news {
-            State::lock().post(self.mailbox, Notification::Opened);
+            ProcessState::lock().post(self.mailbox, Notification::Opened);
         }
     }
 }
 
 impl Notifier {
-    fn refuse(&mut self, slot: u32, words: Words) {
+    fn refuse(&mut self, slot: u32, words: SessionReply) {
         self.tell(slot, words, Notification::Refused { slot });
     }
 
-    fn tell(&mut self, slot: u32, words: Words, notification: Notification) {
+    fn tell(&mut self, slot: u32, words: SessionReply, notification: Notification) {
         self.words.insert(slot, words);
-        State::lock().post(self.mailbox, notification);
+        ProcessState::lock().post(self.mailbox, notification);
     }
 }
 
-impl From<Failure> for Words {
+impl From<Failure> for SessionReply {
     fn from(failure: Failure) -> Self {
         match failure {
             Failure::Refused { code, message } => Self::Refused { code, message },
@@ -98,7 +101,7 @@ impl From<Failure> for Words {
     }
 }
 
-impl From<lockkeeper_client::Error> for Words {
+impl From<lockkeeper_client::Error> for SessionReply {
     fn from(error: lockkeeper_client::Error) -> Self {
         match error {
             lockkeeper_client::Error::Refused { code, message } => Self::Refused { code, message },
@@ -126,9 +129,9 @@ pub struct RemoteSnapshot {
 /// One name of one request.
 #[napi(object, object_from_js = false)]
 pub struct RemoteEntry {
-    pub place: Place,
+    pub place: ScopeEntry,
     pub client_id: String,
-    pub ticket: BigInt,
+    pub arrival: BigInt,
     pub token: Option<BigInt>,
     pub info: Option<String>,
     pub since: f64,
@@ -153,19 +156,19 @@ impl Remote {
         let waker = waker(&env, &on_mail)?;
         // SAFETY: nothing else reads or writes the array during this call.
         let buffer = CallBuffer::new(unsafe { buffer.as_mut() });
-        let mailbox = State::lock().open(waker);
+        let mailbox = ProcessState::lock().open(waker);
         let failure = Arc::new(OnceLock::new());
         let failed = Arc::clone(&failure);
         let opened = move |opened: std::result::Result<(), lockkeeper_client::Error>| {
             if let Err(error) = opened {
                 let _ = failed.set(error.to_string());
-                State::lock().post(mailbox, Notification::Opened);
+                ProcessState::lock().post(mailbox, Notification::Opened);
             }
         };
         let options = Options::new(bucket).program(program.map(Into::into));
         let notifications = Notifier { mailbox, words: HashMap::new() };
         let session = Session::start(&endpoint, options, notifications, opened).map_err(|error| {
-            State::lock().shut(mailbox).into_iter().for_each(Waker::release);
+            ProcessState::lock().shut(mailbox).into_iter().for_each(Waker::release);
             Error::from_reason(error.to_string())
         })?;
         let session = Arc::new(session);
@@ -173,12 +176,12 @@ impl Remote {
         // waker is the runtime's to take down.
         env.add_env_cleanup_hook(Arc::clone(&session), move |session| {
             session.close();
-            State::lock().shut(mailbox).into_iter().for_each(Waker::release);
+            ProcessState::lock().shut(mailbox).into_iter().for_each(Waker::release);
         })?;
         let ending = Arc::clone(&session);
         at_thread_exit(move || {
             ending.close();
-            let _ = State::lock().shut(mailbox);
+            let _ = ProcessState::lock().shut(mailbox);
         });
         let (slots, closed) = (RefCell::default(), Cell::new(false));
         Ok(Self { session, mailbox, buffer, slots, failure, closed })
@@ -247,7 +250,7 @@ impl Remote {
     /// when the answer is there.
     #[napi]
     pub fn query(&self, slot: u32, deadlocks: bool) -> Result<()> {
-        let (session, answered) = (self.open()?, self.responder(slot, Words::Snapshot));
+        let (session, answered) = (self.open()?, self.responder(slot, SessionReply::Snapshot));
         match deadlocks {
             true => session.inspect_then(None, answered),
             false => session.query_then(None, answered),
@@ -259,7 +262,7 @@ impl Remote {
     #[napi]
     pub fn force_release(&self, env: Env, slot: u32, name: JsString<'_>) -> Result<()> {
         let name = names::name(&env, &name)?;
-        let nothing = |_count| Words::Snapshot(Snapshot::default());
+        let nothing = |_count| SessionReply::Snapshot(Snapshot::default());
         self.open()?.force_release_then(&name, self.responder(slot, nothing));
         Ok(())
     }
@@ -272,14 +275,14 @@ impl Remote {
     fn responder<T>(
         &self,
         slot: u32,
-        words: impl FnOnce(T) -> Words + Send + 'static,
+        words: impl FnOnce(T) -> SessionReply + Send + 'static,
     ) -> impl FnOnce(std::result::Result<T, lockkeeper_client::Error>) + Send + 'static {
         let session = Arc::downgrade(&self.session);
         move |answer| {
             let Some(session) = session.upgrade() else { return };
             session.with(|view| match answer {
                 Ok(answer) => view.host().tell(slot, words(answer), Notification::Ended { slot }),
-                Err(error) => view.host().refuse(slot, Words::from(error)),
+                Err(error) => view.host().refuse(slot, SessionReply::from(error)),
             });
         }
     }
@@ -288,11 +291,11 @@ impl Remote {
     #[napi]
     pub fn refusal(&self, slot: u32) -> Option<Refusal> {
         match self.session.with(|view| view.host().words.remove(&slot))? {
-            Words::Refused { code, message } => Some(Refusal { code, message, cycle: None }),
-            Words::Deadlocked(Deadlock { words, cycle }) => {
+            SessionReply::Refused { code, message } => Some(Refusal { code, message, cycle: None }),
+            SessionReply::Deadlocked(Deadlock { words, cycle }) => {
                 Some(Refusal { code: 0, message: words, cycle: Some(steps(cycle)) })
             }
-            Words::Snapshot(_) => None,
+            SessionReply::Snapshot(_) => None,
         }
     }
 
@@ -300,11 +303,11 @@ impl Remote {
     #[napi]
     pub fn snapshot(&self, slot: u32) -> Option<RemoteSnapshot> {
         let words = self.session.with(|view| view.host().words.remove(&slot));
-        let Some(Words::Snapshot(snapshot)) = words else { return None };
+        let Some(SessionReply::Snapshot(snapshot)) = words else { return None };
         let entry = |entry: Entry| RemoteEntry {
             place: report::place(&entry.name, entry.mode),
             client_id: entry.client_id,
-            ticket: BigInt::from(entry.arrival),
+            arrival: BigInt::from(entry.arrival),
             token: entry.token.map(BigInt::from),
             info: entry.info,
             #[expect(clippy::cast_precision_loss, reason = "milliseconds")]

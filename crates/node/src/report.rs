@@ -2,7 +2,7 @@
 
 use crate::{
     names::{self, Text},
-    state::Ticket,
+    state::Owner,
 };
 use lockkeeper_core::{ClientId, Manager, Mode, Name, WaitsFor};
 use napi::{
@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub clients: Vec<String>,
 }
 
-pub(crate) fn query(manager: &Manager<Ticket>) -> Snapshot {
+pub(crate) fn query(manager: &Manager<Owner>) -> Snapshot {
     let (mut held, mut pending) = (Entries::default(), Entries::default());
     let mut clients: Vec<ClientId> = Vec::new();
     for live in manager.requests() {
@@ -77,7 +77,7 @@ pub struct Inspection {
 pub struct Request {
     pub request: BigInt,
     pub client_id: String,
-    pub scope: Vec<Place>,
+    pub scope: Vec<ScopeEntry>,
     pub info: Option<String>,
     pub token: Option<BigInt>,
     /// Milliseconds.
@@ -88,7 +88,7 @@ pub struct Request {
 
 /// A name of a scope.
 #[napi(object, object_from_js = false)]
-pub struct Place {
+pub struct ScopeEntry {
     pub name: JsText,
     pub mode: &'static str,
 }
@@ -109,19 +109,19 @@ pub struct Step {
     pub waits_for: Option<JsText>,
 }
 
-pub(crate) fn inspect(manager: &Manager<Ticket>, now: u64) -> Inspection {
+pub(crate) fn inspect(manager: &Manager<Owner>, now: u64) -> Inspection {
     let (mut held, mut pending) = (Vec::new(), Vec::new());
     for live in manager.requests() {
         let token = live.token();
         let list = if token.is_some() { &mut held } else { &mut pending };
-        let ticket = live.data();
+        let owner = live.data();
         #[expect(clippy::cast_precision_loss)]
-        let waited = || now.saturating_sub(ticket.queued_at) as f64 / 1e6;
+        let waited = || now.saturating_sub(owner.queued_at) as f64 / 1e6;
         list.push(Request {
             request: BigInt::from(live.id().arrival()),
             client_id: live.client().to_string(),
             scope: scope(live.scope()),
-            info: ticket.info.as_deref().map(String::from),
+            info: owner.info.as_deref().map(String::from),
             token: token.map(|token| BigInt::from(token.get())),
             waited: token.is_none().then(waited),
             nested_in: live.nested_in().map(|outer| BigInt::from(outer.arrival())),
@@ -133,18 +133,18 @@ pub(crate) fn inspect(manager: &Manager<Ticket>, now: u64) -> Inspection {
 }
 
 /// Sorted as JavaScript sorts strings.
-fn scope<'a>(scope: impl Iterator<Item = (&'a Name, Mode)>) -> Vec<Place> {
+fn scope<'a>(scope: impl Iterator<Item = (&'a Name, Mode)>) -> Vec<ScopeEntry> {
     let mut scope: Vec<_> = scope.collect();
     scope.sort_by_cached_key(|(name, _)| name.to_utf16());
     scope.into_iter().map(|(name, mode)| place(name, mode)).collect()
 }
 
-pub(crate) fn place(name: &Name, mode: Mode) -> Place {
+pub(crate) fn place(name: &Name, mode: Mode) -> ScopeEntry {
     let mode = match mode {
         Mode::Exclusive => "exclusive",
         Mode::Shared => "shared",
     };
-    Place { name: names::to_js(name), mode }
+    ScopeEntry { name: names::to_js(name), mode }
 }
 
 pub(crate) fn deadlock(deadlock: &lockkeeper_core::Deadlock) -> Deadlock {

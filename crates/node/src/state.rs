@@ -9,8 +9,8 @@ use std::{
     time::Instant,
 };
 
-static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
-    Mutex::new(State {
+static STATE: LazyLock<Mutex<ProcessState>> = LazyLock::new(|| {
+    Mutex::new(ProcessState {
         managers: vec![Manager::default()],
         mailboxes: Vec::new(),
         opened: 0,
@@ -19,22 +19,22 @@ static STATE: LazyLock<Mutex<State>> = LazyLock::new(|| {
     })
 });
 
-pub(crate) struct State {
+pub(crate) struct ProcessState {
     /// The first is that of the process; the others are `createLocks()`'s, each of one agent. They are as small as they are
     /// empty, and stay.
-    pub(crate) managers: Vec<Manager<Ticket>>,
-    /// By [`Ticket::mailbox`]. A place is free again once its agent has ended, and all its requests with it.
+    pub(crate) managers: Vec<Manager<Owner>>,
+    /// By [`Owner::mailbox`]. A place is free again once its agent has ended, and all its requests with it.
     mailboxes: Vec<Option<Mailbox>>,
     /// How many mailboxes there have been.
     opened: u64,
     /// Of the current command. Empty between commands.
-    pub(crate) effects: Vec<Effect<Ticket>>,
+    pub(crate) effects: Vec<Effect<Owner>>,
     /// Waiting times count from here.
     began: Instant,
 }
 
 /// What the addon keeps with a request: whose it is.
-pub(crate) struct Ticket {
+pub(crate) struct Owner {
     pub(crate) mailbox: u32,
     /// Its place in the thread's own table.
     pub(crate) slot: u32,
@@ -94,8 +94,8 @@ pub(crate) struct Waker(pub(crate) sys::napi_threadsafe_function);
 // SAFETY: a thread-safe function is made to be called from any thread.
 unsafe impl Send for Waker {}
 
-impl State {
-    pub(crate) fn lock() -> MutexGuard<'static, State> {
+impl ProcessState {
+    pub(crate) fn lock() -> MutexGuard<'static, ProcessState> {
         // A panic under the mutex would be a bug of the engine; the rest of the process goes on.
         STATE.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -176,11 +176,11 @@ impl State {
 
     /// To whom an effect is told, and what. A request that its own agent aborted is known to be
     /// gone.
-    fn notification(&self, manager: usize, effect: &Effect<Ticket>) -> Option<(u32, Notification)> {
+    fn notification(&self, manager: usize, effect: &Effect<Owner>) -> Option<(u32, Notification)> {
         match effect {
             Effect::Granted { request, token } => {
-                let ticket = self.managers[manager].get(*request)?.data();
-                Some((ticket.mailbox, Notification::Granted { slot: ticket.slot, token: token.get() }))
+                let owner = self.managers[manager].get(*request)?.data();
+                Some((owner.mailbox, Notification::Granted { slot: owner.slot, token: token.get() }))
             }
             Effect::Aborted { .. } => None,
             Effect::Broken { cause, data, .. } => {
@@ -192,8 +192,8 @@ impl State {
     /// Notes that a request has begun to wait.
     pub(crate) fn queued(&mut self, manager: usize, request: RequestId) {
         let now = self.now();
-        if let Some(ticket) = self.managers[manager].data_mut(request) {
-            ticket.queued_at = now;
+        if let Some(owner) = self.managers[manager].data_mut(request) {
+            owner.queued_at = now;
         }
     }
 }

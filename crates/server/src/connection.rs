@@ -8,7 +8,7 @@ use lockkeeper_service::{ConnectionId, Framing, Origin};
 use lockkeeper_wire::{
     frame,
     v2::{ToServer, code, feature},
-    websocket::{self, Frames, GOING_AWAY, Said},
+    websocket::{self, Frames, GOING_AWAY, Incoming},
 };
 use std::{
     borrow::Cow,
@@ -326,21 +326,21 @@ impl<S: Transport> Connection<S> {
         }
     }
 
-    fn on_frame(&mut self, said: Said<'_>) {
-        if let Said::Messages(frame @ [_, ..]) = said {
+    fn on_frame(&mut self, said: Incoming<'_>) {
+        if let Incoming::Messages(frame @ [_, ..]) = said {
             let left = self.on_messages(frame);
             self.batch = (frame[frame.len() - left..].to_vec(), 0);
             return;
         }
         let mut daemon = self.daemon.borrow_mut();
         match said {
-            Said::Messages(_) => daemon.reject(self.id, code::MALFORMED, "a frame without a message"),
-            Said::Ping(ping) => daemon.pong(self.id, |out| websocket::append_pong(out, None, ping)),
-            Said::Nothing => {}
-            Said::Close(Some(GOING_AWAY)) if self.going_away_ends => {
+            Incoming::Messages(_) => daemon.reject(self.id, code::MALFORMED, "a frame without a message"),
+            Incoming::Ping(ping) => daemon.pong(self.id, |out| websocket::append_pong(out, None, ping)),
+            Incoming::Nothing => {}
+            Incoming::Close(Some(GOING_AWAY)) if self.going_away_ends => {
                 daemon.message(self.id, ToServer::Bye { ack: 0 }, 0);
             }
-            Said::Close(_) => daemon.hang_up(self.id),
+            Incoming::Close(_) => daemon.hang_up(self.id),
         }
     }
 

@@ -30,7 +30,7 @@ use tokio::{
 };
 
 /// The right to listen on a socket: whoever has it may remove one that nobody listens on.
-pub(crate) struct Place {
+pub(crate) struct SocketOwner {
     path: PathBuf,
     state_dir: PathBuf,
     /// Who can connect: this user, or, where others are served, everybody. Rights are looked at
@@ -42,7 +42,7 @@ pub(crate) struct Place {
 }
 
 pub(crate) struct Listener {
-    place: Place,
+    place: SocketOwner,
     socket: RefCell<Rc<UnixListener>>,
     /// Told when there is another socket.
     remade: Notify,
@@ -58,14 +58,14 @@ const SAY_AGAIN: Duration = Duration::from_secs(10);
 const DENIED: u32 = 3;
 
 /// Takes the place of the socket, before anything is changed there.
-pub(crate) fn lock(config: &Config) -> Result<Place, Error> {
+pub(crate) fn lock(config: &Config) -> Result<SocketOwner, Error> {
     let (path, state_dir) = (config.socket.clone(), config.state_dir.clone());
     let lock = match &config.given {
         Some(_) => None,
         None => Some(take_lock(&path, &state_dir)?),
     };
     let mode = if config.allow.is_empty() { 0o600 } else { 0o666 };
-    Ok(Place { path, state_dir, mode, lock: RefCell::new(lock) })
+    Ok(SocketOwner { path, state_dir, mode, lock: RefCell::new(lock) })
 }
 
 fn take_lock(path: &Path, state_dir: &Path) -> Result<File, Error> {
@@ -89,7 +89,7 @@ fn take_lock(path: &Path, state_dir: &Path) -> Result<File, Error> {
     Ok(lock)
 }
 
-impl Place {
+impl SocketOwner {
     /// Listens.
     pub(crate) fn bind(self, config: &Config) -> Result<Listener, Error> {
         let failed = |error| Error::File(self.path.clone(), error);
@@ -175,7 +175,7 @@ impl Listener {
     /// Makes the socket, its lock and their folder again if somebody has removed them. Ends if another daemon is there
     /// instead, or the state was removed: nobody could be let in without a risk.
     pub(crate) async fn keep(&self, node: &Rc<Node>) {
-        let Place { path, state_dir, mode, lock } = &self.place;
+        let SocketOwner { path, state_dir, mode, lock } = &self.place;
         // A socket that somebody else has opened, that one looks after.
         if lock.borrow().is_none() {
             return pending().await;

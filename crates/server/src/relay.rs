@@ -20,7 +20,7 @@ use lockkeeper_service::{Access, ConnectionId, Framing, Origin, Rights};
 use lockkeeper_wire::{
     frame,
     v2::{ToClient, ToServer, code},
-    websocket::{self, Frames, GOING_AWAY, Said},
+    websocket::{self, Frames, GOING_AWAY, Incoming},
 };
 use ring::hmac;
 use std::{
@@ -412,13 +412,13 @@ impl<S: Transport> FromClient<'_, S> {
                 break;
             };
             match said {
-                Said::Messages([]) => return Err(malformed("a frame without a message")),
-                Said::Messages(frame) => {
+                Incoming::Messages([]) => return Err(malformed("a frame without a message")),
+                Incoming::Messages(frame) => {
                     batch.clear();
                     batch.extend_from_slice(frame);
                     *done = 0;
                 }
-                Said::Ping(ping) => {
+                Incoming::Ping(ping) => {
                     let mut bytes = to_client.bytes.borrow_mut();
                     if bytes.len() > READ {
                         return Err(malformed("it does not read the answers to its pings"));
@@ -426,8 +426,8 @@ impl<S: Transport> FromClient<'_, S> {
                     websocket::append_pong(&mut bytes, None, ping);
                     to_client.filled.notify_one();
                 }
-                Said::Nothing => {}
-                Said::Close(status) => {
+                Incoming::Nothing => {}
+                Incoming::Close(status) => {
                     self.over = true;
                     if status == Some(GOING_AWAY) && self.going_away_ends {
                         let mut bye = Vec::new();

@@ -1,7 +1,7 @@
 //! How much memory long messages take that have not come as a whole.
 //!
-//! A message has at most 1 MiB, but a client can have many connections, and leave one unfinished on each. It never looks at
-//! what is in them.
+//! A message has at most 1 MiB, but a client can have many connections, and leave one unfinished on
+//! each. It never looks at what is in them.
 
 use lockkeeper_service::ConnectionId;
 use std::{

@@ -44,7 +44,7 @@ pub use server::{
 };
 pub use session::{
     Answer, Change, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, Session, SessionConfig,
-    Snapshot, Step, Transfer, belief,
+    Snapshot, Step, Transfer, client_lease,
 };
 pub use state::{BucketView, Effect, LEVEL, Notice, SessionId, SessionView, State};
 

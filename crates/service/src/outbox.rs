@@ -140,7 +140,7 @@ mod tests {
     use super::{Framing, Outbox};
     use lockkeeper_wire::{
         v2::ToClient,
-        websocket::{BATCH, Frames, Said, first_message},
+        websocket::{BATCH, Frames, Incoming, first_message},
     };
 
     /// Sends all that may be sent, and tells how many messages each frame had.
@@ -149,7 +149,7 @@ mod tests {
         outbox.consume(bytes.len());
         let (mut frames, mut start, mut counts) = (Frames::new(false, 2 * BATCH), 0, Vec::new());
         while let Some((said, length)) = frames.first(&mut bytes[start..]).expect("frames") {
-            let Said::Messages(mut frame) = said else { panic!("{said:?}") };
+            let Incoming::Messages(mut frame) = said else { panic!("{said:?}") };
             let mut count = 0;
             while !frame.is_empty() {
                 (_, frame) = first_message(frame).expect("whole messages");

@@ -1,13 +1,15 @@
 //! Leadership, where several servers share a log: who may append, and who takes over.
 //!
-//! The log is kept in a store of keys whose changes are numbered, one after the other: its *revisions*. One key is the
-//! [`Head`] of the log. It says who leads and how long the log is. Every write of a leader rewrites it, and has an effect
-//! only if the head still has the revision at which this replica saw it. So a leader that was deposed can write nothing,
-//! whatever it believes. Clocks decide only how soon somebody takes over.
+//! The log is kept in a store of keys whose changes are numbered, one after the other: its
+//! *revisions*. One key is the [`Head`] of the log. It says who leads and how long the log is.
+//! Every write of a leader rewrites it, and has an effect only if the head still has the revision
+//! at which this replica saw it. So a leader that was deposed can write nothing, whatever it
+//! believes. Clocks decide only how soon somebody takes over.
 //!
-//! A replica follows at first. It applies the log's entries in their order, and takes over when the head has not changed
-//! for as long as the head says, or when the leader has handed over. It leads until a write or a read shows a head that is
-//! not its own. Then it is dropped with its state, which may be ahead of the log.
+//! A replica follows at first. It applies the log's entries in their order, and takes over when the
+//! head has not changed for as long as the head says, or when the leader has handed over. It leads
+//! until a write or a read shows a head that is not its own. Then it is dropped with its state,
+//! which may be ahead of the log.
 //!
 //! One operation is under way at a time. A driver that gets no answer sends the same operation again, until it is answered:
 //! if the first one was executed after all, the answer shows it.

@@ -53,7 +53,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// For how long a lease of that many milliseconds is valid for the client: less than three quarters
 /// of it.
-pub fn belief(ttl: u64) -> Micros {
+pub fn client_lease(ttl: u64) -> Micros {
     let ttl = micros(ttl);
     if holds(Rule::LeaseIsShorter) { ttl / 4 * 3 + ttl % 4 * 3 / 4 } else { ttl / 4 * 5 }
 }
@@ -479,7 +479,7 @@ impl<T> Session<T> {
     /// no lease.
     pub fn lease_deadline(&self) -> Option<Micros> {
         let longer = u64::from(!holds(Rule::LeaseIsStrict));
-        self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(belief(ttl)) + longer)
+        self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(client_lease(ttl)) + longer)
     }
 
     /// Whether the session can be considered alive at this time.
@@ -671,7 +671,8 @@ impl<T> Session<T> {
         if self.closed {
             return;
         }
-        let longest = self.lease.ttl.map_or(LONGEST_PAUSE, |ttl| (belief(ttl) / ATTEMPTS).min(LONGEST_PAUSE));
+        let longest =
+            self.lease.ttl.map_or(LONGEST_PAUSE, |ttl| (client_lease(ttl) / ATTEMPTS).min(LONGEST_PAUSE));
         let pause = (PAUSE << self.failures.min(10)).min(longest);
         self.failures += 1;
         self.connect_at = Some(now + pause);

@@ -9,8 +9,8 @@
 use crate::{
     codec::{Damaged, Reader, put_bytes, put_option, put_uint},
     record::{put_fifo, put_origin, put_scope, read_fifo, read_origin, read_scope},
-    state::{Notice, Session, SessionId, State, Ticket, request_bytes, session_bytes},
-    walk::{Place, Walk},
+    state::{Notice, RequestOwner, Session, SessionId, State, request_bytes, session_bytes},
+    walk::{RequestRef, Walk},
 };
 use lockkeeper_core::{Cause, Live, Name, RestoredRequest, Token};
 use std::collections::{BTreeMap, BTreeSet};
@@ -130,7 +130,7 @@ impl State {
 
 impl Progress {
     /// Writes out a request as it was, unless it is written already.
-    pub(crate) fn save(&mut self, place: &Place<'_>, waiting_since: Option<u64>) {
+    pub(crate) fn save(&mut self, place: &RequestRef<'_>, waiting_since: Option<u64>) {
         if self.walk.claim_request(place) {
             put_request(&mut self.out, place.session_id, place.rid, place.live, waiting_since);
         }
@@ -142,10 +142,10 @@ fn put_request(
     out: &mut Vec<u8>,
     id: SessionId,
     rid: u64,
-    live: Live<'_, Ticket>,
+    live: Live<'_, RequestOwner>,
     waiting_since: Option<u64>,
 ) {
-    let Ticket { since, ref info, .. } = *live.data();
+    let RequestOwner { since, ref info, .. } = *live.data();
     out.push(REQUEST);
     put_uint(out, id);
     put_uint(out, rid);
@@ -214,7 +214,7 @@ struct Restored {
     token: Option<Token>,
     stole: bool,
     nested_in: Option<u64>,
-    ticket: Ticket,
+    owner: RequestOwner,
 }
 
 impl Restoring {
@@ -314,8 +314,8 @@ impl Restoring {
             info.as_ref().map(|info| info.len()),
         );
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let ticket = Ticket { session, rid, since, info, bytes };
-        self.loose.push(Restored { session, arrival, scope, token, stole, nested_in, ticket });
+        let owner = RequestOwner { session, rid, since, info, bytes };
+        self.loose.push(Restored { session, arrival, scope, token, stole, nested_in, owner });
         Ok(())
     }
 
@@ -327,7 +327,7 @@ impl Restoring {
             let session = self.state.sessions.get(&request.session);
             let session = session.ok_or_else(|| Damaged::new("a request has no session"))?;
             let bucket = &self.state.bucket(session.bucket).name;
-            let bytes = request.ticket.bytes as usize;
+            let bytes = request.owner.bytes as usize;
             let list =
                 self.requests.get_mut(bucket).ok_or_else(|| Damaged::new("a request has no bucket"))?;
             let id = request.session;
@@ -339,7 +339,7 @@ impl Restoring {
             let arrivals: BTreeSet<u64> = requests.iter().map(|request| request.arrival).collect();
             let owners: BTreeMap<_, _> = requests
                 .iter()
-                .map(|request| (request.arrival, (request.session, request.ticket.rid)))
+                .map(|request| (request.arrival, (request.session, request.owner.rid)))
                 .collect();
             let sessions = &self.state.sessions;
             let requests = requests.into_iter().map(|request| RestoredRequest {
@@ -350,7 +350,7 @@ impl Restoring {
                 stole: request.stole,
                 // The outer request may have ended while the snapshot was taken.
                 nested_in: request.nested_in.filter(|outer| arrivals.contains(outer)),
-                data: request.ticket,
+                data: request.owner,
             });
             let requests: Vec<_> = requests.collect();
             let manager = &mut self.state.buckets[place].as_mut().expect("named buckets are there").manager;

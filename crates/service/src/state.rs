@@ -59,7 +59,7 @@ pub struct State {
     /// Seeds the hash of names. Has no effect on the state.
     pub(crate) hash_seed: u64,
     /// Of the record being applied. Empty between records.
-    effects: Vec<CoreEffect<Ticket>>,
+    effects: Vec<CoreEffect<RequestOwner>>,
 }
 
 pub(crate) struct Bucket {
@@ -69,12 +69,12 @@ pub(crate) struct Bucket {
     pub(crate) sessions: usize,
     /// What its sessions take.
     pub(crate) bytes: usize,
-    pub(crate) manager: Manager<Ticket>,
+    pub(crate) manager: Manager<RequestOwner>,
 }
 
 /// Whose a request is.
 #[derive(Clone, Debug)]
-pub(crate) struct Ticket {
+pub(crate) struct RequestOwner {
     pub(crate) session: SessionId,
     pub(crate) rid: u64,
     /// When it began to wait, or was granted, in milliseconds since the epoch.
@@ -452,7 +452,7 @@ impl State {
     }
 
     /// The manager of a session's bucket.
-    pub(crate) fn manager(&self, session: SessionId) -> Option<&Manager<Ticket>> {
+    pub(crate) fn manager(&self, session: SessionId) -> Option<&Manager<RequestOwner>> {
         let session = self.sessions.get(&session)?;
         Some(&self.bucket(session.bucket).manager)
     }
@@ -463,7 +463,7 @@ impl State {
         &mut self,
         session: SessionId,
         nested_in: Option<(u64, u64)>,
-    ) -> Option<(&mut Manager<Ticket>, ClientId, Option<RequestId>)> {
+    ) -> Option<(&mut Manager<RequestOwner>, ClientId, Option<RequestId>)> {
         let outer = nested_in.and_then(|(session, rid)| self.outer(session, rid));
         let Session { bucket, client, .. } = *self.sessions.get(&session)?;
         let outer = outer.filter(|&(place, _)| place == bucket).map(|(_, id)| id);
@@ -665,15 +665,15 @@ impl State {
         let nested_in = outer.filter(|&(place, _)| place == session.bucket).map(|(_, id)| id);
         let options = Options { steal, nested_in, ..Options::default() };
         let bytes = request_bytes(scope.iter().map(|(name, _)| name.len()), info.map(str::len));
-        let ticket = Ticket {
+        let owner = RequestOwner {
             session: id,
             rid,
             since: time,
             info: info.map(Into::into),
             bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         };
-        let bytes = ticket.bytes as usize;
-        let outcome = bucket.manager.request(session.client, scope, options, ticket, &mut self.effects);
+        let bytes = owner.bytes as usize;
+        let outcome = bucket.manager.request(session.client, scope, options, owner, &mut self.effects);
         let outcome =
             outcome.map_err(|error| Damaged::new(format!("request {rid} of {id:016x}: {error}")))?;
         let (request, effect) = match outcome {
@@ -720,7 +720,7 @@ impl State {
         let manager = &mut self.buckets[place].as_mut().expect(HAS_BUCKET).manager;
         let bytes = manager.get(request).map_or(0, |live| live.data().bytes as usize);
         let held = match manager.release(request, &mut self.effects) {
-            Some(ticket) => Some(time.saturating_sub(ticket.since)),
+            Some(owner) => Some(time.saturating_sub(owner.since)),
             None => {
                 manager.abort(request, &mut self.effects);
                 None
@@ -853,9 +853,9 @@ impl State {
                     let time = self.time;
                     let bucket = self.buckets[place].as_mut().expect(HAS_BUCKET);
                     // A session's end can let in its own request, which then ends with it.
-                    let Some(ticket) = bucket.manager.data_mut(request) else { continue };
-                    let (session, rid, waiting_since) = (ticket.session, ticket.rid, ticket.since);
-                    ticket.since = time;
+                    let Some(owner) = bucket.manager.data_mut(request) else { continue };
+                    let (session, rid, waiting_since) = (owner.session, owner.rid, owner.since);
+                    owner.since = time;
                     if self.is_walked() {
                         self.save_as_waiting(session, rid, waiting_since);
                     }
@@ -865,7 +865,10 @@ impl State {
                 }
                 CoreEffect::Aborted { .. } => {}
                 CoreEffect::Broken {
-                    request, cause, data: Ticket { session: id, rid, bytes, .. }, ..
+                    request,
+                    cause,
+                    data: RequestOwner { session: id, rid, bytes, .. },
+                    ..
                 } => {
                     // Not if it was broken with its session.
                     self.save_session(id);

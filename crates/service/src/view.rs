@@ -3,8 +3,8 @@
 
 use crate::{
     server::ClientId,
-    state::{Session, SessionId, State, Ticket},
-    walk::{Place, Walk},
+    state::{RequestOwner, Session, SessionId, State},
+    walk::{RequestRef, Walk},
 };
 use lockkeeper_core::{Live, Mode, Name};
 use lockkeeper_wire::v2::Entry;
@@ -71,7 +71,7 @@ impl State {
 }
 
 impl View {
-    pub(crate) fn save(&mut self, place: &Place<'_>, waiting_since: Option<u64>) {
+    pub(crate) fn save(&mut self, place: &RequestRef<'_>, waiting_since: Option<u64>) {
         if self.walk.claim_request(place) {
             let Self { saved, name, time, .. } = self;
             view_rows(saved, name.as_deref(), *time, place.session, place.live, waiting_since);
@@ -86,23 +86,23 @@ pub(crate) fn view_rows(
     name: Option<&[u8]>,
     time: u64,
     session: &Session,
-    live: Live<'_, Ticket>,
+    live: Live<'_, RequestOwner>,
     waiting_since: Option<u64>,
 ) -> usize {
     let mut names = 0;
     for (entry, mode) in live.scope() {
         names += 1;
         if name.is_none_or(|name| name == entry.as_bytes()) {
-            let ticket = live.data();
+            let owner = live.data();
             rows.push(Row {
                 name: entry.clone(),
                 mode,
-                session: ticket.session,
-                client_id: ClientId::new(ticket.session),
+                session: owner.session,
+                client_id: ClientId::new(owner.session),
                 arrival: live.id().arrival(),
                 token: live.token().filter(|_| waiting_since.is_none()).map(|token| token.get()),
-                info: ticket.info.clone(),
-                since: time.saturating_sub(waiting_since.unwrap_or(ticket.since)),
+                info: owner.info.clone(),
+                since: time.saturating_sub(waiting_since.unwrap_or(owner.since)),
                 nested_in: live.nested_in().map(|outer| outer.arrival()),
                 stole: live.stole(),
                 owner: session.owner.clone(),

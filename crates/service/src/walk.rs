@@ -4,7 +4,7 @@
 //! began and is about to change is claimed first: whoever walks looks at it as it was, and the walk
 //! passes over it later.
 
-use crate::state::{Session, SessionId, State, Ticket};
+use crate::state::{RequestOwner, Session, SessionId, State};
 use lockkeeper_core::Live;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -27,12 +27,12 @@ pub(crate) struct Walk {
 }
 
 /// A live request, and whose it is.
-pub(crate) struct Place<'a> {
+pub(crate) struct RequestRef<'a> {
     pub(crate) session_id: SessionId,
     pub(crate) session: &'a Session,
     pub(crate) bucket_serial: u64,
     pub(crate) rid: u64,
-    pub(crate) live: Live<'a, Ticket>,
+    pub(crate) live: Live<'a, RequestOwner>,
 }
 
 impl Walk {
@@ -49,12 +49,12 @@ impl Walk {
         self.done.is_none_or(|done| item > done) && session.serial < self.sessions && self.early.insert(item)
     }
 
-    pub(crate) fn claim_request(&mut self, place: &Place<'_>) -> bool {
+    pub(crate) fn claim_request(&mut self, place: &RequestRef<'_>) -> bool {
         self.was_there(place.bucket_serial, place.live)
             && self.claim(place.session, (place.session_id, Some(place.rid)))
     }
 
-    fn was_there(&self, bucket: u64, live: Live<'_, Ticket>) -> bool {
+    fn was_there(&self, bucket: u64, live: Live<'_, RequestOwner>) -> bool {
         self.arrivals.get(&bucket).is_some_and(|&later| live.id().arrival() < later)
     }
 }
@@ -64,7 +64,7 @@ impl State {
     pub(crate) fn advance<'a>(
         &'a self,
         walk: &mut Walk,
-        mut visit: impl FnMut(SessionId, &'a Session, Option<(u64, Live<'a, Ticket>)>) -> bool,
+        mut visit: impl FnMut(SessionId, &'a Session, Option<(u64, Live<'a, RequestOwner>)>) -> bool,
     ) -> bool {
         let begin = walk.done.map_or(0, |(id, _)| id);
         for (&id, session) in self.sessions.range(begin..) {
@@ -118,7 +118,7 @@ impl State {
             && let bucket = self.bucket(session.bucket)
             && let Some(live) = bucket.manager.get(request)
         {
-            let place = Place { session_id, session, bucket_serial: bucket.serial, rid, live };
+            let place = RequestRef { session_id, session, bucket_serial: bucket.serial, rid, live };
             if let Some(snapshot) = &mut snapshot {
                 snapshot.save(&place, waiting_since);
             }

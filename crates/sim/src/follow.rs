@@ -18,7 +18,7 @@ use lockkeeper_service::{
 pub(crate) struct Follower {
     /// Its state and its replica, once it has read a snapshot.
     following: Option<(State, Replica)>,
-    stage: Stage,
+    stage: FollowStage,
     /// The call that it waits for.
     call: u64,
     pub(crate) watch: Option<Watch>,
@@ -28,7 +28,7 @@ pub(crate) struct Follower {
     pub(crate) leader: Option<(usize, u64)>,
 }
 
-enum Stage {
+enum FollowStage {
     /// It asks for the newest snapshot. The head was read before it: only without a rule.
     Pointer(Option<Seen>),
     Chunks(Pointer, Option<Seen>),
@@ -64,7 +64,7 @@ impl World {
     /// A daemon begins to follow.
     pub(crate) fn follow(&mut self, index: usize) {
         note!(self, "daemon {index} follows");
-        let stage = Stage::Pausing;
+        let stage = FollowStage::Pausing;
         let follower = Follower { following: None, stage, call: 0, watch: None, gone: None, leader: None };
         self.daemons[index].follower = Some(follower);
         self.begin_to_read(index);
@@ -76,13 +76,13 @@ impl World {
         follower.watch = None;
         let (stage, call) = match follower.following.is_some() || !self.plan.keeps(DriverRule::SnapshotFirst)
         {
-            true => (Stage::Head(None), Call::Head),
-            false => (Stage::Pointer(None), Call::Pointer),
+            true => (FollowStage::Head(None), Call::Head),
+            false => (FollowStage::Pointer(None), Call::Pointer),
         };
         self.ask(index, stage, call);
     }
 
-    fn ask(&mut self, index: usize, stage: Stage, call: Call) {
+    fn ask(&mut self, index: usize, stage: FollowStage, call: Call) {
         let call = self.call(index, call);
         if let Some(follower) = &mut self.daemons[index].follower {
             (follower.stage, follower.call) = (stage, call);
@@ -108,7 +108,7 @@ impl World {
     fn pause(&mut self, index: usize) {
         let pause = self.choose_pause();
         let Some(follower) = &mut self.daemons[index].follower else { return };
-        follower.stage = Stage::Pausing;
+        follower.stage = FollowStage::Pausing;
         follower.watch = None;
         let call = follower.call;
         self.time_out_after(index, call, pause);
@@ -120,12 +120,12 @@ impl World {
             return;
         }
         match &follower.stage {
-            Stage::Pausing => self.begin_to_read(index),
-            Stage::Watching => {}
-            Stage::TakingOver(operation) | Stage::Stuck(operation) => {
+            FollowStage::Pausing => self.begin_to_read(index),
+            FollowStage::Watching => {}
+            FollowStage::TakingOver(operation) | FollowStage::Stuck(operation) => {
                 let operation = operation.clone();
                 let call = Call::Operation(operation.clone());
-                self.ask(index, Stage::TakingOver(operation), call);
+                self.ask(index, FollowStage::TakingOver(operation), call);
             }
             _ => self.pause(index),
         }
@@ -136,15 +136,15 @@ impl World {
         if follower.call != call {
             return;
         }
-        match (std::mem::replace(&mut follower.stage, Stage::Pausing), answer) {
-            (Stage::Pointer(seen), Answer::Pointer(None)) => {
+        match (std::mem::replace(&mut follower.stage, FollowStage::Pausing), answer) {
+            (FollowStage::Pointer(seen), Answer::Pointer(None)) => {
                 let state = State::new(self.random.next());
                 self.loaded(index, state, seen);
             }
-            (Stage::Pointer(seen), Answer::Pointer(Some(pointer))) => {
-                self.ask(index, Stage::Chunks(pointer, seen), Call::Chunks(pointer.id));
+            (FollowStage::Pointer(seen), Answer::Pointer(Some(pointer))) => {
+                self.ask(index, FollowStage::Chunks(pointer, seen), Call::Chunks(pointer.id));
             }
-            (Stage::Chunks(pointer, seen), Answer::Values(chunks)) => {
+            (FollowStage::Chunks(pointer, seen), Answer::Values(chunks)) => {
                 // A newer one has taken its place meanwhile.
                 if chunks.len() as u64 != pointer.chunks {
                     return self.read_again(index, pointer.id.0);
@@ -154,37 +154,39 @@ impl World {
                     Err(damaged) => self.fail(format!("a snapshot cannot be read: {damaged}")),
                 }
             }
-            (Stage::Head(None), Answer::Head(seen, revision)) if follower.following.is_none() => {
-                self.ask(index, Stage::Pointer(Some((seen, revision))), Call::Pointer);
+            (FollowStage::Head(None), Answer::Head(seen, revision)) if follower.following.is_none() => {
+                self.ask(index, FollowStage::Pointer(Some((seen, revision))), Call::Pointer);
             }
-            (Stage::Head(state), Answer::Head(seen, revision)) => self.on_head(index, state, seen, revision),
-            (Stage::Entries(revision), Answer::Values(entries)) => {
+            (FollowStage::Head(state), Answer::Head(seen, revision)) => {
+                self.on_head(index, state, seen, revision)
+            }
+            (FollowStage::Entries(revision), Answer::Values(entries)) => {
                 self.on_entries(index, &entries, revision);
             }
-            (Stage::Opening, Answer::Watching(next)) => {
+            (FollowStage::Opening, Answer::Watching(next)) => {
                 let watch = self.open_watch(index, next);
                 let Some(follower) = &mut self.daemons[index].follower else { return };
-                (follower.stage, follower.watch) = (Stage::Watching, Some(watch));
+                (follower.stage, follower.watch) = (FollowStage::Watching, Some(watch));
                 follower.gone = None;
                 self.tell(index);
                 self.arm_takeover(index);
             }
-            (Stage::TakingOver(operation), Answer::Full) => {
-                self.ask(index, Stage::Stuck(operation), Call::Head);
+            (FollowStage::TakingOver(operation), Answer::Full) => {
+                self.ask(index, FollowStage::Stuck(operation), Call::Head);
             }
-            (Stage::Stuck(operation), Answer::Head(seen, _)) => {
+            (FollowStage::Stuck(operation), Answer::Head(seen, _)) => {
                 let guarded = matches!(&operation, Operation::Write { guard, .. }
                     if *guard == seen.as_ref().map_or(0, |(_, revision)| *revision));
                 match guarded {
                     true => {
-                        follower.stage = Stage::Stuck(operation);
+                        follower.stage = FollowStage::Stuck(operation);
                         let pause = self.choose_pause();
                         self.time_out_after(index, call, pause);
                     }
                     false => self.on_taken_over(index, Reply::Seen(seen)),
                 }
             }
-            (Stage::TakingOver(_), Answer::Reply(reply)) => self.on_taken_over(index, reply),
+            (FollowStage::TakingOver(_), Answer::Reply(reply)) => self.on_taken_over(index, reply),
             (_, Answer::Compacted) => self.pause(index),
             (stage, _) => follower.stage = stage,
         }
@@ -194,7 +196,7 @@ impl World {
     fn loaded(&mut self, index: usize, state: State, seen: Option<Seen>) {
         match seen {
             Some((head, revision)) => self.on_head(index, Some(state), head, revision),
-            None => self.ask(index, Stage::Head(Some(state)), Call::Head),
+            None => self.ask(index, FollowStage::Head(Some(state)), Call::Head),
         }
     }
 
@@ -230,11 +232,11 @@ impl World {
         let ring = self.plan.ring;
         let Some((_, replica)) = self.following(index) else { return };
         if replica.lag() == 0 {
-            return self.ask(index, Stage::Opening, Call::Watch(revision + 1));
+            return self.ask(index, FollowStage::Opening, Call::Watch(revision + 1));
         }
         let slot = (replica.position() + 1) % ring;
         let last = (slot + PAGE.min(replica.lag()) - 1).min(ring - 1);
-        self.ask(index, Stage::Entries(revision), Call::Entries(slot, last));
+        self.ask(index, FollowStage::Entries(revision), Call::Entries(slot, last));
     }
 
     fn following(&mut self, index: usize) -> Option<&mut (State, Replica)> {
@@ -278,7 +280,7 @@ impl World {
         loop {
             let daemon = &mut self.daemons[index];
             let Some(follower) = daemon.follower.as_mut().filter(|_| !daemon.stalled) else { return };
-            if !matches!(follower.stage, Stage::Watching) || self.violation.is_some() {
+            if !matches!(follower.stage, FollowStage::Watching) || self.violation.is_some() {
                 return;
             }
             let Some(watch) = &mut follower.watch else { return };
@@ -340,7 +342,7 @@ impl World {
         }
         let (now, owner) = (self.daemons[index].clock.read(self.now), self.random.next());
         let Some(follower) = &mut self.daemons[index].follower else { return };
-        let (Stage::Watching, Some((_, replica))) = (&follower.stage, &mut follower.following) else {
+        let (FollowStage::Watching, Some((_, replica))) = (&follower.stage, &mut follower.following) else {
             return;
         };
         if now < replica.takes_over_at() {
@@ -349,7 +351,7 @@ impl World {
         match replica.take_over(now, owner) {
             Some(operation) => {
                 let call = Call::Operation(operation.clone());
-                self.ask(index, Stage::TakingOver(operation), call);
+                self.ask(index, FollowStage::TakingOver(operation), call);
             }
             None => self.pause(index),
         }
@@ -374,7 +376,7 @@ impl World {
                     return self.pause(index);
                 }
                 if let Some(follower) = &mut self.daemons[index].follower {
-                    follower.stage = Stage::Watching;
+                    follower.stage = FollowStage::Watching;
                 }
                 self.arm_takeover(index);
                 self.read_watch(index);

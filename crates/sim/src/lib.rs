@@ -1,9 +1,9 @@
 //! Lockkeeper's server and clients in one process, in virtual time, under faults that overlap.
 //!
 //! The machines are the real ones: [`lockkeeper_service::Server`], [`lockkeeper_service::Session`],
-//! [`lockkeeper_service::State`] and [`lockkeeper_service::replica::Replica`]. Networks, clocks, disks, processes and the store
-//! of the shared log are simulated. A run follows from its
-//! seed: there is no other randomness, no clock, and no order of a hash table in it.
+//! [`lockkeeper_service::State`] and [`lockkeeper_service::replica::Replica`]. Networks, clocks,
+//! disks, processes and the store of the shared log are simulated. A run follows from its seed:
+//! there is no other randomness, no clock, and no order of a hash table in it.
 //!
 //! The oracle is strict. At no instant do two clients believe in conflicting locks, each by its own clock, in exact
 //! arithmetic; only the victims of a steal, a force release or an ended session may, until they are told. Whoever was robbed

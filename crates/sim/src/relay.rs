@@ -1,4 +1,5 @@
-//! Clients of a daemon that follows: what they say is relayed to the leader, and its answers to them.
+//! Clients of a daemon that follows: what they say is relayed to the leader, and its answers to
+//! them.
 //!
 //! Each client has a connection of its own between the two daemons. It ends with the client's, with the leader's, and when
 //! the follower sees another leader. It is good for one leadership: a leader refuses another number. Neither is needed

@@ -31,7 +31,7 @@ pub(crate) struct Job {
     holder: usize,
     /// The lock, in the holder's session.
     key: Key,
-    stage: Stage,
+    stage: JobStage,
     /// What the command has inherited.
     descriptor: Option<u64>,
     /// It ends when it gets SIGTERM.
@@ -46,7 +46,7 @@ pub(crate) struct Job {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum JobStage {
     /// There is no command yet.
     Starting,
     Working,
@@ -108,7 +108,7 @@ impl World {
             descriptor = None;
         }
         let (job, obeys) = (self.jobs.len(), self.random.chance(500));
-        let (stage, lease, timer) = (Stage::Starting, None, None);
+        let (stage, lease, timer) = (JobStage::Starting, None, None);
         let (known, ready) = (false, false);
         self.jobs.push(Job {
             run: index,
@@ -160,7 +160,7 @@ impl World {
         let Job { run, holder, key, .. } = self.jobs[job];
         note!(self, "client {run} starts a command");
         self.stats.commands += 1;
-        self.jobs[job].stage = Stage::Working;
+        self.jobs[job].stage = JobStage::Working;
         self.clients[holder].working = Some(key);
         let pause = self.around(self.plan.act_every * 2).max(1);
         self.after(pause, Happening::CommandEnds(job));
@@ -169,11 +169,11 @@ impl World {
 
     /// The command is dead.
     pub(crate) fn end_command(&mut self, job: usize, why: &str) {
-        if self.jobs[job].stage != Stage::Working {
+        if self.jobs[job].stage != JobStage::Working {
             return;
         }
         note!(self, "the command of client {} {why}", self.jobs[job].run);
-        self.jobs[job].stage = Stage::Over;
+        self.jobs[job].stage = JobStage::Over;
         self.jobs[job].descriptor = None;
         let holder = self.jobs[job].holder;
         self.clients[holder].working = None;
@@ -221,10 +221,10 @@ impl World {
     fn tend_alone(&mut self, job: usize) {
         let Job { run, key, stage, .. } = self.jobs[job];
         match stage {
-            Stage::Working if !self.clients[run].live.contains(&key) => {
+            JobStage::Working if !self.clients[run].live.contains(&key) => {
                 self.end_command(job, "is killed: its lock is lost");
             }
-            Stage::Over => self.leave(run, key),
+            JobStage::Over => self.leave(run, key),
             _ => {}
         }
     }
@@ -247,7 +247,7 @@ impl World {
         let is_held = client.session.is_held(now, key);
         // It releases when `run` says so, or is gone and no command that it knows of is left.
         let alone = !self.clients[run].alive;
-        if stage == Stage::Over || (alone && !known) {
+        if stage == JobStage::Over || (alone && !known) {
             return self.leave(holder, key);
         }
         let ttl = client.session.ttl().unwrap_or_default() * 1000;
@@ -259,20 +259,20 @@ impl World {
         }
         match stage {
             // Without the rule, `run` does not ask before it starts the command.
-            Stage::Starting if !is_held && self.plan.keeps(DriverRule::GuardianAllows) => {
-                self.jobs[job].stage = Stage::Over;
+            JobStage::Starting if !is_held && self.plan.keeps(DriverRule::GuardianAllows) => {
+                self.jobs[job].stage = JobStage::Over;
                 self.leave(holder, key);
             }
-            Stage::Starting if known && may_start => self.start_command(job),
+            JobStage::Starting if known && may_start => self.start_command(job),
             // Sabotage: it gets a signal when the lock is lost, and all the time it wants.
-            Stage::Working if !self.plan.keeps(DriverRule::KillBeforeExpiry) && !is_held => {
+            JobStage::Working if !self.plan.keeps(DriverRule::KillBeforeExpiry) && !is_held => {
                 self.send_term(job);
             }
-            Stage::Working if !self.plan.keeps(DriverRule::KillBeforeExpiry) => {}
-            Stage::Working if !is_held || left <= ttl / KILL => {
+            JobStage::Working if !self.plan.keeps(DriverRule::KillBeforeExpiry) => {}
+            JobStage::Working if !is_held || left <= ttl / KILL => {
                 self.end_command(job, "is killed by the guardian");
             }
-            Stage::Working if left <= ttl / WARN => self.send_term(job),
+            JobStage::Working if left <= ttl / WARN => self.send_term(job),
             _ => {}
         }
         let deadline = self.clients[holder].session.lease_deadline();
@@ -284,11 +284,11 @@ impl World {
         let gone = !self.clients[holder].alive;
         let now = self.clients[run].clock.read(self.now);
         match stage {
-            Stage::Starting if gone => {
-                self.jobs[job].stage = Stage::Over;
+            JobStage::Starting if gone => {
+                self.jobs[job].stage = JobStage::Over;
                 self.end_run(run);
             }
-            Stage::Starting if ready && !known => {
+            JobStage::Starting if ready && !known => {
                 if !self.plan.keeps(DriverRule::CommandIsKnown) {
                     // Sabotage: it tells the guardian once the command runs, and may be killed
                     // before.
@@ -298,12 +298,12 @@ impl World {
                     }
                 }
                 self.jobs[job].known = true;
-                if !self.plan.keeps(DriverRule::GuardianAllows) && stage == Stage::Starting {
+                if !self.plan.keeps(DriverRule::GuardianAllows) && stage == JobStage::Starting {
                     self.start_command(job);
                 }
                 self.tend(job);
             }
-            Stage::Working => {
+            JobStage::Working => {
                 let Some((deadline, ttl)) = lease else { return };
                 let left = deadline.saturating_sub(now);
                 if !self.plan.keeps(DriverRule::RunWatchesLease) {
@@ -315,7 +315,7 @@ impl World {
                     self.send_term(job);
                 }
             }
-            Stage::Over if self.clients[holder].session.is_closed() || gone => self.end_run(run),
+            JobStage::Over if self.clients[holder].session.is_closed() || gone => self.end_run(run),
             _ => {}
         }
     }
@@ -330,7 +330,7 @@ impl World {
     /// Looks again when a lease has to be renewed by then.
     fn arm_job(&mut self, job: usize) {
         let Job { run, stage, lease, timer, .. } = self.jobs[job];
-        let (Stage::Working, Some((deadline, ttl))) = (stage, lease) else { return };
+        let (JobStage::Working, Some((deadline, ttl))) = (stage, lease) else { return };
         let clock = self.clients[run].clock;
         let looks = [WARN, WARN_BY_RUN, KILL].map(|part| clock.when(deadline.saturating_sub(ttl / part)));
         let Some(at) = looks.into_iter().find(|at| *at > self.now) else { return };
@@ -347,7 +347,7 @@ impl World {
             let Some(wish) = self.clients[holder].wishes.get_mut(&key) else { continue };
             let same =
                 wish.number.is_some_and(|(id, number)| id == session && rid.is_none_or(|rid| rid == number));
-            if stage != Stage::Working || !same || wish.broken.is_some() || wish.ended {
+            if stage != JobStage::Working || !same || wish.broken.is_some() || wish.ended {
                 continue;
             }
             wish.ended = true;
@@ -372,7 +372,7 @@ impl World {
     /// Something is done to a process of a job.
     pub(crate) fn disturb_job(&mut self) {
         let working: Vec<_> =
-            (0..self.jobs.len()).filter(|&job| self.jobs[job].stage != Stage::Over).collect();
+            (0..self.jobs.len()).filter(|&job| self.jobs[job].stage != JobStage::Over).collect();
         if working.is_empty() {
             return;
         }

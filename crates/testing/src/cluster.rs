@@ -1,6 +1,6 @@
 //! A cluster of etcd.
 
-use crate::{Folder, Place, Process, free_ports};
+use crate::{Folder, NetworkHost, Process, free_ports};
 use rustix::process::Signal;
 use std::{
     fs, io,
@@ -22,7 +22,7 @@ pub struct Cluster {
 }
 
 struct Member {
-    place: Place,
+    place: NetworkHost,
     port: u16,
     process: Option<Process>,
 }
@@ -43,7 +43,7 @@ impl Cluster {
     ///
     /// If etcd is not installed, or does not start.
     pub fn start_with(count: usize, more: &[&str]) -> io::Result<Self> {
-        Self::start_speaking("http", vec![Place::loopback(); count], more)
+        Self::start_speaking("http", vec![NetworkHost::loopback(); count], more)
     }
 
     /// The same, with TLS for its clients: the arguments name the certificates.
@@ -52,7 +52,7 @@ impl Cluster {
     ///
     /// If etcd is not installed, or does not start.
     pub fn start_with_tls(count: usize, more: &[&str]) -> io::Result<Self> {
-        Self::start_speaking("https", vec![Place::loopback(); count], more)
+        Self::start_speaking("https", vec![NetworkHost::loopback(); count], more)
     }
 
     /// The same, each member in its place.
@@ -60,11 +60,11 @@ impl Cluster {
     /// # Errors
     ///
     /// If etcd is not installed, or does not start.
-    pub fn start_in(places: Vec<Place>) -> io::Result<Self> {
+    pub fn start_in(places: Vec<NetworkHost>) -> io::Result<Self> {
         Self::start_speaking("http", places, &[])
     }
 
-    fn start_speaking(scheme: &'static str, places: Vec<Place>, more: &[&str]) -> io::Result<Self> {
+    fn start_speaking(scheme: &'static str, places: Vec<NetworkHost>, more: &[&str]) -> io::Result<Self> {
         let count = places.len();
         let folder = Folder::new("etcd")?;
         let ports = free_ports(2 * count)?;

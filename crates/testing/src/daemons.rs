@@ -1,6 +1,6 @@
 //! Daemons that share a cluster of etcd.
 
-use crate::{Folder, Place, Process, free_ports};
+use crate::{Folder, NetworkHost, Process, free_ports};
 use rustix::process::Signal;
 use std::{
     ffi::OsString,
@@ -31,7 +31,7 @@ pub struct Daemons {
 }
 
 struct Daemon {
-    place: Place,
+    place: NetworkHost,
     port: u16,
     process: Option<Process>,
 }
@@ -43,7 +43,7 @@ impl Daemons {
     ///
     /// If one does not start.
     pub fn start(count: usize, setup: Setup) -> io::Result<Self> {
-        Self::start_in(vec![Place::loopback(); count], setup)
+        Self::start_in(vec![NetworkHost::loopback(); count], setup)
     }
 
     /// Starts one in each place, and waits until each serves.
@@ -51,7 +51,7 @@ impl Daemons {
     /// # Errors
     ///
     /// If one does not start.
-    pub fn start_in(places: Vec<Place>, setup: Setup) -> io::Result<Self> {
+    pub fn start_in(places: Vec<NetworkHost>, setup: Setup) -> io::Result<Self> {
         let count = places.len();
         let folder = Folder::new("fleet")?;
         let daemons = places.into_iter().zip(free_ports(count)?);

@@ -11,7 +11,7 @@ mod process;
 
 pub use cluster::Cluster;
 pub use daemons::{Daemons, Setup};
-pub use network::{Network, Place};
+pub use network::{Network, NetworkHost};
 pub use postgres::Postgres;
 pub use process::Process;
 

@@ -20,14 +20,14 @@ const MARK: &str = "LOCKKEEPER_TESTING_NETWORK";
 
 /// Where a program runs, and at which address it is reached.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct NetworkHost {
     /// Its address.
     pub address: String,
     /// What the command that runs there begins with.
     pub enter: Vec<OsString>,
 }
 
-impl Place {
+impl NetworkHost {
     /// Here.
     pub fn loopback() -> Self {
         Self { address: "127.0.0.1".into(), enter: Vec::new() }
@@ -102,9 +102,12 @@ impl Network {
     }
 
     /// A host.
-    pub fn place(&self, at: usize) -> Place {
+    pub fn place(&self, at: usize) -> NetworkHost {
         let namespace = format!("--net=/proc/{}/ns/net", self.hosts[at].id());
-        Place { address: format!("10.77.0.{}", 10 + at), enter: vec!["nsenter".into(), namespace.into()] }
+        NetworkHost {
+            address: format!("10.77.0.{}", 10 + at),
+            enter: vec!["nsenter".into(), namespace.into()],
+        }
     }
 
     /// Cuts a host off from all others, or joins it again.

@@ -160,7 +160,7 @@ fn apply(mask: [u8; 4], payload: &mut [u8]) {
 
 /// What the other side says.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Said<'a> {
+pub enum Incoming<'a> {
     /// Messages of the protocol, one or more: see [`first_message`].
     Messages(&'a [u8]),
     /// It wants this back in a pong.
@@ -197,22 +197,22 @@ impl Frames {
         self.parts.len()
     }
 
-    /// What the first frame of `bytes` says, and its length; `None` if it is not all there yet. The frame is unmasked in
-    /// its place: it is looked at once.
+    /// What the first frame of `bytes` says, and its length; `None` if it is not all there yet. The
+    /// frame is unmasked in its place: it is looked at once.
     ///
     /// # Errors
     ///
     /// [`Broken`] as soon as it is known. Nothing that follows means anything.
     ///
     /// ```
-    /// # use lockkeeper_wire::websocket::{Frames, Said};
+    /// # use lockkeeper_wire::websocket::{Frames, Incoming};
     /// let mut frames = Frames::new(false, 10);
     /// assert_eq!(frames.first(&mut b"\x82\x03ab".to_owned()), Ok(None));
-    /// assert_eq!(frames.first(&mut b"\x02\x02ab".to_owned()), Ok(Some((Said::Nothing, 4))));
-    /// assert_eq!(frames.first(&mut b"\x80\x01c".to_owned()), Ok(Some((Said::Messages(b"abc"), 3))));
+    /// assert_eq!(frames.first(&mut b"\x02\x02ab".to_owned()), Ok(Some((Incoming::Nothing, 4))));
+    /// assert_eq!(frames.first(&mut b"\x80\x01c".to_owned()), Ok(Some((Incoming::Messages(b"abc"), 3))));
     /// assert!(frames.first(&mut b"\x82\x0b".to_owned()).is_err());
     /// ```
-    pub fn first<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<Option<(Said<'a>, usize)>, Broken> {
+    pub fn first<'a>(&'a mut self, bytes: &'a mut [u8]) -> Result<Option<(Incoming<'a>, usize)>, Broken> {
         if !self.open && self.parts.capacity() > 0 {
             // They were taken. An idle connection keeps no space for the next one.
             self.parts = Vec::new();
@@ -265,18 +265,18 @@ impl Frames {
         }
         let payload = &bytes[payload..end];
         let said = match opcode {
-            BINARY if last => Said::Messages(payload),
+            BINARY if last => Incoming::Messages(payload),
             BINARY | CONTINUATION => {
                 if opcode == BINARY {
                     self.parts.clear();
                 }
                 self.parts.extend(payload);
                 self.open = !last;
-                if last { Said::Messages(&self.parts) } else { Said::Nothing }
+                if last { Incoming::Messages(&self.parts) } else { Incoming::Nothing }
             }
-            PING => Said::Ping(payload),
-            CLOSE => Said::Close(payload.first_chunk().map(|status| u16::from_be_bytes(*status))),
-            _ => Said::Nothing,
+            PING => Incoming::Ping(payload),
+            CLOSE => Incoming::Close(payload.first_chunk().map(|status| u16::from_be_bytes(*status))),
+            _ => Incoming::Nothing,
         };
         Ok(Some((said, end)))
     }

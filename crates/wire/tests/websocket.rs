@@ -1,6 +1,6 @@
 //! Frames, against the examples of RFC 6455 and against themselves in pieces.
 
-use lockkeeper_wire::websocket::{Broken, Frames, Said, append, append_close, append_pong};
+use lockkeeper_wire::websocket::{Broken, Frames, Incoming, append, append_close, append_pong};
 
 const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 
@@ -8,7 +8,7 @@ const MASK: [u8; 4] = [0x37, 0xfa, 0x21, 0x3d];
 fn heard(frames: &mut Frames, mut bytes: Vec<u8>) -> Result<Vec<Vec<u8>>, Broken> {
     let (mut messages, mut start) = (Vec::new(), 0);
     while let Some((said, length)) = frames.first(&mut bytes[start..])? {
-        if let Said::Messages(message) = said {
+        if let Incoming::Messages(message) = said {
             messages.push(message.to_vec());
         }
         start += length;
@@ -24,7 +24,7 @@ fn the_examples_of_the_standard() {
     let mut written = Vec::new();
     append(&mut written, Some(MASK), |out| out.extend(b"Hello"));
     assert_eq!(written, masked);
-    assert_eq!(Frames::new(true, 10).first(&mut masked), Ok(Some((Said::Messages(b"Hello"), 11))));
+    assert_eq!(Frames::new(true, 10).first(&mut masked), Ok(Some((Incoming::Messages(b"Hello"), 11))));
     let parts = b"\x02\x03Hel\x89\x05Hello\x80\x02lo".to_vec();
     assert_eq!(heard(&mut Frames::new(false, 10), parts), Ok(vec![b"Hello".to_vec()]));
     for (length, header) in [
@@ -58,7 +58,7 @@ fn what_is_said_is_heard_wherever_it_is_cut() {
         for piece in bytes.chunks(step) {
             input.extend(piece);
             while let Some((said, length)) = frames.first(&mut input).expect("it is as it should be") {
-                if let Said::Messages(message) = said {
+                if let Incoming::Messages(message) = said {
                     seen.push(message.to_vec());
                 }
                 input.drain(..length);

@@ -16,7 +16,7 @@ const INTERNAL = `
   isHeld isOpen isUnanswered kind lastRid later listed names newLiveness nextWake number opened
   orTimedOut outcome over owner parts place publish queued rejected resolved resumed rid sent seq
   settled shared since slot snapshot socket sortedNames stage state storage submit submitScope takeEvents
-  takeOutput tell ticket timedOut transport ttl turn unavailable waits waitsForToken wantsDrop watchExit
+  takeOutput tell arrival timedOut transport ttl turn unavailable waits waitsForToken wantsDrop watchExit
   watchPage whenBroken why without
 `.trim().split(/\s+/);
 

@@ -65,7 +65,7 @@ export interface Entry {
   place: { name: string; mode: LockMode };
   clientId: string;
   /** The same for all names of a request. */
-  ticket: number | bigint;
+  arrival: number | bigint;
   token?: number | bigint | undefined;
   info?: string | undefined;
   since: number;
@@ -238,18 +238,18 @@ async function during<T>(liveness: Liveness, promise: T | Promise<T>): Promise<T
 /** By request rather than by name. */
 function inspection({ entries, deadlocks }: Snapshot): Inspection {
   const requests = new Map<number | bigint, RequestInfo>();
-  for (const { place, clientId, ticket, token, info, since, nestedIn, stole } of entries) {
-    const known = requests.get(ticket);
+  for (const { place, clientId, arrival, token, info, since, nestedIn, stole } of entries) {
+    const known = requests.get(arrival);
     if (known) {
       known.scope.push(place);
       continue;
     }
-    const request: RequestInfo = { request: BigInt(ticket), clientId, scope: [place], stole };
+    const request: RequestInfo = { request: BigInt(arrival), clientId, scope: [place], stole };
     if (info !== undefined) request.info = info;
     if (token === undefined) request.waited = since;
     else request.token = BigInt(token);
     if (nestedIn !== undefined) request.nestedIn = BigInt(nestedIn);
-    requests.set(ticket, request);
+    requests.set(arrival, request);
   }
   const all = [...requests.values()];
   for (const { scope } of all) scope.sort((a, b) => (a.name < b.name ? -1 : 1));

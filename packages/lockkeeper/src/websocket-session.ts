@@ -587,7 +587,7 @@ function entryOf(entry: WireEntry): Snapshot['entries'][0] {
   return {
     place: { name: fromName(name), mode: shared ? 'shared' : 'exclusive' },
     clientId,
-    ticket: arrival,
+    arrival: arrival,
     token: token ?? undefined,
     info: info ?? undefined,
     since: Number(since),

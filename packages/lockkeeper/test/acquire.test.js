@@ -81,9 +81,9 @@ test('Symbol.asyncDispose releases: that is what `await using` calls', async () 
   assert.equal(await lock[Symbol.asyncDispose](), undefined);
   assert.equal(await available(lock.name), true);
   assert.equal(await lock[Symbol.asyncDispose](), undefined, 'twice does no harm');
-  const robbed = await acquire(unique());
-  await locks.request(robbed.name, { steal: true }, () => {});
-  assert.equal(await robbed[Symbol.asyncDispose](), undefined);
+  const preempted = await acquire(unique());
+  await locks.request(preempted.name, { steal: true }, () => {});
+  assert.equal(await preempted[Symbol.asyncDispose](), undefined);
 });
 
 test('acquire(names) takes any iterable, and holds all names together', async () => {

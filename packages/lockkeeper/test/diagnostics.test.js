@@ -137,8 +137,8 @@ test('a lock that is stolen by who hears that it was granted is not delivered', 
   };
   subscribe('lockkeeper:grant', steal);
   cleanUp(() => void unsubscribe('lockkeeper:grant', steal));
-  const robbed = rejection(locks.request(name, () => assert.fail('the callback ran')));
-  assert.equal((await robbed).cause, 'stolen');
+  const preempted = rejection(locks.request(name, () => assert.fail('the callback ran')));
+  assert.equal((await preempted).cause, 'stolen');
   assert.equal(await thief, 'thief');
 });
 

@@ -135,9 +135,9 @@ test('two copies of the package in one thread share one manager', async () => {
       process.on('warning', (warning) => console.log(warning.code));
       await a.request('x', async () => {
         console.log(a !== b, await b.request('x', { ifAvailable: true }, (lock) => lock));
-        const robbed = new Promise((resolve) => b.request('y', () => new Promise(() => {})).catch(resolve));
+        const preempted = new Promise((resolve) => b.request('y', () => new Promise(() => {})).catch(resolve));
         await a.request('y', { steal: true }, () => {});
-        console.log((await robbed).cause);
+        console.log((await preempted).cause);
         const waiting = b.request('x', () => console.log('granted'));
         console.log((await a.query()).pending.length);
         setImmediate(() => waiting);

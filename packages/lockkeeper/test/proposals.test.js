@@ -403,8 +403,8 @@ test('requestScopedLock(): is rejected when its lock is stolen', async () => {
   const name = unique();
   const gate = deferred();
   const entered = deferred();
-  const robbed = requestScopedLock(name, () => (entered.resolve(), gate.promise));
-  const rejected = rejectsDOM(robbed, 'AbortError');
+  const preempted = requestScopedLock(name, () => (entered.resolve(), gate.promise));
+  const rejected = rejectsDOM(preempted, 'AbortError');
   await entered.promise;
   await locks.request(name, { steal: true }, () => {});
   await rejected;

@@ -594,12 +594,12 @@ test('004, line 622: example 3, a deadlock, which blocks nothing else and which 
         second.resolve();
      });
   });
-  const robbed = rejectsDOM(script1, 'AbortError');
+  const preempted = rejectsDOM(script1, 'AbortError');
   await until(async () => (await navigator.locks.query()).pending.length === 2);
   for (const name of ['A', 'B']) assert.deepEqual(await modes(name), [['exclusive'], ['exclusive']]);
   assert.equal(await available('C'), true, 'other script in the origin is not affected');
   await navigator.locks.request('A', { steal: true }, () => {});
-  await robbed;
+  await preempted;
   await second.promise;
   await script2;
   await first.promise;

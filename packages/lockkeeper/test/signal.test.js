@@ -301,10 +301,10 @@ test('AbortSignal.any() and AbortSignal.timeout() are signals like others', asyn
 testInProcess('a request that was stolen does not mind an abort that comes later', async () => {
   const controller = new AbortController();
   const name = unique();
-  const robbed = rejection(locks.request(name, { signal: controller.signal }, never));
+  const preempted = rejection(locks.request(name, { signal: controller.signal }, never));
   const thief = locks.request(name, { steal: true }, () => 'thief');
   controller.abort('aborted');
-  assert.equal((await robbed).cause, 'stolen');
+  assert.equal((await preempted).cause, 'stolen');
   assert.equal(await thief, 'thief');
 });
 

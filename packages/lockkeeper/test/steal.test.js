@@ -44,7 +44,7 @@ testInProcess('§4.1 step 3.4.1: the held lock has changed hands when request() 
   assert.equal(thief.ran, false);
 });
 
-test('§4.1 step 3.4.1: all holders of a shared lock are robbed', async () => {
+test('§4.1 step 3.4.1: all holders of a shared lock are preempted', async () => {
   const name = unique();
   const readers = [];
   for (let i = 0; i < 3; i++) readers.push(await hold(name, { mode: 'shared' }));
@@ -91,12 +91,12 @@ test('§4.1 step 3.4: the last thief wins', async () => {
 testInProcess('departure: stolen between grant and callback, the callback is not run, and it rejects', async () => {
   const name = unique();
   let ran = false;
-  const robbed = rejectsDOM(
+  const preempted = rejectsDOM(
     locks.request(name, () => (ran = true)),
     'AbortError',
   );
   assert.equal(await locks.request(name, steal, () => 'thief'), 'thief');
-  assert.equal((await robbed).cause, 'stolen');
+  assert.equal((await preempted).cause, 'stolen');
   await turn();
   await turn();
   assert.equal(ran, false);
@@ -113,9 +113,9 @@ testInProcess('departure: the same holds for a thief, and for a request that was
   });
   holder.release();
   await stolen;
-  for (const robbed of [waited, thieves[0], thieves[1]]) {
-    assert.equal((await rejectsDOM(robbed.released, 'AbortError')).cause, 'stolen');
-    assert.equal(robbed.ran, false);
+  for (const preempted of [waited, thieves[0], thieves[1]]) {
+    assert.equal((await rejectsDOM(preempted.released, 'AbortError')).cause, 'stolen');
+    assert.equal(preempted.ran, false);
   }
   thieves[2].release('last');
   assert.equal(await thieves[2].released, 'last');
@@ -143,53 +143,53 @@ testInProcess('departure: the same holds for one that is stolen by code that run
   assert.equal(await thief.released, 'last');
 });
 
-test('§4.1 step 3.4: what a robbed holder does later changes nothing', async () => {
+test('§4.1 step 3.4: what a preempted holder does later changes nothing', async () => {
   const name = unique();
-  const robbed = await hold(name);
+  const preempted = await hold(name);
   const thief = await hold(name, steal);
   const queued = request(name);
-  await rejectsDOM(robbed.released, 'AbortError');
+  await rejectsDOM(preempted.released, 'AbortError');
   const before = await locks.query();
-  robbed.release('late');
+  preempted.release('late');
   await microtasks();
   await turn();
   await turn();
   assert.deepEqual(await locks.query(), before, 'the thief holds, the queue waits');
   assert.equal(queued.ran, false);
-  await rejectsDOM(robbed.released, 'AbortError');
+  await rejectsDOM(preempted.released, 'AbortError');
   thief.release();
   queued.release();
   await queued.released;
 });
 
-test('§4.1 step 3.4: a robbed holder that fails later is not an unhandled rejection', async () => {
+test('§4.1 step 3.4: a preempted holder that fails later is not an unhandled rejection', async () => {
   const name = unique();
-  const robbed = await hold(name);
+  const preempted = await hold(name);
   await locks.request(name, steal, () => {});
-  await rejectsDOM(robbed.released, 'AbortError');
+  await rejectsDOM(preempted.released, 'AbortError');
   // The harness counts unhandled rejections as failures.
-  robbed.fail(new Error('late'));
+  preempted.fail(new Error('late'));
   await turn();
   await turn();
 });
 
-test('§4.1 step 3.4: a holder robbed within its own callback settles later, to no effect', async () => {
+test('§4.1 step 3.4: a holder preempted within its own callback settles later, to no effect', async () => {
   const name = unique();
   const done = deferred();
   let thief;
-  const robbed = locks.request(name, async () => {
+  const preempted = locks.request(name, async () => {
     thief = locks.request(name, steal, () => 'thief');
     await turn();
     done.resolve();
   });
-  assert.equal((await rejectsDOM(robbed, 'AbortError')).cause, 'stolen');
+  assert.equal((await rejectsDOM(preempted, 'AbortError')).cause, 'stolen');
   assert.equal(await thief, 'thief');
   await done.promise;
 });
 
-test('§4.1 step 3.4: who was robbed may ask again, and waits behind the thief', async () => {
+test('§4.1 step 3.4: who was preempted may ask again, and waits behind the thief', async () => {
   const name = unique();
-  const robbed = await hold(name);
+  const preempted = await hold(name);
   const thief = await hold(name, steal);
   const again = request(name);
   await turn();
@@ -197,10 +197,10 @@ test('§4.1 step 3.4: who was robbed may ask again, and waits behind the thief',
   thief.release();
   again.release('again');
   assert.equal(await again.released, 'again');
-  assert.equal((await rejection(robbed.released)).cause, 'stolen');
+  assert.equal((await rejection(preempted.released)).cause, 'stolen');
 });
 
-test('a thousand thieves in one task: all but the last are robbed, in their order', async () => {
+test('a thousand thieves in one task: all but the last are preempted, in their order', async () => {
   const name = unique();
   const order = [];
   const thieves = Array.from({ length: 1000 }, (_, i) =>

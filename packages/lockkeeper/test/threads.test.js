@@ -172,7 +172,7 @@ test('§4.5: a deadlock of two threads can be seen in query()', async () => {
   assert.notEqual(idOf(held, a), idOf(held, b));
 });
 
-test('§4.1 step 3.4: a steal from another thread rejects on the thread that was robbed', async () => {
+test('§4.1 step 3.4: a steal from another thread rejects on the thread that was preempted', async () => {
   const name = unique();
   const worker = agent();
   await worker.ask('request', 'a', name);
@@ -195,7 +195,7 @@ test('§4.1 step 3.4: a worker thread steals from this one', async () => {
   assert.equal((await broken).cause, 'stolen');
   mine.release('late');
   await turn();
-  assert.equal(await available(name), false, 'what the robbed holder does later changes nothing');
+  assert.equal(await available(name), false, 'what the preempted holder does later changes nothing');
 });
 
 test('§4.1 step 3.4: threads that steal from each other all the time lose nothing but locks', async () => {

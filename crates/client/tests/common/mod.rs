@@ -356,7 +356,7 @@ impl Run {
                 frame::first(input, frame::MAX).unwrap().map(|(message, length)| (message.to_vec(), length))
             }
             Some(frames) => match frames.first(input).unwrap() {
-                Some((lockkeeper_wire::websocket::Said::Messages(message), length)) => {
+                Some((lockkeeper_wire::websocket::Incoming::Messages(message), length)) => {
                     Some((message.to_vec(), length))
                 }
                 Some((said, _)) => panic!("the client says {said:?}"),

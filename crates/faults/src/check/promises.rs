@@ -47,7 +47,7 @@ pub(crate) fn order(seen: &Seen) -> Vec<Violation> {
         for (first, second) in overtaken(name, waited, stories, modes) {
             let from = first.queued.unwrap_or(0);
             let to = second.granted.map_or(from, |(at, _)| at);
-            if robbed_unheard(seen, &tokens, first, second) {
+            if stolen_unheard(seen, &tokens, first, second) {
                 continue;
             }
             let ends = seen.disturbances.iter().filter(|&&at| from <= at && at <= to).count();
@@ -74,14 +74,14 @@ fn robbed_unheard(seen: &Seen, tokens: &HashSet<u64>, first: &Story, second: &St
     let fate = &seen.fates[first.process];
     let cut = fate.cuts.iter().any(|&at| from <= at && at <= to);
     let silent = fate.silences.iter().any(|&(start, end)| from <= end && start <= to);
-    let robs = |thief: &Story| {
+    let stole = |thief: &Story| {
         let Some((at, token)) = thief.granted else { return false };
         from <= at
             && token < before
             && thief.meets(first)
             && (token.saturating_sub(8)..token).any(|unheard| !tokens.contains(&unheard))
     };
-    (cut || silent) && seen.steals.iter().any(|&thief| robs(&seen.stories[thief]))
+    (cut || silent) && seen.steals.iter().any(|&thief| stole(&seen.stories[thief]))
 }
 
 /// Pairs of which the first was there before the second was asked for, and has the greater token

@@ -5,7 +5,7 @@ use crate::{
     Nanos,
     history::{self, Line, Touch, What},
     plan::NAMES,
-    stage::Stage,
+    run_dir::RunDir,
 };
 use lockkeeper_client::Flags;
 use lockkeeper_core::{Cause, Mode};
@@ -96,14 +96,14 @@ pub(crate) struct Hold {
 }
 
 /// Reads the histories and the resources.
-pub(crate) fn read(stage: &Stage, facts: Facts) -> io::Result<Seen> {
+pub(crate) fn read(run_dir: &RunDir, facts: Facts) -> io::Result<Seen> {
     let mut stories = Vec::new();
     for process in 0..facts.fates.len() {
-        let lines = history::read(&stage.history(process), Line::parse)?;
+        let lines = history::read(&run_dir.history(process), Line::parse)?;
         stories.extend(tell(process, lines).map_err(io::Error::other)?);
     }
     let touches =
-        NAMES.into_iter().map(|name| Ok((name, history::read(&stage.resource(name), Touch::parse)?)));
+        NAMES.into_iter().map(|name| Ok((name, history::read(&run_dir.resource(name), Touch::parse)?)));
     let touches = touches.collect::<io::Result<_>>()?;
     Ok(Seen::new(facts, stories, touches))
 }

@@ -65,10 +65,10 @@ fn two_at_once_are_not() {
 }
 
 #[test]
-fn who_was_robbed_has_until_it_is_told_and_not_for_ever() {
+fn whose_lock_was_stolen_has_until_it_is_told_and_not_for_ever() {
     let late = |late| {
-        let robbed = told(exclusive(0, ms(0), 1, 0), ms(11) + late, Cause::Stolen);
-        let stories = vec![robbed, thief(1, ms(10), 2, ms(11) + 2 * LATE)];
+        let victim = told(exclusive(0, ms(0), 1, 0), ms(11) + late, Cause::Stolen);
+        let stories = vec![victim, thief(1, ms(10), 2, ms(11) + 2 * LATE)];
         seen(facts(2), stories, &[(ms(12), 2, 1), (ms(10) + late, 1, 0)])
     };
     assert_eq!(late(LATE), []);
@@ -78,8 +78,8 @@ fn who_was_robbed_has_until_it_is_told_and_not_for_ever() {
 #[test]
 fn a_later_thief_is_no_excuse_for_what_the_first_took() {
     let end = ms(100) + 2 * LATE;
-    let robbed = exclusive(0, ms(0), 1, end);
-    let stories = vec![robbed, thief(1, ms(10), 2, ms(20)), thief(2, ms(50) + 2 * LATE, 3, end)];
+    let victim = exclusive(0, ms(0), 1, end);
+    let stories = vec![victim, thief(1, ms(10), 2, ms(20)), thief(2, ms(50) + 2 * LATE, 3, end)];
     assert_eq!(seen(facts(3), stories, &[]), [Rule::Overlap]);
 }
 
@@ -97,8 +97,8 @@ fn who_is_stopped_hears_of_a_cut_later() {
 
 #[test]
 fn nobody_goes_on_after_it_was_told() {
-    let robbed = told(exclusive(0, ms(0), 1, 0), ms(15), Cause::Stolen);
-    let stories = vec![robbed, thief(1, ms(10), 2, ms(12))];
+    let victim = told(exclusive(0, ms(0), 1, 0), ms(15), Cause::Stolen);
+    let stories = vec![victim, thief(1, ms(10), 2, ms(12))];
     assert_eq!(seen(facts(2), stories, &[(ms(16), 1, 0)]), [Rule::Told]);
 }
 
@@ -124,13 +124,13 @@ fn who_waits_goes_before_who_asks_later() {
 
 #[test]
 fn who_was_granted_and_robbed_unheard_was_not_overtaken() {
-    // The first has the token that nobody hears of, is robbed of it, and waits on with the next daemon.
+    // The first has the token that nobody hears of, is victim of it, and waits on with the next daemon.
     let rules = |cuts: Vec<Nanos>, unheard| {
         let mut first = exclusive(0, ms(0), 1000, ms(100));
         (first.queued, first.granted) = (Some(ms(1)), Some((ms(90), 1000)));
-        let (robs, next) = (100 + u64::from(unheard), 101 + u64::from(unheard));
+        let (steals, next) = (100 + u64::from(unheard), 101 + u64::from(unheard));
         let before = (90..100).map(|token| exclusive(3, ms(0), token, ms(0)));
-        let stories = [first, thief(1, ms(10), robs, ms(12)), exclusive(2, ms(20), next, ms(30))];
+        let stories = [first, thief(1, ms(10), steals, ms(12)), exclusive(2, ms(20), next, ms(30))];
         let mut facts = Facts { disturbances: vec![ms(50)], ..facts(4) };
         facts.fates[0].cuts = cuts;
         let of_order = |rule: &Rule| matches!(rule, Rule::Order | Rule::OrderAcross);

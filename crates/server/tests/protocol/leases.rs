@@ -208,23 +208,23 @@ fn a_longer_ttl_counts_from_the_hello_on() {
 fn who_was_robbed_while_cut_off_is_told_after_a_restart() {
     for stop in [Daemon::kill, Daemon::stop] {
         let mut daemon = daemon(Duration::from_secs(600));
-        let [mut robbed, mut thief] = [(); 2].map(|()| Client::on_network(&daemon));
-        let held = robbed.hold("a");
-        let released = robbed.hold("b");
-        robbed.release(released.rid);
-        robbed.disconnect();
+        let [mut preempted, mut thief] = [(); 2].map(|()| Client::on_network(&daemon));
+        let held = preempted.hold("a");
+        let released = preempted.hold("b");
+        preempted.release(released.rid);
+        preempted.disconnect();
         let stolen = thief.request_with("a", Flags { steal: true, ..Flags::default() });
         let token = thief.granted(stolen);
         stop(&mut daemon);
         daemon.run();
-        let welcomed = robbed.resume(&daemon);
+        let welcomed = preempted.resume(&daemon);
         assert!(welcomed.resumed && welcomed.listed.is_empty());
         let [ToClient::Broken { rid, cause: Cause::Stolen, .. }] = welcomed.notices[..] else {
             panic!("{:?}", welcomed.notices)
         };
         assert_eq!(rid, held.rid);
         assert_eq!(thief.resume(&daemon).listed[0].token, Some(token));
-        assert!(robbed.hold("b").number > token);
+        assert!(preempted.hold("b").number > token);
     }
 }
 

@@ -141,10 +141,10 @@ fn a_steal_breaks_the_holder_and_passes_those_who_wait() {
     let daemon = Daemon::start();
     let [mut holder, mut waiter, mut thief] = [(); 3].map(|()| Client::open(&daemon));
     let held = holder.request("a");
-    let robbed = holder.granted(held);
+    let preempted = holder.granted(held);
     let waiting = waiter.wait_for("a");
     let stolen = thief.request_with("a", STEAL);
-    assert!(thief.granted(stolen) > robbed);
+    assert!(thief.granted(stolen) > preempted);
     assert_eq!(holder.broken(held), Cause::Stolen);
     assert_eq!(thief.queue_of("a"), [(thief.id.clone(), true), (waiter.id.clone(), false)]);
     thief.release(stolen);

@@ -61,15 +61,15 @@ fn what_is_held_and_what_waits_is_listed_with_token_and_arrival() {
 #[test]
 fn what_was_broken_is_told_again_until_it_is_acknowledged() {
     each(|daemon, open, interrupt| {
-        let [mut robbed, mut thief] = [(); 2].map(|()| open(daemon));
-        robbed.acks = false;
-        let held = robbed.hold("a");
+        let [mut preempted, mut thief] = [(); 2].map(|()| open(daemon));
+        preempted.acks = false;
+        let held = preempted.hold("a");
         let stolen = thief.request_with("a", STEAL);
         thief.granted(stolen);
-        assert_eq!(robbed.broken(held.rid), Cause::Stolen);
+        assert_eq!(preempted.broken(held.rid), Cause::Stolen);
         for _ in 0..2 {
             interrupt(daemon);
-            let welcomed = robbed.resume(daemon);
+            let welcomed = preempted.resume(daemon);
             assert!(welcomed.resumed && welcomed.listed.is_empty());
             let [ToClient::Broken { rid, cause: Cause::Stolen, by: Some(_), .. }] = welcomed.notices[..]
             else {
@@ -77,12 +77,12 @@ fn what_was_broken_is_told_again_until_it_is_acknowledged() {
             };
             assert_eq!(rid, held.rid);
         }
-        robbed.acks = true;
-        assert_eq!(robbed.resume(daemon).notices.len(), 1);
+        preempted.acks = true;
+        assert_eq!(preempted.resume(daemon).notices.len(), 1);
         // By now it has acknowledged the Welcome, whose number is above all that came with it.
-        robbed.ping();
+        preempted.ping();
         interrupt(daemon);
-        let welcomed = robbed.resume(daemon);
+        let welcomed = preempted.resume(daemon);
         assert!(welcomed.notices.is_empty(), "{:?}", welcomed.notices);
         assert_eq!(welcomed.last_rid, held.rid);
     });
@@ -92,30 +92,30 @@ fn what_was_broken_is_told_again_until_it_is_acknowledged() {
 #[test]
 fn a_hello_acknowledges_what_was_told_before_it() {
     let mut daemon = Daemon::start();
-    let [mut robbed, mut thief] = [(); 2].map(|()| Client::open(&daemon));
-    let held = robbed.hold("a");
+    let [mut preempted, mut thief] = [(); 2].map(|()| Client::open(&daemon));
+    let held = preempted.hold("a");
     let stolen = thief.request_with("a", STEAL);
     thief.granted(stolen);
-    robbed.broken(held.rid);
+    preempted.broken(held.rid);
     daemon.kill();
     daemon.run();
-    assert!(robbed.resume(&daemon).notices.is_empty());
+    assert!(preempted.resume(&daemon).notices.is_empty());
 }
 
 #[test]
 fn who_is_robbed_while_it_is_away_is_told_when_it_is_back() {
     each(|daemon, open, interrupt| {
-        let [mut robbed, mut thief] = [(); 2].map(|()| open(daemon));
-        let (first, second) = (robbed.hold("a"), robbed.hold("b"));
-        let kept = robbed.hold("c");
-        robbed.disconnect();
+        let [mut preempted, mut thief] = [(); 2].map(|()| open(daemon));
+        let (first, second) = (preempted.hold("a"), preempted.hold("b"));
+        let kept = preempted.hold("c");
+        preempted.disconnect();
         let stolen = thief.request_with("a", STEAL);
         thief.granted(stolen);
         let forced = thief.force_release("b");
         assert_eq!(thief.outcome(forced), 1);
         thief.release(stolen);
         interrupt(daemon);
-        let welcomed = robbed.resume(daemon);
+        let welcomed = preempted.resume(daemon);
         assert!(welcomed.resumed);
         let broken: Vec<u64> = welcomed
             .notices

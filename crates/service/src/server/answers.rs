@@ -2,7 +2,7 @@
 
 use super::{ConnectionId, Server, client_id};
 use crate::{
-    state::{SessionId, State, Ticket},
+    state::{RequestOwner, SessionId, State},
     view::{Row, view_rows},
 };
 use lockkeeper_core::{Deadlock, Mode, Options, Outcome, WaitsFor};
@@ -48,8 +48,8 @@ impl Server {
         // Without nesting there is no cycle: it need not be tried.
         let outer = outer?;
         let options = Options { nested_in: Some(outer), ..Options::default() };
-        let ticket = Ticket { session, rid: 0, since: 0, info: None, bytes: 0 };
-        let outcome = manager.request(client, scope, options, ticket, &mut Vec::new());
+        let owner = RequestOwner { session, rid: 0, since: 0, info: None, bytes: 0 };
+        let outcome = manager.request(client, scope, options, owner, &mut Vec::new());
         let Ok(Outcome::Queued { request }) = outcome else { return None };
         let mut steps = SEARCH;
         let found = manager.deadlock_within(request, &mut steps);
@@ -175,7 +175,7 @@ impl Server {
         }
         let Some(manager) = self.state.manager(session) else { return };
         let mut rows = Vec::new();
-        let mut add = |live: lockkeeper_core::Live<'_, Ticket>| {
+        let mut add = |live: lockkeeper_core::Live<'_, RequestOwner>| {
             if let Some(owner) = self.state.sessions.get(&live.data().session) {
                 view_rows(&mut rows, name.as_deref(), time, owner, live, None);
             }

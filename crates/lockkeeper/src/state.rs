@@ -13,8 +13,8 @@ use std::{collections::HashMap, sync::Arc, task::Waker, time::Instant};
 
 pub(crate) type DeadlockHook = dyn Fn(&Deadlock) + Send + Sync;
 
-pub(crate) struct Shared {
-    state: Mutex<State>,
+pub(crate) struct ManagerHandle {
+    state: Mutex<ManagerState>,
     /// The agent that came with the manager.
     pub(crate) root: ClientId,
     /// Waiting times count from here.
@@ -22,7 +22,7 @@ pub(crate) struct Shared {
     pub(crate) on_deadlock: Option<Arc<DeadlockHook>>,
 }
 
-pub(crate) struct State {
+pub(crate) struct ManagerState {
     pub(crate) manager: Manager<Note>,
     /// Empty between calls.
     pub(crate) effects: Vec<Effect<Note>>,
@@ -52,19 +52,19 @@ pub(crate) struct Notes {
     pub(crate) lost: Option<Arc<Event>>,
 }
 
-impl Shared {
+impl ManagerHandle {
     pub(crate) fn new(
         manager: Manager<Note>,
         root: ClientId,
         on_deadlock: Option<Arc<DeadlockHook>>,
     ) -> Self {
-        let state = State { manager, effects: Vec::new(), ended: HashMap::new() };
+        let state = ManagerState { manager, effects: Vec::new(), ended: HashMap::new() };
         Self { state: Mutex::new(state), root, began: Instant::now(), on_deadlock }
     }
 
     /// Runs `command` under the mutex, then wakes whom its effects concern, outside.
     #[inline]
-    pub(crate) fn with<R>(&self, command: impl FnOnce(&mut State) -> R) -> R {
+    pub(crate) fn with<R>(&self, command: impl FnOnce(&mut ManagerState) -> R) -> R {
         let mut state = sync::lock(&self.state);
         let result = command(&mut state);
         if !state.effects.is_empty() {
@@ -79,7 +79,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl ManagerState {
     /// Ends a request that its owner gives up, whether it waits or is held. What comes back is
     /// dropped by the caller outside the mutex: a waker's drop may be anybody's code.
     pub(crate) fn cancel(&mut self, request: RequestId) -> (Option<Waker>, Option<Note>) {
@@ -134,7 +134,7 @@ impl State {
     }
 }
 
-fn deliver(mut state: MutexGuard<'_, State>) {
+fn deliver(mut state: MutexGuard<'_, ManagerState>) {
     let mut wakes = Wakes::default();
     let mut effects = std::mem::take(&mut state.effects);
     for effect in effects.drain(..) {

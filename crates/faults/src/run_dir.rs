@@ -10,9 +10,9 @@ use std::{
 
 /// Where a run takes place.
 #[derive(Clone, Debug)]
-pub struct Stage(PathBuf);
+pub struct RunDir(PathBuf);
 
-impl Stage {
+impl RunDir {
     /// Makes it, anew.
     ///
     /// # Errors
@@ -21,10 +21,10 @@ impl Stage {
     pub fn new(dir: &Path) -> io::Result<Self> {
         // The daemon wants its socket in a directory that is its user's alone.
         DirBuilder::new().mode(0o700).create(dir)?;
-        let stage = Self(dir.into());
-        fs::create_dir(stage.0.join("histories"))?;
-        fs::create_dir(stage.0.join("resources"))?;
-        Ok(stage)
+        let run_dir = Self(dir.into());
+        fs::create_dir(run_dir.0.join("histories"))?;
+        fs::create_dir(run_dir.0.join("resources"))?;
+        Ok(run_dir)
     }
 
     /// Of a run that has begun.

@@ -1,4 +1,4 @@
-//! A clerk who keeps the books of one manager, so that tests can speak of requests as #1, #2, #3.
+//! A harness who keeps the books of one manager, so that tests can speak of requests as #1, #2, #3.
 //!
 //! The clerk numbers the requests in the order in which they are accepted, passes every command on, tells what
 //! it did in short words, and audits the whole manager after each one. He also checks what holds for every
@@ -14,7 +14,7 @@ use lockkeeper_core::{
 };
 use std::collections::BTreeMap;
 
-/// What a command did, in the clerk's numbers.
+/// What a command did, in the harness's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Did {
     Queued(usize),
@@ -54,7 +54,7 @@ impl Scope for Vec<(String, Mode)> {
     }
 }
 
-pub(crate) struct Clerk {
+pub(crate) struct Harness {
     manager: Manager<usize>,
     /// By number; #0 is nobody, and a request that was unavailable never got an id.
     ids: Vec<Option<RequestId>>,
@@ -63,7 +63,7 @@ pub(crate) struct Clerk {
     tokens: Vec<(usize, Token)>,
 }
 
-impl Clerk {
+impl Harness {
     pub(crate) fn new() -> Self {
         Self::with(Config::default())
     }
