@@ -154,7 +154,7 @@ pub(crate) struct Wanted {
     /// Wait no longer (500ms, 1h30m; a number is in seconds), then exit with 75
     #[arg(short = 'w', long, alias = "wait", value_parser = duration, value_name = "DURATION")]
     pub(crate) timeout: Option<Duration>,
-    /// The exit status if the lock is not to be had
+    /// The exit status if the lock is not available
     #[arg(short = 'E', long = "status", alias = "conflict-exit-code", value_name = "STATUS")]
     pub(crate) conflict_exit_code: Option<u8>,
     /// Take the lock from whoever holds it, who is told
@@ -166,7 +166,7 @@ pub(crate) struct Wanted {
     /// The lease to ask for, on a network
     #[arg(long, value_parser = duration, value_name = "DURATION")]
     pub(crate) ttl: Option<Duration>,
-    /// Say nothing while waiting, nor when the lock is not to be had
+    /// Say nothing while waiting, nor when the lock is not available
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The locks to hold, all at once

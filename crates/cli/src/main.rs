@@ -36,7 +36,7 @@ mod exit {
     pub(crate) const UNAVAILABLE: u8 = 69;
     /// Something of the system's does not work.
     pub(crate) const SOFTWARE: u8 = 70;
-    /// The lock is not to be had.
+    /// The lock is not available.
     pub(crate) const NO_LOCK: u8 = 75;
     /// The lock was lost while the command ran.
     pub(crate) const LOST: u8 = 76;

@@ -49,7 +49,7 @@ fn end(session: &Session, client: &str) -> Done {
     }
 }
 
-/// Shows who will be robbed, and asks.
+/// Shows whose locks will be broken, and asks.
 fn confirmed(name: &Name, held: &[Entry]) -> bool {
     for holder in held {
         eprintln!("{} is {}", show::name(name), show::held_by(holder));

@@ -140,8 +140,8 @@ impl fmt::Display for ClientId {
 
 /// A fencing token: greater than that of every earlier grant of the same manager, steals included.
 ///
-/// Tokens of two managers are not comparable. Storage that refuses a token smaller than the largest it has
-/// seen is safe from holders that do not know yet that they were robbed.
+/// Tokens of two managers are not comparable. Storage that refuses a token smaller than the largest
+/// it has seen is safe from holders that do not know yet that their lock was stolen.
 ///
 /// ```
 /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};

@@ -9,8 +9,8 @@ use lockkeeper_core::{
     Options, Outcome, RequestId, Snapshot,
 };
 
-/// A manager and what its commands did, without the clerk's books: an audit of a million requests after each
-/// command would take longer than all the commands.
+/// A manager and what its commands did, without the harness's books: an audit of a million requests
+/// after each command would take longer than all the commands.
 struct Crowd {
     manager: Manager,
     effects: Vec<Effect>,

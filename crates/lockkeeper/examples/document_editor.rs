@@ -1,5 +1,5 @@
-//! The Working Draft's document editor: a document is open in two tabs; both may read it at once, one at a time
-//! may write, and a tab that hangs with the document locked can be robbed.
+//! The Working Draft's document editor: a document is open in two tabs; both may read it at once,
+//! one at a time may write, and a tab that hangs with the document locked can be preempted.
 //!
 //! ```text
 //! cargo run --release --example document_editor
@@ -49,8 +49,8 @@ fn main() -> Result<(), Error> {
             println!("tab 2 has it now, with token {}", stolen.token());
             Ok::<_, Error>(())
         };
-        let (robbed, robbery) = future::zip(hangs, robs).await;
-        println!("tab 1: {}", robbed.expect_err("tab 1 was robbed"));
-        robbery
+        let (preempted, stolen) = future::zip(hangs, steals).await;
+        println!("tab 1: {}", preempted.expect_err("the lock of tab 1 was stolen"));
+        stolen
     })
 }

@@ -111,7 +111,8 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
     }
 }
 
-/// What was not to be had at once was not had in time: an `Acquire` asks for that only if it has no time at all.
+/// What was not available at once was not granted in time: an `Acquire` asks for that only if it
+/// has no time at all.
 fn delivered<'a>(granted: Result<Option<Lock<'a>>, Error>) -> Result<Lock<'a>, Error> {
     granted?.ok_or(Error::TimedOut)
 }
@@ -221,8 +222,8 @@ fn prepare(
             return Err(Error::Aborted(reason));
         }
     }
-    // With no time at all a lock that is free is still to be had, though its daemon takes a while to say so. A steal waits
-    // for nobody.
+    // With no time at all a lock that is free is still granted, though its daemon takes a while to
+    // say so. A steal waits for nobody.
     if extras.timeout.take_if(|timeout| timeout.is_zero()).is_some() {
         options.if_available |= !options.steal;
     }

@@ -1,4 +1,4 @@
-//! Why a lock was not to be had, or is no longer held.
+//! Why a lock was not granted, or is no longer held.
 
 use crate::signal::AbortReason;
 use lockkeeper_core::{Cause, Limit, RequestError, Step};
@@ -38,14 +38,16 @@ pub enum Error {
     WaitFailed,
     /// The request would have waited for itself, and asked to be refused then.
     Deadlock {
-        /// Each waits for the next, the last for the first. Empty if a daemon refused: it has words only.
+        /// Each waits for the next, the last for the first. Empty if a daemon refused: it has a
+        /// message only.
         cycle: Vec<Step>,
-        /// The same in words.
-        words: String,
+        /// The same as text.
+        message: String,
     },
     /// A limit of the manager stands against the request.
     Limit(Limit),
-    /// No daemon is to be reached, or it went away before it answered. The words say where, and what to do.
+    /// No daemon is to be reached, or it went away before it answered. The message says where, and
+    /// what to do.
     Unreachable(String),
     /// The daemon refuses, and nothing has changed.
     Refused {

@@ -241,7 +241,7 @@ impl Locks {
         self.request(scope).acquire()
     }
 
-    /// A guard of an exclusive lock if it is to be had at once: `request(scope).try_acquire()`.
+    /// A guard of an exclusive lock if it is available at once: `request(scope).try_acquire()`.
     ///
     /// # Errors
     ///

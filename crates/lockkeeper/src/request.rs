@@ -127,8 +127,8 @@ impl<'a, S: IntoScope> Request<'a, S> {
         self
     }
 
-    /// Gives up after this long, with [`Error::TimedOut`]. A lock that is to be had at once is granted even if
-    /// the time is zero.
+    /// Gives up after this long, with [`Error::TimedOut`]. A lock that is available at once is
+    /// granted even if the time is zero.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -226,7 +226,8 @@ impl<'a, S: IntoScope> Request<'a, S> {
         lock.end().await.map(|()| value)
     }
 
-    /// Does not wait: the closure is handed the lock if it is to be had at once, and `None` otherwise.
+    /// Does not wait: the closure is handed the lock if it is available at once, and `None`
+    /// otherwise.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -260,7 +261,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
         Acquire::new(self)
     }
 
-    /// A guard if the lock is to be had at once, `None` otherwise.
+    /// A guard if the lock is available at once, `None` otherwise.
     ///
     /// A daemon takes a while to say which, and the thread is blocked meanwhile: a task uses
     /// [`if_available`](Self::if_available).
@@ -351,7 +352,8 @@ pub struct IfAvailable<'a, S> {
 }
 
 impl<'a, S: IntoScope> IfAvailable<'a, S> {
-    /// A guard if the lock is to be had at once, `None` otherwise: [`Request::try_acquire`] for a task.
+    /// A guard if the lock is available at once, `None` otherwise: [`Request::try_acquire`] for a
+    /// task.
     ///
     /// # Errors
     ///
@@ -370,7 +372,8 @@ impl<'a, S: IntoScope> IfAvailable<'a, S> {
         acquire::attempt(self.request).await
     }
 
-    /// A lock that releases itself, as [`Request::auto_release`] gives it, or `None` if it is not to be had at once.
+    /// A lock that releases itself, as [`Request::auto_release`] gives it, or `None` if it is not
+    /// available at once.
     ///
     /// # Errors
     ///
@@ -389,7 +392,7 @@ impl<'a, S: IntoScope> IfAvailable<'a, S> {
         Ok(self.acquire().await?.map(|lock| AutoLock::new(lock.into_owned())))
     }
 
-    /// Runs the closure with the lock, or with `None` if it is not to be had at once.
+    /// Runs the closure with the lock, or with `None` if it is not available at once.
     ///
     /// # Errors
     ///

@@ -2,11 +2,12 @@
 //! the closure of `run`. A test names the text and the line at which its example begins;
 //! `packages/lockkeeper/test/seeds.test.js` has them verbatim.
 //!
-//! * 001: the proto-spec
-//! * 003: the explainer, with its three ways to release
-//! * 004: the Working Draft of January 2023
+//! * the proto-spec
+//! * the explainer, with its three ways to release
+//! * the Working Draft of January 2023
 //!
-//! The two sketches, 000 and 002, have no examples; their steps are tested in `forms.rs`.
+//! The two sketches (Origin Flags, and locks with scopes) have no examples; their steps are tested
+//! in `forms.rs`.
 
 mod common;
 
@@ -30,7 +31,7 @@ fn is_free(locks: &Locks, name: &str) -> bool {
     locks.try_acquire(name).expect("it answers").is_some()
 }
 
-mod proto_spec_001 {
+mod proto_spec {
     use super::*;
 
     /// `p1` is the released promise, `p2` the waiting promise.
@@ -71,7 +72,7 @@ mod proto_spec_001 {
     }
 }
 
-mod explainer_003 {
+mod explainer {
     use super::*;
 
     #[test]
@@ -343,7 +344,7 @@ mod explainer_003 {
     }
 }
 
-mod working_draft_004 {
+mod working_draft {
     use super::*;
 
     /// Example 1.

@@ -359,7 +359,7 @@ impl World {
             Outcome::Broken { cause, .. } => {
                 let stolen = *cause == Cause::Stolen;
                 self.stats.broken += 1;
-                // Who was robbed is told so, unless the whole session is lost.
+                // Whose lock was stolen is told so, unless the whole session is lost.
                 (stolen && wish.broken != Some(Cause::Stolen)) || (!stolen && self.must_be_lost(index, key))
             }
             Outcome::Answer(_) | Outcome::Failed(_) => false,

@@ -5,10 +5,11 @@
 //! disks, processes and the store of the shared log are simulated. A run follows from its seed:
 //! there is no other randomness, no clock, and no order of a hash table in it.
 //!
-//! The oracle is strict. At no instant do two clients believe in conflicting locks, each by its own clock, in exact
-//! arithmetic; only the victims of a steal, a force release or an ended session may, until they are told. Whoever was robbed
-//! is told; requests are granted in the order of the log; tokens grow; what is committed stays. When the faults are over,
-//! every waiter is served within a bound, and nothing is left when all have closed.
+//! The oracle is strict. At no instant do two clients believe in conflicting locks, each by its own
+//! clock, in exact arithmetic; only the victims of a steal, a force release or an ended session
+//! may, until they are told. Whose lock was stolen is told; requests are granted in the order of
+//! the log; tokens grow; what is committed stays. When the faults are over, every waiter is served
+//! within a bound, and nothing is left when all have closed.
 //!
 //! It never starts a thread, opens a file or a socket, or looks at a real clock.
 #![forbid(unsafe_code)]

@@ -96,9 +96,10 @@ fn split(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     messages
 }
 
-/// A client is robbed while it is cut off, and the server is started again with a shorter lease. The answer to its Hello is
-/// cut off before the end marker, and the next one is lost. Returns whether the client believes in its other lock, and
-/// whether the server still has its session, when the shorter lease is over.
+/// A lock is stolen while its client is cut off, and the server starts again with a shorter lease.
+/// The answer to its Hello is cut off before the end marker, and the next one is lost. Returns
+/// whether the client believes in its other lock, and whether the server still has its session,
+/// when the shorter lease is over.
 fn shorter_lease_half_told() -> (bool, bool) {
     let mut first = server(State::new(1), 4000, 0);
     let mut client = Client::new(&mut first, 1);

@@ -139,7 +139,8 @@ function newLocal(ownManager: boolean): Transport {
     const answer = buffer[0]!;
     const token = buffer[1]!;
     const outcome = answer & ~Answer.MAIL;
-    // Whom a steal broke learns of it before the thief is granted, who may have been robbed itself by then.
+    // Holders whose locks a steal broke learn of it before the thief is granted. The thief's own
+    // lock may be stolen by then.
     if (answer & Answer.MAIL) collect();
     if (outcome === Answer.GRANTED) {
       if (request.state === State.NEW) request.granted(token);

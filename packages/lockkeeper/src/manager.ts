@@ -121,8 +121,9 @@ export class LockManager {
   }
 
   /**
-   * Acquires a lock on one name, or on several at once, which its holder releases: with `release()`, or at the end of
-   * the block that said `await using`. With `ifAvailable`, `null` if it is not to be had now.
+   * Acquires a lock on one name, or on several at once, which its holder releases: with
+   * `release()`, or at the end of the block that said `await using`. With `ifAvailable`, `null` if
+   * it is not available now.
    */
   acquire(scope: LockScope, options?: AcquireOptions & { ifAvailable?: false }): Promise<AcquiredLock>;
   acquire(scope: LockScope, options: AcquireOptions): Promise<AcquiredLock | null>;

@@ -1,4 +1,7 @@
-/** The shapes before the draft: sketch 002 (flags), sketch 000 (locks with scopes), the explainer, the proto-spec. */
+/**
+ * The shapes before the draft: the sketch Origin Flags, the sketch of locks with scopes, the
+ * explainer, the proto-spec.
+ */
 
 import { AcquiredLock, LockManager, Lock as DraftLock, locks as inProcess } from 'lockkeeper';
 import * as plain from 'lockkeeper/proposals';

@@ -1,13 +1,15 @@
 /**
- * The examples of the texts that this package implements, as they stand there. A test names the text and the line at
- * which its example begins. Only what an example lacks was added: the functions that it calls, what its comments leave to
- * the reader, and what the text has lost (004 was once a PDF: underscores, ends of lines, and some blocks).
+ * The examples of the texts that this package implements, as they stand there. A test names the
+ * text and the line at which its example begins. Only what an example lacks was added: the
+ * functions that it calls, what its comments leave to the reader, and what the text has lost (the
+ * Working Draft was once a PDF: underscores, ends of lines, and some blocks).
  *
- *     001  the proto-spec: LockManager with forceRelease()
- *     003  the explainer: scopes, and three ways to release
- *     004  the Working Draft of January 2023
+ *     Proto-spec     the proto-spec: LockManager with forceRelease()
+ *     Explainer      the explainer: scopes, and three ways to release
+ *     Working Draft  the Working Draft of January 2023
  *
- * The two sketches, 000 and 002, have no examples; their steps are tested in proposals.test.js.
+ * The two sketches (Origin Flags, and locks with scopes) have no examples; their steps are tested
+ * in proposals.test.js.
  */
 
 import { Lock, LockManager } from 'lockkeeper';
@@ -36,9 +38,9 @@ function work(name = 'resource') {
   return state;
 }
 
-// 001: the proto-spec
+// The proto-spec
 
-test('001, line 45: p1 is the released promise and p2 the waiting promise', async () => {
+test('Proto-spec, line 45: p1 is the released promise and p2 the waiting promise', async () => {
   const finish = deferred();
   const p1 = navigator.locks.request('resource', lock => {
     const p2 = new Promise(r => { /* logic to use lock and resolve promise */
@@ -52,7 +54,7 @@ test('001, line 45: p1 is the released promise and p2 the waiting promise', asyn
   assert.equal(await available('resource'), true);
 });
 
-test('001, line 54: the waiting promise is what an async callback returns', async () => {
+test('Proto-spec, line 54: the waiting promise is what an async callback returns', async () => {
   let held;
   const p1 = navigator.locks.request('resource', async lock => {
     /* logic to use lock */
@@ -62,7 +64,7 @@ test('001, line 54: the waiting promise is what an async callback returns', asyn
   assert.deepEqual(held, [['exclusive'], []]);
 });
 
-test('001, line 117: interface LockManager has request, query and forceRelease', async () => {
+test('Proto-spec, line 117: interface LockManager has request, query and forceRelease', async () => {
   for (const operation of ['request', 'query', 'forceRelease']) {
     assert.equal(typeof LockManager.prototype[operation], 'function', operation);
   }
@@ -73,22 +75,22 @@ test('001, line 117: interface LockManager has request, query and forceRelease',
   assert.deepEqual(await modes('resource'), [[], []], 'and nothing is granted by it');
 });
 
-test('001, line 195: interface Lock has name and mode', async () => {
+test('Proto-spec, line 195: interface Lock has name and mode', async () => {
   const lock = await navigator.locks.request('resource', { mode: 'shared' }, (lock) => lock);
   assert.ok(lock instanceof Lock);
   assert.deepEqual([lock.name, lock.mode], ['resource', 'shared']);
 });
 
-// 003: the explainer
+// The explainer
 
-test('003, line 47: a name may be db_name + "/" + store_name', async () => {
+test('Explainer, line 47: a name may be db_name + "/" + store_name', async () => {
   const [db_name, store_name] = ['db', 'store'];
   const lock = await requestExplicitLock(db_name + '/' + store_name);
   assert.deepEqual(lock.scope, ['db/store']);
   lock.release();
 });
 
-test('003, line 67: #3 and #6 are granted, #4 waits for #1, #2 and #3, #5 waits for #4', async () => {
+test('Explainer, line 67: #3 and #6 are granted, #4 waits for #1, #2 and #3, #5 waits for #4', async () => {
   const granted = [];
   const request = (number, scope, mode) =>
     requestExplicitLock(scope, { mode }).then((lock) => (granted.push(number), lock));
@@ -111,7 +113,7 @@ test('003, line 67: #3 and #6 are granted, #4 waits for #1, #2 and #3, #5 waits 
   assert.deepEqual(granted, [1, 2, 3, 6, 4, 5]);
 });
 
-test('003, line 90: proposal 1, auto-releasing with waitUntil()', async () => {
+test('Explainer, line 90: proposal 1, auto-releasing with waitUntil()', async () => {
   const requestLock = requestAutoReleaseLock;
   const [write, read] = [work(), work()];
   const [async_write_func, async_read_func] = [write.run, read.run];
@@ -137,7 +139,7 @@ test('003, line 90: proposal 1, auto-releasing with waitUntil()', async () => {
   await until(() => available('resource'));
 });
 
-test('003, line 103: proposal 2, explicit release', async () => {
+test('Explainer, line 103: proposal 2, explicit release', async () => {
   const requestLock = requestExplicitLock;
   const [write, read] = [work(), work()];
   const [async_write_func, async_read_func] = [write.run, read.run];
@@ -165,7 +167,7 @@ test('003, line 103: proposal 2, explicit release', async () => {
   assert.equal(await available('resource'), true);
 });
 
-test('003, line 103: proposal 2, whose lock is force-released, has nothing to handle', async () => {
+test('Explainer, line 103: proposal 2, whose lock is force-released, has nothing to handle', async () => {
   const requestLock = requestExplicitLock;
   const write = work();
   const async_write_func = write.run;
@@ -186,7 +188,7 @@ test('003, line 103: proposal 2, whose lock is force-released, has nothing to ha
   assert.equal(await available('resource'), true);
 });
 
-test('003, line 118: proposal 3, scoped release', async () => {
+test('Explainer, line 118: proposal 3, scoped release', async () => {
   const requestLock = requestScopedLock;
   const [write, read] = [work(), work()];
   const [async_write_func, async_read_func] = [write.run, read.run];
@@ -214,7 +216,7 @@ test('003, line 118: proposal 3, scoped release', async () => {
   assert.equal(await available('resource'), true);
 });
 
-test("003, line 139: a scope is 'thing' or ['thing1', 'thing2']", async () => {
+test("Explainer, line 139: a scope is 'thing' or ['thing1', 'thing2']", async () => {
   const one = await requestExplicitLock('thing');
   const two = await requestExplicitLock(['thing1', 'thing2']);
   assert.deepEqual([one.scope, two.scope], [['thing'], ['thing1', 'thing2']]);
@@ -223,7 +225,7 @@ test("003, line 139: a scope is 'thing' or ['thing1', 'thing2']", async () => {
 });
 
 for (const timely of [true, false]) {
-  test(`003, line 152: a signal that waits at most 200 ms, ${timely ? 'granted in time' : 'and no lock'}`, async () => {
+  test(`Explainer, line 152: a signal that waits at most 200 ms, ${timely ? 'granted in time' : 'and no lock'}`, async () => {
     const requestLock = requestScopedLock;
     const holder = timely ? undefined : await hold('resource');
     const seen = [];
@@ -328,7 +330,7 @@ const explicitForms = {
   'line 232: explicit release in terms of scoped release': explicitByScoped(requestScopedLock),
 };
 for (const [title, request] of Object.entries(explicitForms)) {
-  test(`003, ${title}`, async () => {
+  test(`Explainer, ${title}`, async () => {
     const lock = await request('resource');
     assert.deepEqual([lock.scope, lock.mode], [['resource'], 'exclusive']);
     await turn();
@@ -350,7 +352,7 @@ const autoForms = {
   ),
 };
 for (const [title, request] of Object.entries(autoForms)) {
-  test(`003, ${title}`, async () => {
+  test(`Explainer, ${title}`, async () => {
     const gate = deferred();
     const lock = await request('resource');
     lock.waitUntil(gate.promise);
@@ -373,7 +375,7 @@ const scopedForms = {
   ),
 };
 for (const [title, request] of Object.entries(scopedForms)) {
-  test(`003, ${title}`, async () => {
+  test(`Explainer, ${title}`, async () => {
     const inside = work();
     const scoped = request('resource', inside.run);
     await inside.entered;
@@ -388,7 +390,7 @@ for (const [title, request] of Object.entries(scopedForms)) {
   });
 }
 
-test('003, line 267: to wrap a lock around a transaction, lock.waitUntil(tx.complete)', async () => {
+test('Explainer, line 267: to wrap a lock around a transaction, lock.waitUntil(tx.complete)', async () => {
   const complete = deferred();
   const tx = { complete: complete.promise };
   const lock = await requestAutoReleaseLock('resource');
@@ -400,7 +402,7 @@ test('003, line 267: to wrap a lock around a transaction, lock.waitUntil(tx.comp
   assert.equal(await available('resource'), true);
 });
 
-test('003, line 268: to wrap a transaction around a lock, tx.waitUntil(lock.released)', async () => {
+test('Explainer, line 268: to wrap a transaction around a lock, tx.waitUntil(lock.released)', async () => {
   let complete;
   const tx = { waitUntil: (promise) => void (complete = promise) };
   const written = deferred();
@@ -414,9 +416,9 @@ test('003, line 268: to wrap a transaction around a lock, tx.waitUntil(lock.rele
   assert.equal(await available('resource'), true);
 });
 
-// 004: the Working Draft
+// The Working Draft
 
-test('004, line 139: example 1, a basic request', async () => {
+test('Working Draft, line 139: example 1, a basic request', async () => {
   const done = deferred();
   const steps = [];
   const do_something = async () => steps.push((await modes('my resource'))[0]);
@@ -432,7 +434,7 @@ test('004, line 139: example 1, a basic request', async () => {
   await until(() => available('my resource'));
 });
 
-test('004, line 148: example 1, within an asynchronous function', async () => {
+test('Working Draft, line 148: example 1, within an asynchronous function', async () => {
   const steps = [];
   const do_something = async () => steps.push((await modes('my resource'))[0]);
   // Before requesting the lock.
@@ -447,13 +449,13 @@ test('004, line 148: example 1, within an asynchronous function', async () => {
   assert.deepEqual(steps, [true, ['exclusive'], true]);
 });
 
-test('004, line 183: example 2, whose names the text has lost: one for each store of a database', async () => {
+test('Working Draft, line 183: example 2, whose names the text has lost: one for each store of a database', async () => {
   const [db_name, store_name] = ['a/b', 'c'];
   const encoded = encodeURIComponent(db_name) + '/' + encodeURIComponent(store_name);
   assert.equal(await navigator.locks.request(encoded, (lock) => lock.name), 'a%2Fb/c');
 });
 
-test('004, line 237: p1 is the released promise and p2 the waiting promise', async () => {
+test('Working Draft, line 237: p1 is the released promise and p2 the waiting promise', async () => {
   const finish = deferred();
   const p1 = navigator.locks.request('resource', lock => {
     const p2 = new Promise(r => {
@@ -468,7 +470,7 @@ test('004, line 237: p1 is the released promise and p2 the waiting promise', asy
   assert.equal(await available('resource'), true);
 });
 
-test('004, line 248: the waiting promise is what an async callback returns', async () => {
+test('Working Draft, line 248: the waiting promise is what an async callback returns', async () => {
   let held;
   const p1 = navigator.locks.request('resource', async lock => {
      // Logic to use lock...
@@ -478,7 +480,7 @@ test('004, line 248: the waiting promise is what an async callback returns', asy
   assert.deepEqual(held, [['exclusive'], []]);
 });
 
-test('004, line 367: the two forms of request()', async () => {
+test('Working Draft, line 367: the two forms of request()', async () => {
   const [name, options, callback] = ['resource', { mode: 'shared' }, (lock) => lock.mode];
   let promise;
   promise = navigator . locks . request(name, callback)
@@ -487,7 +489,7 @@ test('004, line 367: the two forms of request()', async () => {
   assert.equal(await promise, 'shared');
 });
 
-test('004, line 380: the example that the text has lost: released when the callback returns, or throws', async () => {
+test('Working Draft, line 380: the example that the text has lost: released when the callback returns, or throws', async () => {
   const caught = [];
   for (const do_something of [async () => {}, async () => assert.fail('thrown')]) {
     try {
@@ -508,7 +510,7 @@ test('004, line 380: the example that the text has lost: released when the callb
   assert.deepEqual(caught, ['thrown']);
 });
 
-test('004, line 392: options.mode', async () => {
+test('Working Draft, line 392: options.mode', async () => {
   let held;
   const reader = await hold('resource', { mode: 'shared' });
   await navigator.locks.request('resource', {mode: 'shared'}, async lock => {
@@ -521,7 +523,7 @@ test('004, line 392: options.mode', async () => {
 });
 
 for (const free of [true, false]) {
-  test(`004, line 403: options.ifAvailable, ${free ? 'where it is' : 'where it is not'}`, async () => {
+  test(`Working Draft, line 403: options.ifAvailable, ${free ? 'where it is' : 'where it is not'}`, async () => {
     const seen = [];
     const holder = free ? undefined : await hold('resource');
     await navigator.locks.request('resource', {ifAvailable: true}, async lock => {
@@ -539,7 +541,7 @@ for (const free of [true, false]) {
 }
 
 for (const timely of [true, false]) {
-  test(`004, line 417: options.signal, ${timely ? 'granted in time' : 'and no lock'}`, async () => {
+  test(`Working Draft, line 417: options.signal, ${timely ? 'granted in time' : 'and no lock'}`, async () => {
     const holder = timely ? undefined : await hold('resource');
     const seen = [];
 
@@ -564,7 +566,7 @@ for (const timely of [true, false]) {
   });
 }
 
-test('004, line 464: the state that query() gives, whose form the text has lost', async () => {
+test('Working Draft, line 464: the state that query() gives, whose form the text has lost', async () => {
   let state;
   const holder = await hold('resource');
   const waiting = navigator.locks.request('resource', { mode: 'shared' }, () => {});
@@ -578,7 +580,7 @@ test('004, line 464: the state that query() gives, whose form the text has lost'
   await waiting;
 });
 
-test('004, line 622: example 3, a deadlock, which blocks nothing else and which a steal undoes', async () => {
+test('Working Draft, line 622: example 3, a deadlock, which blocks nothing else and which a steal undoes', async () => {
   const [first, second] = [deferred(), deferred()];
   // Script 1:
   const script1 = navigator.locks.request('A', async a => {
@@ -605,7 +607,7 @@ test('004, line 622: example 3, a deadlock, which blocks nothing else and which 
   await first.promise;
 });
 
-test('004, line 654: example 4, the helper that the text has lost: several locks in a consistent order', async () => {
+test('Working Draft, line 654: example 4, the helper that the text has lost: several locks in a consistent order', async () => {
   async function requestMultiple(resources, callback) {
     const sortedResources = [...resources];
     sortedResources.sort(); // Always request in the same order.

@@ -1,9 +1,9 @@
 //! A harness who keeps the books of one manager, so that tests can speak of requests as #1, #2, #3.
 //!
-//! The clerk numbers the requests in the order in which they are accepted, passes every command on, tells what
-//! it did in short words, and audits the whole manager after each one. He also checks what holds for every
-//! command: tokens grow, the host's data comes back with the request it was given with, and a request that is
-//! told to be held or to wait does so.
+//! The harness numbers the requests in the order in which they are accepted, passes every command
+//! on, tells what it did in short words, and audits the whole manager after each one. He also
+//! checks what holds for every command: tokens grow, the host's data comes back with the request it
+//! was given with, and a request that is told to be held or to wait does so.
 
 // Each test file uses the part of the fixture that it needs.
 #![allow(dead_code)]

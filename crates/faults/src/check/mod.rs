@@ -1,7 +1,9 @@
 //! The check: reads what everybody saw, and says where a promise was broken.
 //!
-//! * `holders`: no two of them are in each other's way, but for one who has not been told yet that he was robbed or cut off.
-//! * `promises`: tokens grow, turns are kept, every request is answered, and nobody loses a lock for no reason.
+//! * `holders`: no two of them are in each other's way, but for one who has not been told yet that
+//!   the lock was stolen, or that it was cut off.
+//! * `promises`: tokens grow, turns are kept, every request is answered, and nobody loses a lock
+//!   for no reason.
 //!
 //! It errs on the side of the daemon: what may have been right is not reported.
 
