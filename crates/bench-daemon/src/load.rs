@@ -4,7 +4,7 @@ use crate::{
     clients::{Client, Pipeline, Resource},
     servers::Server,
 };
-use lockkeeper_wire::spin;
+use lockkeeper_client::spin;
 use std::{
     num::NonZero,
     sync::{

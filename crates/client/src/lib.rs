@@ -31,6 +31,7 @@ mod peer;
 mod poller;
 mod reader;
 mod session;
+pub mod spin;
 mod state;
 #[cfg(feature = "network")]
 mod websocket;

@@ -1,14 +1,13 @@
 //! What the read lock protects: the connection that is read, and the bytes of messages that are not
 //! whole yet.
 
-use crate::connection::Connection;
+use crate::{
+    connection::Connection,
+    spin::{self, Backoff},
+};
 #[cfg(feature = "network")]
 use lockkeeper_wire::websocket::{Frames, Incoming, first_message};
-use lockkeeper_wire::{
-    frame,
-    spin::{self, Backoff},
-    v2::ToClient,
-};
+use lockkeeper_wire::{frame, v2::ToClient};
 use std::{io, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 /// Messages out of one connection after the other.

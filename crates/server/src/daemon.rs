@@ -13,7 +13,6 @@ use crate::{
     gate::Gate,
     metrics,
     snapshot::{self, Progress, Snapshot},
-    spin::Spin,
     unfinished::Unfinished,
     users::Subject,
 };
@@ -92,7 +91,6 @@ pub(crate) struct Daemon {
     gate: Rc<Gate>,
     /// The tokens of connections on the network.
     tokens: HashMap<ConnectionId, Box<str>>,
-    pub(crate) spin: Rc<Spin>,
     unfinished: Unfinished,
     signals: Rc<Signals>,
     ttl: Ttl,
@@ -175,7 +173,6 @@ impl Daemon {
             descriptors: HashMap::new(),
             gate,
             tokens: HashMap::new(),
-            spin: Rc::new(Spin::new()),
             unfinished: Unfinished::new(config.bytes.all),
             signals: Rc::default(),
             ttl: ttl_of(config),

@@ -32,7 +32,6 @@ mod node;
 mod relay;
 mod snapshot;
 mod socket;
-mod spin;
 mod unfinished;
 mod users;
 
@@ -57,7 +56,7 @@ use relay::Relays;
 use serde::{Deserialize, Serialize};
 use std::{
     cell::RefCell,
-    env, fs,
+    fs,
     future::{Future, pending},
     io,
     net::{SocketAddr, TcpListener},
@@ -334,13 +333,6 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     if let Some(metrics) = &metrics {
         tracing::info!(address = %metrics.address, "metrics");
     }
-    // A daemon with a log of its own answers in microseconds: it may spin for the next message. The variable is for the
-    // benchmark that shows what that is worth.
-    let spins = env::var_os("LOCKKEEPER_SPIN").is_none_or(|spin| spin != "off");
-    let spinning = node.daemon().filter(|_| spins).map(|daemon| {
-        let spin = Rc::clone(&daemon.borrow().spin);
-        tokio::task::spawn_local(async move { spin.run().await })
-    });
     let fleet = fleet.map(Rc::new);
     let work = Rc::clone(&node);
     let shared = fleet.clone();
@@ -377,9 +369,6 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         () = listener.keep(&node) => {}
         () = &mut web => {}
         done = &mut working => failure = done.unwrap_or(Ok(())),
-    }
-    if let Some(spinning) = spinning {
-        spinning.abort();
     }
     if let Some(fleet) = fleet {
         if failure.is_ok() {

@@ -1,7 +1,8 @@
-//! When to poll for a message rather than sleep: the rule of both ends of a connection.
+//! When to poll for a reply rather than sleep.
 //!
-//! Waking a sleeping processor can take longer than everything else that is done for a message. Only a thread that would
-//! block polls so: never a task of an executor, nor an event loop. It stops where others need the processor.
+//! Waking a sleeping processor can take longer than everything else that is done for a message.
+//! Only the thread of a blocking call polls so. It is never done in a future of the async crate,
+//! on a JavaScript event loop, or in the daemon. It stops where others need the processor.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -10,9 +11,6 @@ use std::{
 
 /// Spin budget of a client before it blocks on a reply.
 pub const REPLY: Duration = Duration::from_micros(50);
-
-/// Two messages within this time start a spin of the server: their sender did not sleep.
-pub const MESSAGE: Duration = Duration::from_micros(20);
 
 /// A spinner that was descheduled for longer than this has lost the processor to others that need
 /// it.
@@ -55,11 +53,11 @@ impl Backoff {
         self.factor = 1;
     }
 
-    /// A spin was in vain. The pause is as long as it took, twice as many times each time; longest if it was
-    /// preempted.
+    /// A spin was in vain. The pause is as long as it took, twice as many times each time; longest
+    /// if it was preempted.
     ///
     /// ```
-    /// # use lockkeeper_wire::spin::{Backoff, PREEMPTED, REPLY};
+    /// # use lockkeeper_client::spin::{Backoff, PREEMPTED, REPLY};
     /// # use std::time::Instant;
     /// let now = Instant::now();
     /// let mut backoff = Backoff::new(now);
