@@ -39,9 +39,19 @@ use hashbrown::{HashMap, hash_map::Entry};
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// Each waits for the next, the last for the first.
+    /// Each waits for the next, the last for the first, unless steps were left out: then the last
+    /// waits for one of those.
     pub cycle: Vec<Step>,
+    /// How many steps at the end were left out, by a search with a bound.
+    pub left_out: usize,
 }
+
+/// Steps of a cycle that a search with a bound reports.
+const REPORTED: usize = 16;
+
+/// Bytes of a name in a report that count as a step of a search with a bound, and names of a scope.
+const STEP_BYTES: usize = 512;
+const STEP_NAMES: usize = 8;
 
 /// One request of a cycle.
 ///
@@ -116,6 +126,9 @@ impl Deadlock {
     pub fn describe<C: fmt::Display>(&self, mut who: impl FnMut(&Step) -> (u64, C)) -> String {
         let words = self.cycle.iter().enumerate().map(|(i, step)| {
             let (request, client) = who(step);
+            if self.left_out > 0 && i + 1 == self.cycle.len() {
+                return format!("request {request} of {client} waits for one of {} more", self.left_out);
+            }
             let (next, its_client) = who(&self.cycle[(i + 1) % self.cycle.len()]);
             match &step.waits_for {
                 WaitsFor::Name(name) => {
@@ -144,11 +157,12 @@ impl<T> Manager<T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn deadlocks(&self) -> Vec<Deadlock> {
-        self.deadlocks_within(&mut { usize::MAX })
+        self.all_deadlocks(&mut { usize::MAX }, usize::MAX)
     }
 
-    /// The same, by a search that takes at most so many steps. The number is lowered by those taken: if none are left,
-    /// it may not have come to its end.
+    /// The same, by a search that takes at most so many steps. The number is lowered by those
+    /// taken: if none are left, it may not have come to its end. Of a long cycle, the first steps
+    /// are reported.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options};
@@ -163,13 +177,17 @@ impl<T> Manager<T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn deadlocks_within(&self, steps: &mut usize) -> Vec<Deadlock> {
+        self.all_deadlocks(steps, REPORTED)
+    }
+
+    fn all_deadlocks(&self, steps: &mut usize, reported: usize) -> Vec<Deadlock> {
         let mut nested: Vec<_> = self.nesting.nested().take(*steps).collect();
         nested.sort_unstable_by_key(|&slot| self.queues.request(slot).arrival);
         let mut search = Search::new(self, *steps);
         let mut found = Vec::new();
         for root in nested {
-            let _: ControlFlow<()> = search.from(root, |cycle| {
-                found.push(self.report(cycle));
+            let _: ControlFlow<()> = search.from(root, |cycle, steps| {
+                found.push(self.report(cycle, reported, steps));
                 ControlFlow::Continue(Reported::Yes)
             });
         }
@@ -194,11 +212,12 @@ impl<T> Manager<T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn deadlock(&self, id: RequestId) -> Option<Deadlock> {
-        self.deadlock_within(id, &mut { usize::MAX })
+        self.deadlock_of(id, &mut { usize::MAX }, usize::MAX)
     }
 
-    /// The same, by a search that takes at most so many steps. The number is lowered by those taken: if none are left,
-    /// it may not have come to its end.
+    /// The same, by a search that takes at most so many steps. The number is lowered by those
+    /// taken: if none are left, it may not have come to its end. Of a long cycle, the first steps
+    /// are reported.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options};
@@ -215,22 +234,27 @@ impl<T> Manager<T> {
     /// # Ok::<(), Box<dyn core::error::Error>>(())
     /// ```
     pub fn deadlock_within(&self, id: RequestId, steps: &mut usize) -> Option<Deadlock> {
+        self.deadlock_of(id, steps, REPORTED)
+    }
+
+    fn deadlock_of(&self, id: RequestId, steps: &mut usize, reported: usize) -> Option<Deadlock> {
         self.live(id)?;
         if self.nesting.is_empty() {
             return None;
         }
         let mut search = Search::new(self, *steps);
-        let found = search.from(id.slot, |cycle| match cycle[0].from == id.slot {
-            true => ControlFlow::Break(self.report(cycle)),
+        let found = search.from(id.slot, |cycle, steps| match cycle[0].from == id.slot {
+            true => ControlFlow::Break(self.report(cycle, reported, steps)),
             false => ControlFlow::Continue(Reported::No),
         });
         *steps = search.steps;
         found.break_value()
     }
 
-    /// Turns a cycle so that it starts behind a nesting, at the earliest such request, and leaves out who only
-    /// stands between two others in one queue.
-    fn report(&self, cycle: &[Edge]) -> Deadlock {
+    /// Turns a cycle so that it starts behind a nesting, at the earliest such request, and leaves
+    /// out who only stands between two others in one queue. At most so many steps are reported. The
+    /// names in them count as steps of the search.
+    fn report(&self, cycle: &[Edge], reported: usize, steps: &mut usize) -> Deadlock {
         let starts = (0..cycle.len()).filter(|&i| cycle[(i + cycle.len() - 1) % cycle.len()].queue == NIL);
         let start = starts.min_by_key(|&i| self.queues.request(cycle[i].from).arrival).unwrap_or(0);
         let turned = cycle[start..].iter().chain(&cycle[..start]).copied();
@@ -247,15 +271,20 @@ impl<T> Manager<T> {
             }
             kept.push(edge);
         }
+        let left_out = kept.len().saturating_sub(reported);
         let step = |edge: Edge| Step {
             request: self.request_id(edge.from),
             client: self.client_id(self.queues.request(edge.from).client),
             waits_for: match edge.queue {
                 NIL => WaitsFor::Nested,
-                queue => WaitsFor::Name(self.queues.table[queue].name.clone()),
+                queue => {
+                    let name = self.queues.table[queue].name.clone();
+                    *steps = steps.saturating_sub(name.as_bytes().len() / STEP_BYTES);
+                    WaitsFor::Name(name)
+                }
             },
         };
-        Deadlock { cycle: kept.into_iter().map(step).collect() }
+        Deadlock { cycle: kept.into_iter().take(reported).map(step).collect(), left_out }
     }
 
     fn conflict(&self, queue: u32, a: u32, b: u32) -> bool {
@@ -316,7 +345,7 @@ impl<'a, T> Search<'a, T> {
     fn from<B>(
         &mut self,
         root: u32,
-        mut closed: impl FnMut(&[Edge]) -> ControlFlow<B, Reported>,
+        mut closed: impl FnMut(&[Edge], &mut usize) -> ControlFlow<B, Reported>,
     ) -> ControlFlow<B> {
         if self.met.contains_key(&root) || self.steps == 0 {
             return ControlFlow::Continue(());
@@ -351,7 +380,7 @@ impl<'a, T> Search<'a, T> {
                     let at = *met.get();
                     if at != DONE
                         && visit.told <= at
-                        && let Reported::Yes = closed(&path[at..])?
+                        && let Reported::Yes = closed(&path[at..], &mut self.steps)?
                     {
                         (at..path.len()).for_each(|i| visits[i].told = i + 1);
                     }
@@ -371,13 +400,15 @@ impl<'a, T> Search<'a, T> {
             }
             self.add((inner, NIL));
         }
-        let mut entry = request;
+        let (mut entry, mut names) = (request, 0);
         while let Some(place) = manager.queues.entries.get(entry) {
             if place.blocked {
                 self.blockers(entry, place);
             }
             entry = place.sibling;
+            names += 1;
         }
+        self.steps = self.steps.saturating_sub(names / STEP_NAMES);
     }
 
     /// An exclusive entry waits for the shared ones right before it and for the exclusive one

@@ -7,6 +7,9 @@ use crate::slab::{NIL, Slab};
 
 pub(crate) struct Nesting {
     nodes: Slab<Node>,
+    /// The first of the nodes that are nested in another: a search need not pass over the others,
+    /// nor over free places.
+    first_nested: u32,
 }
 
 /// A request that is nested in another, or has another nested in it. Links are to other nodes.
@@ -17,11 +20,19 @@ struct Node {
     /// Neighbours among those nested in the same outer request.
     prev: u32,
     next: u32,
+    /// Neighbours among all that are nested.
+    prev_nested: u32,
+    next_nested: u32,
 }
 
 impl Nesting {
     pub(crate) const fn new() -> Self {
-        Self { nodes: Slab::new() }
+        Self { nodes: Slab::new(), first_nested: NIL }
+    }
+
+    /// How many bytes it takes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.nodes.bytes()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -29,7 +40,15 @@ impl Nesting {
     }
 
     pub(crate) fn insert(&mut self, request: u32) -> u32 {
-        self.nodes.insert(Node { request, outer: NIL, first_inner: NIL, prev: NIL, next: NIL })
+        self.nodes.insert(Node {
+            request,
+            outer: NIL,
+            first_inner: NIL,
+            prev: NIL,
+            next: NIL,
+            prev_nested: NIL,
+            next_nested: NIL,
+        })
     }
 
     /// Declares the new node `inner` to be within `outer`.
@@ -38,13 +57,31 @@ impl Nesting {
         if let Some(next) = self.nodes.get_mut(next) {
             next.prev = inner;
         }
+        let next_nested = core::mem::replace(&mut self.first_nested, inner);
+        if let Some(next) = self.nodes.get_mut(next_nested) {
+            next.prev_nested = inner;
+        }
         let node = &mut self.nodes[inner];
-        (node.outer, node.next) = (outer, next);
+        (node.outer, node.next, node.next_nested) = (outer, next, next_nested);
+    }
+
+    /// Takes a node that is nested in nothing from now on out of the list of those that are.
+    fn unlist(&mut self, prev: u32, next: u32) {
+        match self.nodes.get_mut(prev) {
+            Some(prev) => prev.next_nested = next,
+            None => self.first_nested = next,
+        }
+        if let Some(next) = self.nodes.get_mut(next) {
+            next.prev_nested = prev;
+        }
     }
 
     /// Forgets a request that ends. What was nested in it is nested in nothing from now on.
     pub(crate) fn remove(&mut self, node: u32) {
-        let Node { outer, first_inner, prev, next, .. } = self.nodes.remove(node);
+        let Node { outer, first_inner, prev, next, prev_nested, next_nested, .. } = self.nodes.remove(node);
+        if outer != NIL {
+            self.unlist(prev_nested, next_nested);
+        }
         match (self.nodes.get_mut(prev), outer) {
             (Some(prev), _) => prev.next = next,
             (None, NIL) => {}
@@ -57,6 +94,9 @@ impl Nesting {
         while let Some(node) = self.nodes.get_mut(inner) {
             inner = core::mem::replace(&mut node.next, NIL);
             (node.outer, node.prev) = (NIL, NIL);
+            let prev = core::mem::replace(&mut node.prev_nested, NIL);
+            let next = core::mem::replace(&mut node.next_nested, NIL);
+            self.unlist(prev, next);
         }
     }
 
@@ -72,8 +112,9 @@ impl Nesting {
         core::iter::successors(first, |node| self.nodes.get(node.next)).map(|node| node.request)
     }
 
-    /// Every request that is nested in another.
+    /// Every request that is nested in another, the last first.
     pub(crate) fn nested(&self) -> impl Iterator<Item = u32> {
-        self.nodes.iter().filter(|(_, node)| node.outer != NIL).map(|(_, node)| node.request)
+        let first = self.nodes.get(self.first_nested);
+        core::iter::successors(first, |node| self.nodes.get(node.next_nested)).map(|node| node.request)
     }
 }

@@ -47,7 +47,7 @@ mod a_cycle {
             step(4, two, WaitsFor::Name("A".into())),
             step(1, one, WaitsFor::Nested),
         ];
-        assert_eq!(locks.manager().deadlocks(), [Deadlock { cycle }]);
+        assert_eq!(locks.manager().deadlocks(), [Deadlock { cycle, left_out: 0 }]);
     }
 
     #[test]

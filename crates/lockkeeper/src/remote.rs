@@ -300,7 +300,7 @@ impl Remote {
             }
         }
         for deadlock in deadlocks {
-            inspection.deadlocks.push(Deadlock { cycle: steps(deadlock.cycle)? });
+            inspection.deadlocks.push(Deadlock { cycle: steps(deadlock.cycle)?, left_out: 0 });
         }
         Ok(inspection)
     }
@@ -321,7 +321,7 @@ impl Remote {
                 |deadlock: &client::Deadlock| deadlock.cycle.iter().any(|step| step.arrival == arrival);
             let found = deadlocks.into_iter().find(concerned).map(|deadlock| steps(deadlock.cycle));
             if let Some(Ok(cycle)) = found {
-                let report = move || report(&Deadlock { cycle });
+                let report = move || report(&Deadlock { cycle, left_out: 0 });
                 let _ = thread::Builder::new().name("lockkeeper-deadlock".into()).spawn(report);
             }
         });

@@ -564,7 +564,7 @@ impl Server {
             }
             if let Some(deadlock) = self.would_deadlock(session, &scope, nested_in) {
                 self.counts.refused += 1;
-                self.answer_deadlock(session, rid, &deadlock);
+                self.answer_deadlock(session, rid, deadlock);
                 return Ok(());
             }
         }

@@ -5,7 +5,7 @@ use crate::{
     state::{RequestOwner, SessionId, State},
     view::{Row, view_rows},
 };
-use lockkeeper_core::{Deadlock, Mode, Options, Outcome, WaitsFor};
+use lockkeeper_core::{Deadlock, Mode, Name, Options, Outcome, WaitsFor};
 use lockkeeper_wire::v2::{self, ToClient, code};
 
 /// How many entries are looked at in one go, and how many bytes they have in one message, about. An answer with more
@@ -17,6 +17,9 @@ pub(super) const PART: usize = 256 << 10;
 /// have.
 const VIEWS: usize = 16;
 const QUERIES: usize = 64;
+
+/// Bytes of a name that a deadlock's description has.
+const NAME: usize = 256;
 
 /// A client with so much to read does not read its long answer: another may have its place.
 pub(super) const UNREAD: usize = 64 << 10;
@@ -58,9 +61,9 @@ impl Server {
         found
     }
 
-    pub(super) fn answer_deadlock(&mut self, session: SessionId, rid: u64, deadlock: &Deadlock) {
+    pub(super) fn answer_deadlock(&mut self, session: SessionId, rid: u64, mut deadlock: Deadlock) {
         let inspects = self.attached.get(&session).is_some_and(|attached| attached.rights.inspect);
-        let words = describe(&self.state, session, deadlock, inspects);
+        let words = describe(&self.state, session, &mut deadlock, inspects);
         let deadlock = words.to_wire();
         self.send(session, &ToClient::Deadlocked { rid, deadlock });
     }
@@ -221,9 +224,9 @@ impl Server {
     fn search_deadlocks(&mut self, session: SessionId, inspects: bool) -> Vec<Words> {
         let Some(manager) = self.state.manager(session) else { return Vec::new() };
         let mut steps = SEARCH;
-        let found = manager.deadlocks_within(&mut steps);
-        let mut words: Vec<_> =
-            found.iter().map(|deadlock| describe(&self.state, session, deadlock, inspects)).collect();
+        let mut found = manager.deadlocks_within(&mut steps);
+        let describe = |deadlock| describe(&self.state, session, deadlock, inspects);
+        let mut words: Vec<_> = found.iter_mut().map(describe).collect();
         if steps == 0 {
             let not_all =
                 "there may be more deadlocks: so many requests are nested that the search was cut short";
@@ -291,9 +294,16 @@ impl Words {
     }
 }
 
-fn describe(state: &State, viewer: SessionId, deadlock: &Deadlock, inspects: bool) -> Words {
+fn describe(state: &State, viewer: SessionId, deadlock: &mut Deadlock, inspects: bool) -> Words {
     if !inspects {
         return Words { words: "deadlock: the token does not allow to see it".into(), steps: Vec::new() };
+    }
+    for step in &mut deadlock.cycle {
+        if let WaitsFor::Name(name) = &mut step.waits_for
+            && name.as_bytes().len() > NAME
+        {
+            *name = cut(name);
+        }
     }
     let manager = state.manager(viewer);
     let owner = |request| {
@@ -310,4 +320,12 @@ fn describe(state: &State, viewer: SessionId, deadlock: &Deadlock, inspects: boo
         (step.request.arrival(), owner(step.request), waits_for)
     });
     Words { words, steps: steps.collect() }
+}
+
+/// The beginning of a long name, not within a character.
+fn cut(name: &Name) -> Name {
+    let bytes = name.as_bytes();
+    let is_start = |&at: &usize| bytes[at] & 0xC0 != 0x80;
+    let end = (NAME - 3..=NAME).rev().find(is_start).unwrap_or(NAME);
+    Name::from(&[&bytes[..end], "…".as_bytes()].concat()[..])
 }
