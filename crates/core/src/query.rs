@@ -311,6 +311,25 @@ impl<'a, T> Live<'a, T> {
         Some(self.manager.request_id(slot))
     }
 
+    /// The live requests that were made directly within it.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// manager.request(tab, &[("outer", Mode::Exclusive)], Options::default(), (), &mut effects)?;
+    /// let outer = manager.query().held[0].request;
+    /// let nested = Options { nested_in: Some(outer), ..Options::default() };
+    /// manager.request(tab, &[("inner", Mode::Exclusive)], nested, (), &mut effects)?;
+    /// let inner = manager.get(outer).unwrap().inner().next().unwrap();
+    /// assert_eq!(inner.nested_in(), Some(outer));
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn inner(self) -> impl Iterator<Item = Self> {
+        let ids = self.manager.nesting.inner(self.request.nesting).map(|slot| self.manager.request_id(slot));
+        ids.filter_map(|id| self.manager.get(id))
+    }
+
     /// The host's data.
     ///
     /// ```

@@ -8,6 +8,7 @@ use crate::state::{RequestOwner, Session, SessionId, State};
 use lockkeeper_core::Live;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    iter,
     ops::Bound::{Excluded, Unbounded},
 };
 
@@ -98,7 +99,8 @@ impl State {
         self.snapshot.is_some() || !self.views.is_empty()
     }
 
-    /// A request is about to end: those who walk look at it now.
+    /// A request is about to end: those who walk look at it now, and at those nested in it, which
+    /// will be nested in none.
     pub(crate) fn save_request(&mut self, id: SessionId, rid: u64) {
         self.save_request_as(id, rid, None);
     }
@@ -108,21 +110,26 @@ impl State {
         self.save_request_as(id, rid, Some(since));
     }
 
-    fn save_request_as(&mut self, session_id: SessionId, rid: u64, waiting_since: Option<u64>) {
+    fn save_request_as(&mut self, session: SessionId, rid: u64, waiting_since: Option<u64>) {
         if !self.is_walked() {
             return;
         }
         let (mut snapshot, mut views) = (self.snapshot.take(), std::mem::take(&mut self.views));
-        if let Some(session) = self.sessions.get(&session_id)
+        if let Some(session) = self.sessions.get(&session)
             && let Some(&request) = session.requests.get(&rid)
             && let bucket = self.bucket(session.bucket)
             && let Some(live) = bucket.manager.get(request)
         {
-            let place = RequestRef { session_id, session, bucket_serial: bucket.serial, rid, live };
-            if let Some(snapshot) = &mut snapshot {
-                snapshot.save(&place, waiting_since);
+            let ends = waiting_since.is_none();
+            for live in iter::once(live).chain(live.inner().filter(|_| ends)) {
+                let &RequestOwner { session: session_id, rid, .. } = live.data();
+                let Some(session) = self.sessions.get(&session_id) else { continue };
+                let place = RequestRef { session_id, session, bucket_serial: bucket.serial, rid, live };
+                if let Some(snapshot) = &mut snapshot {
+                    snapshot.save(&place, waiting_since);
+                }
+                views.values_mut().for_each(|view| view.save(&place, waiting_since));
             }
-            views.values_mut().for_each(|view| view.save(&place, waiting_since));
         }
         (self.snapshot, self.views) = (snapshot, views);
     }

@@ -2,8 +2,8 @@
 
 use lockkeeper_core::{Limits, Mode, Name};
 use lockkeeper_service::{
-    Access, Answer, Bytes, ConnectionId, Event, Fifo, Framing, Fresh, Hello, Key, Micros, Origin, Outcome,
-    Request, Rights, Server, ServerConfig, Session, SessionConfig, State, Ttl,
+    Access, Answer, Bytes, ConnectionId, EndReason, Event, Fifo, Framing, Fresh, Hello, Key, Micros, Origin,
+    Outcome, Record, Request, Rights, Server, ServerConfig, Session, SessionConfig, State, Ttl,
 };
 use lockkeeper_wire::{
     frame,
