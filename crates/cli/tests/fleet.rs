@@ -269,6 +269,68 @@ fn nobody_is_healthy_while_etcd_does_not_answer() {
     wait_until(|| healthy(0) && healthy(1));
 }
 
+/// Those that have a lock keep it if etcd is back in time.
+#[test]
+fn new_clients_are_told_that_etcd_does_not_answer() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet_with(&cluster, 2, "5m", &[]);
+    let leader = daemons.wait_for_leader();
+    let (mut holder, _) = hold(&daemons.url(leader), "held");
+    cluster.signal(0, Signal::STOP);
+    let url = cluster.url("");
+    let member = url.trim_start_matches("etcd://").trim_end_matches('/');
+    let why = format!("cannot serve now: etcd cannot be reached: tried {member} (no answer within");
+    for at in [leader, 1 - leader] {
+        for url in [daemons.url(at), socket(&daemons, at)] {
+            wait_until(|| {
+                let refused = run(&url, &["run", "--timeout", "2s", "another", "--", "true"]);
+                let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+                assert!(!refused.status.success(), "{said}");
+                said.contains(&why)
+            });
+        }
+    }
+    cluster.signal(0, Signal::CONT);
+    wait_until(|| {
+        run(&daemons.urls(0), &["run", "--timeout", "5s", "another", "--", "true"]).status.success()
+    });
+    assert_eq!(holder.let_go(), 0);
+}
+
+/// A batch that no leader of this version writes.
+fn a_batch_stops_a_follower(batch: &[u8], words: &str) {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.wait_for_leader();
+    assert!(run(&daemons.url(leader), &["run", "a", "--", "true"]).status.success());
+    wait_until(|| {
+        position(&daemons, leader).is_some() && position(&daemons, leader) == position(&daemons, 1 - leader)
+    });
+    let last: u8 = position(&daemons, leader).and_then(|last| last.parse().ok()).expect("a short log");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let etcd =
+            Etcd::new(&cluster.url("test").parse().expect("it is a store")).expect("it can be reached");
+        let key = |position: u8| format!("test/0/log/{position:08x}").into_bytes();
+        let (entry, _) = etcd.get(&key(last)).await.expect("etcd answers");
+        let format = entry.expect("the newest entry is there").value[0];
+        etcd.put(key(last + 1), [&[format, last + 1], batch].concat()).await.expect("etcd answers");
+    });
+    wait_until(|| daemons.log(1 - leader).contains(words));
+    wait_until(|| TcpStream::connect(daemons.url(1 - leader).trim_start_matches("ws://")).is_err());
+}
+
+/// Its level, a time, and the hash.
+#[test]
+fn a_follower_stops_when_its_state_differs() {
+    a_batch_stops_a_follower(&[1, 0, 0, 0, 0, 0, 0, 0, 0, 0], "has other effects here");
+}
+
+#[test]
+fn a_follower_stops_at_records_of_a_later_version() {
+    a_batch_stops_a_follower(&[99, 0, 0, 0, 0, 0, 0, 0, 0, 0], "upgrade this daemon");
+}
+
 /// Whoever stops a daemon is told that nobody could be left the lead.
 #[test]
 fn a_leader_that_stops_while_etcd_is_silent_says_so() {

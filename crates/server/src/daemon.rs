@@ -847,6 +847,8 @@ async fn watch_leases(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
 /// Why a log could not be read.
 enum Unread {
     Damaged(String),
+    /// A later version wrote it.
+    Later,
     /// The operating system refused: with more descriptors, or rights, it can be read.
     Refused(io::Error),
 }
@@ -855,6 +857,7 @@ impl Unread {
     fn of(self, state_dir: &Path) -> Error {
         match self {
             Self::Damaged(why) => Error::Damaged(state_dir.into(), why),
+            Self::Later => Error::Later(state_dir.into()),
             Self::Refused(error) => Error::File(state_dir.into(), error),
         }
     }
@@ -862,7 +865,7 @@ impl Unread {
 
 impl From<Damaged> for Unread {
     fn from(damaged: Damaged) -> Self {
-        Self::Damaged(damaged.to_string())
+        if damaged.is_later() { Self::Later } else { Self::Damaged(damaged.to_string()) }
     }
 }
 
@@ -900,15 +903,14 @@ fn replay(recovered: lockkeeper_log::Recovered) -> Result<State, Unread> {
     let mut records = recovered.records;
     while let Some((_, batch)) = records.next_record()? {
         if !state.apply_batch(batch, &mut effects)? {
-            let why = "the log has records of a later version of Lockkeeper: upgrade";
-            return Err(Unread::Damaged(why.into()));
+            return Err(Unread::Later);
         }
         effects.clear();
     }
     Ok(state)
 }
 
-fn ttl_of(config: &Config) -> Ttl {
+pub(crate) fn ttl_of(config: &Config) -> Ttl {
     let millis = |span: Duration| u64::try_from(span.as_millis()).unwrap_or(u64::MAX);
     let (min, max) = config.ttl_bounds;
     Ttl { default: millis(config.ttl), min: millis(min), max: millis(max) }
@@ -960,9 +962,11 @@ pub(crate) fn random<const N: usize>() -> [u8; N] {
 
 #[cfg(test)]
 mod tests {
-    use super::{Error, Ttl, Unread, mark_of};
+    use super::{Error, SEGMENT, Ttl, Unread, mark_of, replay};
+    use crate::clock;
+    use lockkeeper_log::Priority;
     use rustix::io::Errno;
-    use std::{io, path::Path};
+    use std::{fs, io, path::Path};
 
     /// The advice for a damaged state, to start anew, would lose one that is whole.
     #[test]
@@ -970,6 +974,44 @@ mod tests {
         let of = |error: io::Error| Unread::from(error).of(Path::new("/state"));
         assert!(matches!(of(Errno::MFILE.into()), Error::File(..)));
         assert!(matches!(of(io::ErrorKind::InvalidData.into()), Error::Damaged(..)));
+    }
+
+    /// What replaying a log says that has such a batch.
+    fn replay_of(test: &str, batch: &[u8]) -> String {
+        let dir = std::env::temp_dir().join(format!("lockkeeper-replay-{test}-{}", std::process::id()));
+        let open = || {
+            let config = lockkeeper_log::Config {
+                dir: dir.clone(),
+                segment_bytes: SEGMENT,
+                sync: false,
+                boot_id: clock::boot_id(),
+                reserve: 0,
+            };
+            lockkeeper_log::open(config).expect("it is ours")
+        };
+        let (mut log, _) = open();
+        log.reserve(batch.len(), Priority::Normal).expect("there is room");
+        log.append(batch);
+        log.commit().expect("it can be written");
+        drop(log);
+        let (log, recovered) = open();
+        let why = replay(recovered).expect_err("it cannot be applied").of(Path::new("/state")).to_string();
+        drop(log);
+        fs::remove_dir_all(dir).expect("it is ours");
+        why
+    }
+
+    #[test]
+    fn a_log_of_a_later_version_is_not_damaged() {
+        let why = replay_of("later", &[127, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
+        assert!(why.contains("/state") && why.contains("later version of Lockkeeper: upgrade"), "{why}");
+        assert!(!why.contains("damaged") && !why.contains("reset"), "{why}");
+    }
+
+    #[test]
+    fn a_log_whose_records_have_other_effects_is_refused() {
+        let why = replay_of("effects", &[0, 0, 1, 2, 3, 4, 5, 6, 7, 8]);
+        assert!(why.contains("other effects here") && why.contains("(0807060504030201)"), "{why}");
     }
 
     #[test]

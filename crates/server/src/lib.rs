@@ -240,6 +240,8 @@ pub enum Error {
     Log(lockkeeper_log::OpenError),
     /// What the state directory holds is damaged.
     Damaged(PathBuf, String),
+    /// What the state directory holds was written by a later version.
+    Later(PathBuf),
     /// The store that daemons share cannot be used.
     Fleet(String),
 }
@@ -269,6 +271,11 @@ impl std::fmt::Display for Error {
             ),
             Self::Log(error) => error.fmt(f),
             Self::Fleet(why) => f.write_str(why),
+            Self::Later(path) => write!(
+                f,
+                "the state in {} was written by a later version of Lockkeeper: upgrade",
+                path.display()
+            ),
             Self::Damaged(path, why) => write!(
                 f,
                 "the state in {} is damaged: {why}. See `lockkeeper state check`; `lockkeeper state reset` starts anew",

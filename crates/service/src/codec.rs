@@ -5,19 +5,32 @@ use std::fmt;
 
 /// Bytes that are no record, or records that are not those of one history.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Damaged(pub String);
+pub struct Damaged {
+    why: String,
+    later: bool,
+}
 
 impl fmt::Display for Damaged {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.why)
     }
 }
 
 impl std::error::Error for Damaged {}
 
 impl Damaged {
-    pub(crate) fn new(why: impl Into<String>) -> Self {
-        Self(why.into())
+    /// For people.
+    pub fn new(why: impl Into<String>) -> Self {
+        Self { why: why.into(), later: false }
+    }
+
+    pub(crate) fn later(what: impl fmt::Display) -> Self {
+        Self { why: format!("{what} is of a later version of Lockkeeper: upgrade"), later: true }
+    }
+
+    /// Whether nothing is damaged: a later version wrote it, and can read it.
+    pub fn is_later(&self) -> bool {
+        self.later
     }
 }
 

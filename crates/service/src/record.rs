@@ -145,11 +145,6 @@ pub enum Record<'a> {
         /// The token.
         last: u64,
     },
-    /// Records of this level may follow.
-    Level {
-        /// The level.
-        level: u64,
-    },
 }
 
 const OPEN: u8 = 0;
@@ -162,7 +157,6 @@ const END_SESSION: u8 = 6;
 const ACK: u8 = 7;
 const END: u8 = 8;
 const SKIP_TOKENS: u8 = 9;
-const LEVEL: u8 = 10;
 
 impl<'a> Record<'a> {
     /// Appends the record's bytes.
@@ -235,19 +229,13 @@ impl<'a> Record<'a> {
                 out.push(SKIP_TOKENS);
                 put_uint(out, *last);
             }
-            Self::Level { level } => {
-                out.push(LEVEL);
-                put_uint(out, *level);
-            }
         }
     }
 
     pub(crate) fn decode(reader: &mut Reader<'a>) -> Result<Self, Damaged> {
         let kind = reader.byte()?;
-        match kind {
-            SKIP_TOKENS => return Ok(Self::SkipTokens { last: reader.uint()? }),
-            LEVEL => return Ok(Self::Level { level: reader.uint()? }),
-            _ => {}
+        if kind == SKIP_TOKENS {
+            return Ok(Self::SkipTokens { last: reader.uint()? });
         }
         let session = u64::from_le_bytes(reader.array()?);
         Ok(match kind {

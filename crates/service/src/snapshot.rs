@@ -9,7 +9,7 @@
 use crate::{
     codec::{Damaged, Reader, put_bytes, put_option, put_uint},
     record::{put_fifo, put_origin, put_scope, read_fifo, read_origin, read_scope},
-    state::{Notice, RequestOwner, Session, SessionId, State, request_bytes, session_bytes},
+    state::{LEVEL, Notice, RequestOwner, Session, SessionId, State, request_bytes, session_bytes},
     walk::{RequestRef, Walk},
 };
 use lockkeeper_core::{Cause, Live, Name, RestoredRequest, Token};
@@ -35,7 +35,7 @@ impl State {
     /// Begins a snapshot of the state as it is now. One that was being taken is abandoned.
     pub fn begin_snapshot(&mut self) {
         let mut out = vec![HEAD];
-        for number in [FORMAT, self.level, self.position, self.time, self.last_token] {
+        for number in [FORMAT, LEVEL, self.position, self.time, self.last_token] {
             put_uint(&mut out, number);
         }
         out.extend_from_slice(&self.hash.to_le_bytes());
@@ -237,10 +237,16 @@ impl Restoring {
 
     fn head(&mut self, reader: &mut Reader<'_>) -> Result<(), Damaged> {
         let format = reader.uint()?;
+        if format > FORMAT {
+            return Err(Damaged::later(format_args!("format {format} of the snapshot")));
+        }
         if format != FORMAT {
             return Err(Damaged::new(format!("the snapshot has format {format}, this build reads {FORMAT}")));
         }
-        self.state.level = reader.uint()?;
+        let level = reader.uint()?;
+        if level > LEVEL {
+            return Err(Damaged::later(format_args!("level {level}")));
+        }
         self.state.position = reader.uint()?;
         self.state.time = reader.uint()?;
         self.last_token = reader.uint()?;

@@ -26,14 +26,16 @@ use std::{collections::BTreeMap, sync::Arc};
 /// The id of a session; its client id as a number.
 pub type SessionId = u64;
 
-/// The level of the records that this build writes and understands.
+/// The level of the records that this build writes. It understands lower ones. It rises with every
+/// change of what records mean, and stands in every batch and every snapshot: a server that finds a
+/// higher one stops. So all daemons of a fleet are upgraded to a version that understands a level
+/// before one writes it.
 pub const LEVEL: u64 = 1;
 
 /// The service's state.
 pub struct State {
     /// Batches applied.
     pub(crate) position: u64,
-    pub(crate) level: u64,
     /// Milliseconds since the epoch, for display: of the newest batch.
     pub(crate) time: u64,
     /// The running hash of all effects.
@@ -299,7 +301,6 @@ impl State {
     pub fn new(hash_seed: u64) -> Self {
         Self {
             position: 0,
-            level: LEVEL,
             time: 0,
             hash: 0,
             last_token: 0,
@@ -331,11 +332,6 @@ impl State {
     /// The running hash of all effects.
     pub fn hash(&self) -> u64 {
         self.hash
-    }
-
-    /// The level of records that may follow.
-    pub fn level(&self) -> u64 {
-        self.level
     }
 
     /// The greatest token that was given out in any bucket.
@@ -564,7 +560,6 @@ impl State {
                 self.last_token = self.last_token.max(last);
                 self.buckets.iter_mut().flatten().for_each(|bucket| bucket.manager.skip_tokens(last));
             }
-            Record::Level { level } => self.level = self.level.max(level),
         }
         self.hash = effects[before..].iter().fold(self.hash, |hash, effect| effect.mix(hash));
         Ok(())

@@ -297,7 +297,7 @@ impl World {
                     server.hello(now, id, hello, Access { rights: Rights::ALL, subject: String::new() })
                 }
                 Ok(message) => server.message(now, id, message),
-                Err(error) => Err(Damaged(format!("a client sent what cannot be read: {error}"))),
+                Err(error) => Err(Damaged::new(format!("a client sent what cannot be read: {error}"))),
             },
         };
         if matches!(packet, Packet::End) {

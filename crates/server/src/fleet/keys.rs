@@ -101,7 +101,6 @@ pub(crate) struct Pointer {
 pub(crate) struct Registered {
     pub(crate) url: String,
     pub(crate) version: String,
-    pub(crate) level: u64,
     pub(crate) leads: bool,
     pub(crate) position: u64,
     pub(crate) lag: u64,

@@ -45,7 +45,6 @@ impl Fleet {
             let record = Registered {
                 url: self.store.advertise.clone(),
                 version: env!("CARGO_PKG_VERSION").into(),
-                level: lockkeeper_service::LEVEL,
                 leads,
                 position: self.known.get(),
                 lag: node.lag(),

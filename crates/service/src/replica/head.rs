@@ -54,8 +54,8 @@ impl Head {
 
 fn format(reader: &mut Reader<'_>) -> Result<(), Damaged> {
     match reader.uint()? {
-        FORMAT => Ok(()),
-        format => Err(Damaged::new(format!("format {format} is of a later version of Lockkeeper: upgrade"))),
+        format @ FORMAT.. if format <= newest => Ok(format),
+        format => Err(Damaged::later(format_args!("format {format}"))),
     }
 }
 
