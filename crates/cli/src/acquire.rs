@@ -156,9 +156,9 @@ fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>) -> Failure {
         Outcome::Unavailable => wait.gave_up("it is not free"),
         Outcome::Refused { code, message } => session::refused(code, message),
         Outcome::Deadlocked(deadlock) => deadlocked(&deadlock, wait),
-        Outcome::Broken { cause: Cause::Stolen, by } => {
-            let by = by.map(|by| format!(" by {}", show::by(&by))).unwrap_or_default();
-            (exit::LOST, format!("the lock was stolen{by} before the command was started"))
+        Outcome::Broken { cause: cause @ Cause::Stolen, by, forced } => {
+            let why = show::broken(cause, by.as_deref(), forced);
+            (exit::LOST, format!("{why} before the command was started"))
         }
         Outcome::Failed(failure) => (exit::UNAVAILABLE, failure.to_string()),
         _ => {

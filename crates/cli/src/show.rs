@@ -1,7 +1,7 @@
 //! How names, labels and times are written for people, and for programs in JSON.
 
 use lockkeeper_client::Entry;
-use lockkeeper_core::Name;
+use lockkeeper_core::{Cause, Name};
 use std::{
     borrow::Cow,
     env,
@@ -15,6 +15,21 @@ use unicode_width::UnicodeWidthStr;
 pub(crate) fn say(words: &str) {
     // Whoever reads it may be gone.
     let _ = std::io::stderr().write_all(format!("lockkeeper: {words}\n").as_bytes());
+}
+
+/// Why a lock is lost whose lease was not renewed.
+pub(crate) const OUT_OF_REACH: &str = "the lock was lost: the daemon was out of reach for too long";
+
+/// Why a lock was broken, with who did it if that is known.
+pub(crate) fn broken(cause: Cause, owner: Option<&str>, forced: bool) -> String {
+    let how = match (cause, forced) {
+        (Cause::Stolen, false) => "the lock was stolen",
+        (Cause::Stolen, true) => "the lock was released by force",
+        (Cause::Lost, true) => "the lock was lost: another client ended its session",
+        (Cause::Lost, false) => OUT_OF_REACH,
+    };
+    let by = owner.map(|owner| format!(" by {}", by(owner))).unwrap_or_default();
+    format!("{how}{by}")
 }
 
 /// Who has stolen or released a lock, from how the daemon describes a client: `ann@build7, pid

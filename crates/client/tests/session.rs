@@ -79,7 +79,7 @@ fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     }
 }
 
-const LOST: Update = Update::Over(Outcome::Broken { cause: Cause::Lost, by: None });
+const LOST: Update = Update::Over(Outcome::Broken { cause: Cause::Lost, by: None, forced: false });
 
 mod requests {
     use super::*;
@@ -145,7 +145,8 @@ mod requests {
         let held = Asked::granted(&one, "b");
         let before = one.client_id();
         assert_eq!(other.end_session(&before).unwrap(), 1);
-        assert_eq!(held.next(), LOST);
+        let ended = Outcome::Broken { cause: Cause::Lost, by: None, forced: true };
+        assert_eq!(held.next(), Update::Over(ended));
         Asked::granted(&one, "b");
         assert_ne!(one.client_id(), before, "it is another session");
         assert_eq!(other.end_session(&before).unwrap(), 0);

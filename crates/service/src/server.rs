@@ -846,12 +846,12 @@ impl Server {
     }
 
     fn send_broken(&mut self, session: SessionId, number: u64, rid: u64, cause: Cause) {
-        let by = match self.state.notice(session, number) {
-            Some(crate::Notice::Broken { by, .. }) if !by.is_empty() => Some(by.clone()),
-            _ => None,
+        let (by, forced) = match self.state.notice(session, number) {
+            Some(crate::Notice::Broken { by, forced, .. }) => (by.clone(), *forced),
+            _ => Default::default(),
         };
-        let by = by.as_deref();
-        self.send(session, &ToClient::Broken { number, rid, cause, by });
+        let by = Some(&*by).filter(|by| !by.is_empty());
+        self.send(session, &ToClient::Broken { number, rid, cause, by, forced });
     }
 
     /// Sends to a session. A client that is not connected compares when it is back.

@@ -317,9 +317,9 @@ impl<T> Session<T> {
                     self.finish_rid(rid, Outcome::Released);
                 }
             }
-            ToClient::Broken { number, rid, cause, by } => {
+            ToClient::Broken { number, rid, cause, by, forced } => {
                 self.ack = self.ack.max(number);
-                self.finish_rid(rid, Outcome::Broken { cause, by: by.map(Into::into) });
+                self.finish_rid(rid, Outcome::Broken { cause, by: by.map(Into::into), forced });
             }
             ToClient::Outcome { number, rid, count } => {
                 self.ack = self.ack.max(number);
@@ -496,7 +496,7 @@ impl<T> Session<T> {
             send(&mut self.output, &ToServer::Bye { ack: self.ack });
         }
         self.connect_at = None;
-        self.lose_all(Cause::Lost);
+        self.lose_all(false);
         self.refuse_rest(&Failure::Closed);
         self.events.push_back(Event::Closed);
     }
@@ -606,13 +606,14 @@ impl<T> Session<T> {
             // All that it had can be given out again at once.
             send(&mut self.output, &ToServer::Bye { ack: self.ack });
         }
-        self.lose_session(now, Cause::Lost);
+        self.lose_session(now, false);
         true
     }
 
-    /// The session is over. What was sent in it is lost; what was not waits for the next one.
-    fn lose_session(&mut self, now: Micros, cause: Cause) {
-        self.lose_all(cause);
+    /// The session is over, perhaps because somebody ended it by force. What was sent in it is lost;
+    /// what was not waits for the next one.
+    fn lose_session(&mut self, now: Micros, forced: bool) {
+        self.lose_all(forced);
         self.drop_connection = !matches!(self.link, Link::None);
         self.unlink();
         self.failures = 0;
@@ -620,7 +621,7 @@ impl<T> Session<T> {
         self.events.push_back(Event::SessionLost);
     }
 
-    fn lose_all(&mut self, cause: Cause) {
+    fn lose_all(&mut self, forced: bool) {
         self.identity = None;
         (self.lease.ttl, self.lives_by_fifo) = (None, false);
         (self.ack, self.last_rid) = (0, 0);
@@ -631,7 +632,7 @@ impl<T> Session<T> {
                 // Whether it was done is not known: a force release is not asked again.
                 Stage::Ending { .. } => self.finish(key, Outcome::Released),
                 _ if matches!(record.body, Body::Query { .. } | Body::Subscribe { .. }) => {}
-                _ => self.finish(key, Outcome::Broken { cause, by: None }),
+                _ => self.finish(key, Outcome::Broken { cause: Cause::Lost, by: None, forced }),
             }
         }
     }
@@ -646,7 +647,7 @@ impl<T> Session<T> {
         self.drop_connection = !matches!(self.link, Link::None);
         self.unlink();
         self.connect_at = None;
-        self.lose_all(Cause::Lost);
+        self.lose_all(false);
         self.refuse_rest(failure);
         self.closed = true;
         self.events.push_back(Event::Failed(failure.clone()));
@@ -682,7 +683,7 @@ impl<T> Session<T> {
         let failure = Failure::Refused { code, message: message.into() };
         match code {
             code::SUPERSEDED => self.give_up_connection(now),
-            code::ENDED => self.lose_session(now, Cause::Lost),
+            code::ENDED => self.lose_session(now, true),
             32.. => {
                 if !self.ever_opened {
                     self.events.push_back(Event::Unreachable(failure));

@@ -177,12 +177,16 @@ fn put_session(out: &mut Vec<u8>, id: SessionId, session: &Session, bucket: &str
     });
     put_option(out, session.fifo, put_fifo);
     put_option(out, session.fifo_until, put_uint);
-    put_uint(out, session.notices.len() as u64);
-    for (&number, notice) in &session.notices {
+    put_notices(out, &session.notices);
+}
+
+fn put_notices(out: &mut Vec<u8>, notices: &BTreeMap<u64, Notice>) {
+    put_uint(out, notices.len() as u64);
+    for (&number, notice) in notices {
         put_uint(out, number);
         match notice {
-            Notice::Broken { rid, cause, by } => {
-                out.push(u8::from(*cause == Cause::Lost));
+            Notice::Broken { rid, cause, by, forced } => {
+                out.push(if *forced { FORCED } else { u8::from(*cause == Cause::Lost) });
                 put_uint(out, *rid);
                 put_bytes(out, by.as_bytes());
             }
@@ -194,6 +198,9 @@ fn put_session(out: &mut Vec<u8>, id: SessionId, session: &Session, bucket: &str
         }
     }
 }
+
+/// The kind of a notice that a lock was released by force.
+const FORCED: u8 = 3;
 
 /// A snapshot that is being read.
 struct Restoring {
@@ -379,10 +386,11 @@ fn read_notices(reader: &mut Reader<'_>) -> Result<BTreeMap<u64, Notice>, Damage
     for _ in 0..reader.uint()? {
         let number = reader.uint()?;
         let notice = match reader.byte()? {
-            kind @ (0 | 1) => Notice::Broken {
+            kind @ (0 | 1 | FORCED) => Notice::Broken {
                 rid: reader.uint()?,
-                cause: if kind == 0 { Cause::Stolen } else { Cause::Lost },
+                cause: if kind == 1 { Cause::Lost } else { Cause::Stolen },
                 by: reader.text()?.into(),
+                forced: kind == FORCED,
             },
             2 => Notice::Outcome { rid: reader.uint()?, count: reader.uint()? },
             _ => return Err(Damaged::new("no such notice")),
@@ -390,4 +398,34 @@ fn read_notices(reader: &mut Reader<'_>) -> Result<BTreeMap<u64, Notice>, Damage
         notices.insert(number, notice);
     }
     Ok(notices)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_snapshot_has_how_a_lock_was_broken() {
+        let broken = |rid, cause, forced| Notice::Broken { rid, cause, by: "ann".into(), forced };
+        let notices = BTreeMap::from([
+            (3, broken(1, Cause::Stolen, false)),
+            (4, broken(2, Cause::Stolen, true)),
+            (5, broken(3, Cause::Lost, false)),
+            (6, Notice::Outcome { rid: 4, count: 2 }),
+        ]);
+        let mut bytes = Vec::new();
+        put_notices(&mut bytes, &notices);
+        assert_eq!(read_notices(&mut Reader(&bytes)).expect("they are whole"), notices);
+    }
+
+    #[test]
+    fn a_snapshot_of_a_later_version_is_refused() {
+        let mut bytes = State::new(1).snapshot();
+        assert!(State::restore([&bytes], 1).is_ok());
+        // The number after the kind of the item and the format.
+        assert_eq!(u64::from(bytes[2]), LEVEL);
+        bytes[2] += 1;
+        let refused = State::restore([&bytes], 1).expect_err("the level is not known");
+        assert!(refused.to_string().contains("upgrade"), "{refused}");
+    }
 }

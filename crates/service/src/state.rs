@@ -158,6 +158,8 @@ pub enum Notice {
         cause: Cause,
         /// Who did it, for people.
         by: Box<str>,
+        /// Whether by a force release.
+        forced: bool,
     },
     /// What a force release or the ending of a session did.
     Outcome {
@@ -698,10 +700,10 @@ impl State {
         // after.
         let let_in = self.effects.iter().position(|effect| !matches!(effect, CoreEffect::Broken { .. }));
         let let_in = self.effects.split_off(let_in.unwrap_or(self.effects.len()));
-        self.translate(place, &by, effects);
+        self.translate(place, &by, false, effects);
         effects.push(effect);
         self.effects = let_in;
-        self.translate(place, &by, effects);
+        self.translate(place, &by, false, effects);
         Ok(())
     }
 
@@ -724,7 +726,7 @@ impl State {
         effects.push(Effect::Released { session: id, rid, held });
         self.touch(place, request);
         self.charge(id, 0, bytes);
-        self.translate(place, "", effects);
+        self.translate(place, "", false, effects);
         Ok(())
     }
 
@@ -743,7 +745,7 @@ impl State {
         let (place, by) = (session.bucket, session.owner.clone());
         let manager = &mut self.buckets[place].as_mut().expect(HAS_BUCKET).manager;
         let count = manager.force_release(name, &mut self.effects) as u64;
-        self.translate(place, &by, effects);
+        self.translate(place, &by, true, effects);
         self.outcome(id, rid, count, effects)
     }
 
@@ -792,7 +794,7 @@ impl State {
             journal.extend(session.requests.values().map(touched));
         }
         bucket.manager.client_gone(session.client, &mut self.effects);
-        self.translate(session.bucket, "", effects);
+        self.translate(session.bucket, "", false, effects);
         let bucket = self.buckets[session.bucket].as_mut().expect(HAS_BUCKET);
         bucket.sessions -= 1;
         bucket.bytes -= session.bytes;
@@ -840,7 +842,7 @@ impl State {
     }
 
     /// Makes the core's effects those of sessions.
-    fn translate(&mut self, place: usize, by: &str, effects: &mut Vec<Effect>) {
+    fn translate(&mut self, place: usize, by: &str, forced: bool, effects: &mut Vec<Effect>) {
         let mut core_effects = std::mem::take(&mut self.effects);
         for effect in core_effects.drain(..) {
             match effect {
@@ -871,7 +873,7 @@ impl State {
                     session.requests.remove(&rid);
                     self.touch(place, request);
                     self.charge(id, 0, bytes as usize);
-                    let notice = Notice::Broken { rid, cause, by: by.into() };
+                    let notice = Notice::Broken { rid, cause, by: by.into(), forced };
                     let number = self.notify(id, notice, Rule::KeepTombstones);
                     effects.push(Effect::Broken { session: id, number, rid, cause });
                 }

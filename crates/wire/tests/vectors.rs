@@ -42,6 +42,13 @@ fn elements_after_those_that_are_known_are_ignored() {
     }
 }
 
+#[test]
+fn a_broken_of_an_earlier_server_does_not_say_whether_by_force() {
+    let earlier = [0x95, 7, 2, 4, 0, 0xc0];
+    let broken = ToClient::Broken { number: 2, rid: 4, cause: Cause::Stolen, by: None, forced: false };
+    assert_eq!(ToClient::decode(&earlier), Ok(broken));
+}
+
 /// The bytes stand left of the words, each frame behind an arrow.
 #[test]
 fn the_example_in_the_description_is_right() {
@@ -311,9 +318,28 @@ fn to_client() -> Vec<(&'static str, ToClient<'static>)> {
         ("released: the greatest number", ToClient::Released { rid: u64::MAX }),
         (
             "broken: stolen",
-            ToClient::Broken { number: 2, rid: 4, cause: Cause::Stolen, by: Some("bob@build-8") },
+            ToClient::Broken {
+                number: 2,
+                rid: 4,
+                cause: Cause::Stolen,
+                by: Some("bob@build-8"),
+                forced: false,
+            },
         ),
-        ("broken: lost", ToClient::Broken { number: BIG, rid: 5, cause: Cause::Lost, by: None }),
+        (
+            "broken: released by force",
+            ToClient::Broken {
+                number: 2,
+                rid: 4,
+                cause: Cause::Stolen,
+                by: Some("bob@build-8"),
+                forced: true,
+            },
+        ),
+        (
+            "broken: lost",
+            ToClient::Broken { number: BIG, rid: 5, cause: Cause::Lost, by: None, forced: false },
+        ),
         ("outcome", ToClient::Outcome { number: 3, rid: 11, count: 2 }),
         ("refused", ToClient::Refused { rid: 6, code: 1, message: "names that start with '-' are reserved" }),
         ("refused: without words", ToClient::Refused { rid: 6, code: u32::MAX, message: "" }),

@@ -11,6 +11,10 @@ import { assert, test } from './harness.js';
 /** Sent to subscribers alone, of which this client is none. */
 const CHANGES = 16;
 
+/** Its last element, whether by force, is for people, and may be missing. */
+const BROKEN = 7;
+const READ_OF_BROKEN = 5;
+
 const file = new URL('../../../docs/protocol-vectors.txt', import.meta.url);
 const vectors = readFileSync(file, 'utf8')
   .split('\n')
@@ -111,7 +115,8 @@ test('elements after those that are known are ignored', () => {
 
 test('an element of another type, or one too few, is malformed', () => {
   const others = [7, 'text', Uint8Array.of(1), true, null, [], [[]]];
-  for (const { what, elements } of server) {
+  for (const { what, elements: all } of server) {
+    const elements = all[0] === BROKEN ? all.slice(0, READ_OF_BROKEN) : all;
     assert.throws(() => decode(pack(elements.slice(0, -1))), Malformed, what);
     for (let i = 1; i < elements.length; i++) {
       const refused = others.filter((other) => {

@@ -153,9 +153,8 @@ impl Guardian {
                 }
                 // The shell has it.
                 Ok(Input::Line(_)) => self.keep_open = None,
-                Ok(Input::Lock(Update::Over(Outcome::Broken { cause: Cause::Stolen, by }))) => {
-                    let by = by.map(|by| format!(" by {}", show::by(&by))).unwrap_or_default();
-                    self.lose(format!("the lock was stolen{by}"));
+                Ok(Input::Lock(Update::Over(Outcome::Broken { cause, by, forced }))) => {
+                    self.lose(show::broken(cause, by.as_deref(), forced));
                 }
                 Ok(Input::Lock(Update::Over(_))) => self.out_of_reach(),
                 Ok(Input::Lock(_)) => {}
@@ -185,7 +184,7 @@ impl Guardian {
     }
 
     fn out_of_reach(&mut self) {
-        self.lose("the lock was lost: the daemon was out of reach for too long".into());
+        self.lose(show::OUT_OF_REACH.into());
     }
 
     /// Says so, and ends whatever holds the lock by the shell's pipe. `unlock` is told, too.

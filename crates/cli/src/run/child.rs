@@ -19,7 +19,6 @@ use crate::{
     show,
 };
 use lockkeeper_client::{Outcome, Update};
-use lockkeeper_core::Cause;
 use rustix::{
     io::{Errno, FdFlags, fcntl_dupfd_cloexec, fcntl_setfd},
     process::{
@@ -44,8 +43,6 @@ use std::{
     thread,
     time::Instant,
 };
-
-const OUT_OF_REACH: &str = "the lock was lost: the daemon was out of reach for too long";
 
 /// Signals that are passed on.
 const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT];
@@ -229,24 +226,20 @@ impl Child {
                         self.signal(signal);
                     }
                 }
-                Some(News::Lock(Update::Over(Outcome::Broken { cause, by }))) => {
-                    lost = Some(match (cause, by) {
-                        (Cause::Stolen, Some(by)) => format!("the lock was stolen by {}", show::by(&by)),
-                        (Cause::Stolen, None) => "the lock was stolen".into(),
-                        (Cause::Lost, _) => OUT_OF_REACH.into(),
-                    });
+                Some(News::Lock(Update::Over(Outcome::Broken { cause, by, forced }))) => {
+                    lost = Some(show::broken(cause, by.as_deref(), forced));
                     self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);
                 }
-                Some(News::Guardian(Report::Stolen(by))) => {
-                    lost = Some(format!("the lock was stolen{by}"));
+                Some(News::Guardian(Report::Stolen(why))) => {
+                    lost = Some(why);
                     self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);
                 }
                 // It has ended the command, or is about to. Of a lock that was stolen it says so
                 // first.
-                Some(News::Guardian(Report::Lost)) => {
-                    lost.get_or_insert_with(|| OUT_OF_REACH.into());
+                Some(News::Guardian(Report::Lost(why))) => {
+                    lost.get_or_insert(why);
                 }
                 // Nobody renews the lease any more. The command is gone before it expires.
                 Some(News::Guardian(Report::Gone(left))) if kill_at.is_none() => {

@@ -22,7 +22,7 @@ use crate::{
     Done, Failure,
     acquire::{Held, next},
     args::Run,
-    exit, session,
+    exit, session, show,
 };
 use lockkeeper_client::{Callbacks, Options, Outcome, Session, Transfer, Update};
 use lockkeeper_core::Cause;
@@ -44,10 +44,11 @@ use std::{
 pub(crate) enum Report {
     /// It has the session.
     Ready,
-    /// The lock was stolen: by whom, if that is known.
+    /// The lock was stolen, in words for people.
     Stolen(String),
-    /// The lease cannot be renewed. The guardian ends the command.
-    Lost,
+    /// The lease cannot be renewed, or the session was ended, in words for people. The guardian ends
+    /// the command.
+    Lost(String),
     /// The lock is released.
     Released,
     /// The guardian is gone, or says nothing. How long the command has to end.
@@ -92,12 +93,14 @@ impl Lease {
 
 impl Report {
     fn parse(line: &str) -> Self {
+        let lost = || Self::Lost(show::OUT_OF_REACH.into());
         match line.split_once(' ').unwrap_or((line, "")) {
             ("ready", _) => Self::Ready,
-            ("stolen", by) => Self::Stolen(by.into()),
+            ("stolen", why) => Self::Stolen(why.into()),
             ("released", _) => Self::Released,
-            ("lease", words) => Lease::parse(words).map_or(Self::Lost, Self::Lease),
-            _ => Self::Lost,
+            ("lost", why) => Self::Lost(why.into()),
+            ("lease", words) => Lease::parse(words).map_or_else(lost, Self::Lease),
+            _ => lost(),
         }
     }
 }
@@ -134,26 +137,38 @@ pub(super) fn run(
     hold_on(args, held, news);
     let _ = writeln!(guardian.control, "release");
     let deadline = Instant::now() + RELEASE;
-    let over = |news| matches!(news, None | Some(News::Guardian(Report::Released | Report::Gone(_))));
-    while !over(next(news, Some(deadline))) {}
-    Ok(ended)
+    settle(ended, || next(news, Some(deadline)))
+}
+
+/// How a command that has ended came to its end, once the guardian has released the lock. The
+/// guardian reports a loss before it ends the command, but the report can be read after the end.
+fn settle(ended: Ended, mut next: impl FnMut() -> Option<News>) -> Result<Ended, Failure> {
+    loop {
+        match next() {
+            Some(News::Guardian(Report::Lost(why))) => {
+                return Err((exit::LOST, format!("{why}; the command was ended")));
+            }
+            None | Some(News::Guardian(Report::Released | Report::Gone(_))) => return Ok(ended),
+            Some(_) => {}
+        }
+    }
 }
 
 /// Why no command was started: what is among the news says whether the lock was stolen.
 fn not_started(news: impl IntoIterator<Item = News>) -> Failure {
     match news.into_iter().find_map(|news| stolen(&news)) {
-        Some(by) => (exit::LOST, format!("the lock was stolen{by} before the command was started")),
+        Some(why) => (exit::LOST, format!("{why} before the command was started")),
         None => (exit::UNAVAILABLE, "the session was lost before the command was started: try again".into()),
     }
 }
 
-/// By whom the lock was stolen, if that is the news.
+/// In words that the lock was stolen, if that is the news.
 fn stolen(news: &News) -> Option<String> {
     match news {
-        News::Lock(Update::Over(Outcome::Broken { cause: Cause::Stolen, by })) => {
-            Some(by.as_ref().map(|by| format!(" by {}", crate::show::by(by))).unwrap_or_default())
+        News::Lock(Update::Over(Outcome::Broken { cause: cause @ Cause::Stolen, by, forced })) => {
+            Some(show::broken(*cause, by.as_deref(), *forced))
         }
-        News::Guardian(Report::Stolen(by)) => Some(by.clone()),
+        News::Guardian(Report::Stolen(why)) => Some(why.clone()),
         _ => None,
     }
 }
@@ -275,6 +290,9 @@ pub(crate) fn guard() -> Done {
         warned: false,
         told: Lease::default(),
         kill_at: None,
+        lost: None,
+        refused: false,
+        closes: false,
     };
     guardian.check_lease();
     guardian.report("ready");
@@ -294,6 +312,12 @@ struct Guardian {
     told: Lease,
     /// When a command whose lock was stolen is killed, if `run` cannot.
     kill_at: Option<Instant>,
+    /// Why the lock is gone, once that is heard.
+    lost: Option<String>,
+    /// The command was not allowed to be executed: the lock is gone, and why is yet to be heard.
+    refused: bool,
+    /// The lock ends with `run`, and not with the command.
+    closes: bool,
 }
 
 /// The request of the lock, in a session that was given away.
@@ -311,18 +335,7 @@ impl Guardian {
                 }
                 Ok(Input::Alone) => self.alone = true,
                 Ok(Input::Over) => self.over = true,
-                Ok(Input::Lock(Update::Over(Outcome::Broken { cause: Cause::Stolen, by }))) => {
-                    let by = by.map(|by| format!(" by {}", crate::show::by(&by))).unwrap_or_default();
-                    self.report(&format!("stolen {by}"));
-                    if self.alone {
-                        self.end(Signal::TERM);
-                    }
-                    self.kill_at = Instant::now().checked_add(self.grace);
-                }
-                Ok(Input::Lock(Update::Over(_))) => {
-                    self.report("lost");
-                    self.end(Signal::KILL);
-                }
+                Ok(Input::Lock(Update::Over(outcome))) => self.on_end(outcome),
                 Ok(Input::Lock(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(ExitCode::SUCCESS),
             }
@@ -343,11 +356,28 @@ impl Guardian {
                 !self.warned && Lease::of(&self.session).is_none_or(|lease| !lease.before_term().is_zero());
             if valid && self.session.is_held(LOCK) {
                 let _ = stderr().write_all(&[ALLOWED]);
+            } else if valid && self.lost.is_none() {
+                self.refused = true;
             } else {
-                self.report("lost");
-                self.end(Signal::KILL);
+                let why = self.lost.clone().unwrap_or_else(|| show::OUT_OF_REACH.into());
+                self.lose(&why, Signal::KILL);
             }
         }
+    }
+
+    /// The lock is gone, in words.
+    fn on_end(&mut self, outcome: Outcome) {
+        let (cause, why) = match outcome {
+            Outcome::Broken { cause, by, forced } => (cause, show::broken(cause, by.as_deref(), forced)),
+            _ => (Cause::Lost, show::OUT_OF_REACH.into()),
+        };
+        if cause == Cause::Stolen {
+            self.on_stolen(&why);
+        }
+        if cause == Cause::Lost || self.refused {
+            self.lose(&why, Signal::KILL);
+        }
+        self.lost = Some(why);
     }
 
     /// Ends the command in time if the lease may expire. Returns how long it can wait for the next
@@ -369,8 +399,7 @@ impl Guardian {
         }
         if lease.before_term().is_zero() {
             if !std::mem::replace(&mut self.warned, true) {
-                self.report("lost");
-                self.end(Signal::TERM);
+                self.lose(show::OUT_OF_REACH, Signal::TERM);
             }
             return pause.min(lease.before_kill());
         }
@@ -393,6 +422,21 @@ impl Guardian {
         Ok(ExitCode::SUCCESS)
     }
 
+    /// The command has its grace. `run` ends it, if it is there.
+    fn on_stolen(&mut self, why: &str) {
+        self.report(&format!("stolen {why}"));
+        if self.alone {
+            self.end(Signal::TERM);
+        }
+        self.kill_at = Instant::now().checked_add(self.grace);
+    }
+
+    /// Ends the command, whose lock is lost.
+    fn lose(&mut self, why: &str, signal: Signal) {
+        self.report(&format!("lost {why}"));
+        self.end(signal);
+    }
+
     /// Sends a signal to the command and all it has started, if any of it is left.
     fn end(&self, signal: Signal) {
         if let Some(child) = self.child.as_ref().filter(|_| !self.over) {
@@ -408,21 +452,42 @@ impl Guardian {
 
 #[cfg(test)]
 mod tests {
-    use super::{News, Report, not_started};
-    use crate::exit;
+    use super::{Ended, News, Report, not_started, settle};
+    use crate::{exit, show};
     use lockkeeper_client::{Outcome, Update};
     use lockkeeper_core::Cause;
 
     /// It was said that the session was lost, with the status of a daemon that cannot be reached.
     #[test]
     fn a_lock_that_is_stolen_before_the_command_is_started_was_stolen() {
-        let broken = |cause| News::Lock(Update::Over(Outcome::Broken { cause, by: None }));
+        let broken = |cause| News::Lock(Update::Over(Outcome::Broken { cause, by: None, forced: false }));
         let queued = || News::Lock(Update::Granted { token: 1 });
         let (code, why) = not_started([queued(), broken(Cause::Stolen)]);
         assert!(code == exit::LOST && why.contains("stolen before"), "{why}");
-        let (code, why) = not_started([News::Guardian(Report::Stolen(" by ann".into()))]);
+        let (code, why) = not_started([News::Guardian(Report::Stolen("the lock was stolen by ann".into()))]);
         assert!(code == exit::LOST && why.contains("stolen by ann before"), "{why}");
         assert_eq!(not_started([queued(), broken(Cause::Lost)]).0, exit::UNAVAILABLE);
         assert_eq!(not_started([]).0, exit::UNAVAILABLE);
+    }
+
+    /// `run` ended with the status of a command that its guardian had ended.
+    #[test]
+    fn a_loss_that_is_read_after_the_command_has_ended_is_reported() {
+        let settle = |reports: Vec<Report>| {
+            let mut reports = reports.into_iter().map(News::Guardian);
+            settle(Ended { code: 143.into(), interrupted: false }, || reports.next())
+        };
+        let (code, why) = settle(vec![Report::Lost(show::OUT_OF_REACH.into()), Report::Released])
+            .err()
+            .expect("it was lost");
+        assert!(code == exit::LOST && why.contains("out of reach"), "{why}");
+        // It was stolen before the command was executed.
+        let why = "the lock was stolen by ann";
+        let stolen = || Report::Stolen(why.into());
+        let (code, shown) = settle(vec![stolen(), Report::Lost(why.into())]).err().expect("it was lost");
+        assert!(code == exit::LOST && shown.contains(why), "{shown}");
+        assert!(settle(vec![stolen(), Report::Released]).is_ok());
+        assert!(settle(vec![Report::Released]).is_ok());
+        assert!(settle(vec![]).is_ok());
     }
 }

@@ -60,22 +60,33 @@ fn what_is_held_and_what_waits_is_listed_with_token_and_arrival() {
 
 #[test]
 fn what_was_broken_is_told_again_until_it_is_acknowledged() {
+    told_until_acknowledged(false);
+    told_until_acknowledged(true);
+}
+
+fn told_until_acknowledged(by_force: bool) {
     each(|daemon, open, interrupt| {
         let [mut preempted, mut thief] = [(); 2].map(|()| open(daemon));
         preempted.acks = false;
         let held = preempted.hold("a");
-        let stolen = thief.request_with("a", STEAL);
-        thief.granted(stolen);
+        if by_force {
+            let rid = thief.force_release("a");
+            assert_eq!(thief.outcome(rid), 1);
+        } else {
+            let stolen = thief.request_with("a", STEAL);
+            thief.granted(stolen);
+        }
         assert_eq!(preempted.broken(held.rid), Cause::Stolen);
         for _ in 0..2 {
             interrupt(daemon);
             let welcomed = preempted.resume(daemon);
             assert!(welcomed.resumed && welcomed.listed.is_empty());
-            let [ToClient::Broken { rid, cause: Cause::Stolen, by: Some(_), .. }] = welcomed.notices[..]
+            let [ToClient::Broken { rid, cause: Cause::Stolen, by: Some(_), forced, .. }] =
+                welcomed.notices[..]
             else {
                 panic!("{:?}", welcomed.notices)
             };
-            assert_eq!(rid, held.rid);
+            assert_eq!((rid, forced), (held.rid, by_force));
         }
         preempted.acks = true;
         assert_eq!(preempted.resume(daemon).notices.len(), 1);

@@ -261,9 +261,9 @@ impl Server {
                 self.state.notices(session).map(|(number, notice)| (number, notice.clone())).collect();
             for (number, notice) in notices {
                 match notice {
-                    Notice::Broken { rid, cause, by } => {
+                    Notice::Broken { rid, cause, by, forced } => {
                         let by = Some(&*by).filter(|by| !by.is_empty());
-                        self.send_to(id, &ToClient::Broken { number, rid, cause, by });
+                        self.send_to(id, &ToClient::Broken { number, rid, cause, by, forced });
                     }
                     Notice::Outcome { rid, count } => {
                         self.send_to(id, &ToClient::Outcome { number, rid, count });

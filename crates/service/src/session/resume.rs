@@ -25,6 +25,9 @@ impl Sync {
     }
 }
 
+/// The server does not have it any more.
+const LOST: Outcome = Outcome::Broken { cause: Cause::Lost, by: None, forced: false };
+
 impl<T> Session<T> {
     pub(super) fn on_welcome(
         &mut self,
@@ -38,7 +41,7 @@ impl<T> Session<T> {
         let Link::Hello { sent } = self.link else { return };
         if !resumed && self.identity.is_some() {
             // The server does not know the session any more.
-            self.lose_all(Cause::Lost);
+            self.lose_all(false);
             self.events.push_back(Event::SessionLost);
         }
         self.identity = Some(Identity { client_id: client_id.into(), secret });
@@ -109,15 +112,11 @@ impl<T> Session<T> {
                 (Some(Some(token)), Stage::Asked | Stage::Waiting) => self.on_granted(rid, *token),
                 (Some(None), Stage::Asked) => self.set_stage(key, Stage::Waiting),
                 // No server says so. Whatever it means, the lock is not held.
-                (Some(None), Stage::Held { .. }) => {
-                    self.finish(key, Outcome::Broken { cause: Cause::Lost, by: None });
-                }
+                (Some(None), Stage::Held { .. }) => self.finish(key, LOST),
                 (Some(_), _) => {}
                 // It was ended as wished, or was never made.
                 (None, Stage::Ending { .. }) => self.finish(key, Outcome::Released),
-                (None, Stage::Held { .. } | Stage::Waiting) => {
-                    self.finish(key, Outcome::Broken { cause: Cause::Lost, by: None });
-                }
+                (None, Stage::Held { .. } | Stage::Waiting) => self.finish(key, LOST),
                 // The server never had it: it is sent again under its old number.
                 (None, Stage::Asked) if rid > last_rid => {}
                 // It had no effect: it was refused, or not to wait. The outcome of a force release

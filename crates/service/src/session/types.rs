@@ -139,6 +139,8 @@ pub enum Outcome {
         cause: Cause,
         /// Who did it, for people.
         by: Option<String>,
+        /// Whether somebody released it by force, or ended its session.
+        forced: bool,
     },
     /// The server refuses it. Nothing has changed.
     Refused {

@@ -72,6 +72,8 @@ pub enum ToClient<'a> {
         cause: Cause,
         /// Who did it, for people.
         by: Option<&'a str>,
+        /// Whether by a force release rather than a steal.
+        forced: bool,
     },
     /// What a force release or the ending of a session did.
     Outcome {
@@ -248,12 +250,12 @@ impl<'a> ToClient<'a> {
             Self::Queued { rid, arrival } => _ = writer.array(3).uint(QUEUED).uint(*rid).uint(*arrival),
             Self::Unavailable { rid } => _ = writer.array(2).uint(UNAVAILABLE).uint(*rid),
             Self::Released { rid } => _ = writer.array(2).uint(RELEASED).uint(*rid),
-            Self::Broken { number, rid, cause, by } => {
-                writer.array(5).uint(BROKEN).uint(*number).uint(*rid).uint(match cause {
+            Self::Broken { number, rid, cause, by, forced } => {
+                writer.array(6).uint(BROKEN).uint(*number).uint(*rid).uint(match cause {
                     Cause::Stolen => 0,
                     Cause::Lost => 1,
                 });
-                writer.option(*by, |writer, by| _ = writer.text(by));
+                writer.option(*by, |writer, by| _ = writer.text(by)).bool(*forced);
             }
             Self::Outcome { number, rid, count } => {
                 writer.array(4).uint(OUTCOME).uint(*number).uint(*rid).uint(*count);
@@ -306,7 +308,8 @@ impl<'a> ToClient<'a> {
         let known = match kind {
             WELCOME => 9,
             SNAPSHOT | CHANGES => 6,
-            BROKEN => 5,
+            // Earlier servers do not say whether it was released by force.
+            BROKEN => elements.clamp(5, 6),
             OUTCOME | REFUSED => 4,
             GRANTED | QUEUED | DEADLOCKED | GOODBYE => 3,
             LISTED | UNAVAILABLE | RELEASED | PONG => 2,
@@ -346,6 +349,7 @@ impl<'a> ToClient<'a> {
                     _ => return Err(Malformed("no such cause")),
                 },
                 by: reader.option(Reader::text)?,
+                forced: known > 5 && reader.bool()?,
             },
             OUTCOME => Self::Outcome { number: reader.uint()?, rid: reader.uint()?, count: reader.uint()? },
             REFUSED => Self::Refused { rid: reader.uint()?, code: reader.code()?, message: reader.text()? },
