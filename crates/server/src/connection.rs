@@ -103,6 +103,8 @@ struct Connection<S> {
     greeted: bool,
     /// The server's work at which it is the others' turn.
     turn_ends: u64,
+    /// Its last turn ended before its work did.
+    yielded: bool,
     /// When it ends whether or not its client has read the last message. Set while it is being
     /// closed.
     closes: Option<Pin<Box<Sleep>>>,
@@ -124,7 +126,8 @@ pub(crate) async fn run<S: Transport>(
     };
     let id = daemon.borrow_mut().connect(peer.origin, framing);
     let more = !input.is_empty();
-    let (greeted, going_away_ends, turn_ends, closes, unfinished) = (false, false, 0, None, 0);
+    let (greeted, going_away_ends, turn_ends, yielded, closes, unfinished) =
+        (false, false, 0, false, None, 0);
     let mut connection = Connection {
         stream,
         id,
@@ -138,6 +141,7 @@ pub(crate) async fn run<S: Transport>(
         batch: (Vec::new(), 0),
         greeted,
         turn_ends,
+        yielded,
         closes,
         unfinished,
     };
@@ -155,9 +159,21 @@ fn yield_turn<T>(context: &mut Context<'_>) -> Poll<T> {
     Poll::Pending
 }
 
+impl<S> Drop for Connection<S> {
+    /// Its task may have been aborted.
+    fn drop(&mut self) {
+        self.daemon.borrow_mut().disconnect(self.id);
+    }
+}
+
 impl<S: Transport> Connection<S> {
     /// Ready when it is over: gracefully, or because of an error.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // What was done for others meanwhile is committed and sent before it goes on. Once: it has
+        // its turn, too.
+        if std::mem::take(&mut self.yielded) && self.daemon.borrow_mut().server().is_urgent() {
+            return yield_turn(context);
+        }
         self.turn_ends = self.daemon.borrow_mut().server().work() + TURN;
         loop {
             let written = self.write(context)?;
@@ -181,7 +197,7 @@ impl<S: Transport> Connection<S> {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
             if ended {
-                return yield_turn(context);
+                return self.end_turn(context);
             }
             let read = match closing || crowded {
                 true => Poll::Pending,
@@ -196,17 +212,25 @@ impl<S: Transport> Connection<S> {
                 Poll::Ready(Ok(false)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
                 Poll::Pending => {
+                    if !crowded && self.daemon.borrow_mut().server().has_more(self.id) {
+                        return self.end_turn(context);
+                    }
                     let mut daemon = self.daemon.borrow_mut();
                     daemon.sleeps(self.id, context.waker());
-                    if daemon.server().has_more(self.id) && !crowded {
-                        return yield_turn(context);
-                    }
                     if written.is_pending() || daemon.server().output(self.id).is_empty() {
                         return Poll::Pending;
                     }
                 }
             }
         }
+    }
+
+    /// Lets others have their turns, though there is more to do. A commit must not wake it before
+    /// they had them.
+    fn end_turn<T>(&mut self, context: &mut Context<'_>) -> Poll<T> {
+        self.yielded = true;
+        self.daemon.borrow_mut().stays_awake(self.id);
+        yield_turn(context)
     }
 
     /// A connection that is being closed needs no input, and does not stay for a client that does
@@ -233,7 +257,6 @@ impl<S: Transport> Connection<S> {
         self.input.extend_from_slice(read.filled());
         // What is not a message yet is work, too.
         self.turn_ends = self.turn_ends.saturating_sub(read.filled().len() as u64 / UNIT);
-        self.daemon.borrow().spin.on_message();
         self.handle_input();
         Poll::Ready(Ok(true))
     }

@@ -16,9 +16,9 @@ use crate::{
     unfinished::Unfinished,
     users::Subject,
 };
-use lockkeeper_log::{Log, Mark, Priority};
+use lockkeeper_log::{Full, Log, Mark, Priority};
 use lockkeeper_service::{
-    Access, Action, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Round, Server,
+    Access, Action, BATCH, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Round, Server,
     ServerConfig, SessionId, State, Ttl,
 };
 use lockkeeper_wire::v2::{Secret, ToServer, code};
@@ -57,12 +57,14 @@ const SNAPSHOT_AT: u64 = 64 << 20;
 /// While so many bytes wait for a client, it is not read.
 const HIGH_WATER: usize = 256 << 10;
 
-/// While so many bytes wait to be committed to a shared log, nobody is read: together with one
-/// more message, they fit a transaction of etcd.
-const FULL_BATCH: usize = 256 << 10;
+/// How often what changes slowly is looked at: the mark, and a disk that is full.
+const LOOK: Duration = Duration::from_secs(2);
 
 /// Bytes kept for releases and ends on a full disk.
 const RESERVE: u64 = 4 << 20;
+
+/// Bytes of it that sessions whose lease has expired leave to releases.
+const SPARE: usize = 256 << 10;
 
 const SEGMENT: u64 = 64 << 20;
 
@@ -151,7 +153,7 @@ impl Daemon {
         let tokens = state.last_token().saturating_add(LOST_TOKENS);
         let mut server = Server::new(state, server_config, now, clock::wall(), blind_until);
         if restored {
-            let recovered = server.recover_from_crash(tokens);
+            let recovered = server.recover_from_crash(tokens, BATCH);
             recovered.map_err(|damaged| Unread::from(damaged).of(&config.state_dir))?;
         }
         Ok(Self { shared: true, ..Self::new(config, gate, server, fifos) })
@@ -219,7 +221,10 @@ impl Daemon {
                 wait_ms = crash.mark.max_ttl_ms,
                 "the machine crashed: earlier sessions end, and earlier leases are waited for"
             );
-            let recovered = server.recover_from_crash(crash.mark.token_ceiling);
+            // One record. The sessions end when there is room for that.
+            log.reserve(RECORD, Priority::Release)
+                .map_err(|full| Error::File(config.state_dir.clone(), full.0))?;
+            let recovered = server.recover_from_crash(crash.mark.token_ceiling, 0);
             recovered.map_err(|damaged| Unread::from(damaged).of(&config.state_dir))?;
         }
         let mut daemon = Self { unsettled: blind_until, ..Self::new(config, gate, server, fifos) };
@@ -229,9 +234,7 @@ impl Daemon {
             let token_ceiling = state.last_token().saturating_add(2 * TOKENS);
             // Of sessions that an earlier daemon has left: that one may have synced, and set no
             // mark.
-            let leases = state.sessions().filter_map(|id| state.session(id));
-            let leases = leases.filter(|view| view.origin == Origin::Network).map(|view| view.ttl);
-            let max_ttl_ms = leases.max().unwrap_or(0);
+            let max_ttl_ms = longest_lease(state).unwrap_or(0);
             log.set_mark(Mark { max_ttl_ms, token_ceiling }).map_err(mark)?;
         }
         daemon.log = Some(log);
@@ -420,26 +423,33 @@ impl Daemon {
         }
     }
 
+    /// A connection goes on by itself: nothing has to wake it.
+    pub(crate) fn stays_awake(&mut self, id: ConnectionId) {
+        self.wakers.remove(&id);
+    }
+
     /// Makes sure that what an input may record fits. Without room for more, requests are refused,
     /// and releases are taken from a reserve. False if the daemon cannot go on.
     fn make_room(&mut self, bytes: usize) -> bool {
+        self.find_room(bytes).unwrap_or_else(|full| {
+            self.fail(Error::File(self.state_dir.clone(), full.0));
+            false
+        })
+    }
+
+    /// The same, where the daemon can go on without.
+    fn find_room(&mut self, bytes: usize) -> Result<bool, Full> {
         if self.shared {
-            return self.failure.is_none() && !self.deposed;
+            return Ok(self.failure.is_none() && !self.deposed);
         }
-        let Some(log) = self.log.as_mut().filter(|_| self.failure.is_none()) else { return false };
+        let Some(log) = self.log.as_mut().filter(|_| self.failure.is_none()) else { return Ok(false) };
         let needed = self.server.batch_len() + bytes;
-        match log.reserve(needed, Priority::Normal) {
-            Ok(()) => self.server.set_full(None),
-            Err(full) => {
-                let why = format!("{}: {full}", self.state_dir.display());
-                if let Err(full) = log.reserve(needed, Priority::Release) {
-                    self.fail(Error::File(self.state_dir.clone(), full.0));
-                    return false;
-                }
-                self.server.set_full(Some(why));
-            }
+        let why = log.reserve(needed, Priority::Normal).err();
+        if why.is_some() {
+            log.reserve(needed, Priority::Release)?;
         }
-        true
+        self.server.set_full(why.map(|full| format!("{}: {full}", self.state_dir.display())));
+        Ok(true)
     }
 
     /// A lease that a client on the network is told stands in the mark before.
@@ -618,7 +628,12 @@ impl Daemon {
     }
 
     fn is_batch_full(&self) -> bool {
-        self.shared && self.server.batch_len() > FULL_BATCH
+        self.shared && self.server.batch_len() >= BATCH
+    }
+
+    /// Whether earlier leases that the log does not know may be valid.
+    pub(crate) fn is_blind(&self) -> bool {
+        self.server.is_blind(clock::now())
     }
 
     /// What is to be committed next to the shared log.
@@ -626,6 +641,7 @@ impl Daemon {
         let was_full = self.is_batch_full();
         let round = self.server.take_round();
         if was_full {
+            self.signals.deadline.notify_one();
             self.wakers.values().for_each(Waker::wake_by_ref);
         }
         round
@@ -707,14 +723,46 @@ impl Daemon {
         self.signals.lazy.notify_one();
     }
 
-    /// Ends sessions whose lease has expired at that time, and has subscriptions go on.
-    fn expire(&mut self, now: Micros) {
-        if self.make_room(RECORD) {
-            self.server.set_wall(clock::wall());
-            let done = self.server.wake(now);
-            self.check(done);
-            self.changed();
-            self.wake_ready();
+    /// Ends sessions whose lease has expired at that time, and has subscriptions go on. False if
+    /// there is no room to end them: it can wait, and what is left of the reserve is for releases.
+    fn expire(&mut self, now: Micros) -> bool {
+        let before = self.server.batch_len();
+        let mut limit = None;
+        for more in [BATCH.saturating_sub(before), RECORD] {
+            match self.find_room(more + SPARE) {
+                Ok(true) => {
+                    limit = Some(before + more);
+                    break;
+                }
+                Ok(false) => return true,
+                Err(_) => {}
+            }
+        }
+        self.server.set_wall(clock::wall());
+        let done = self.server.wake_within(now, limit.unwrap_or(0));
+        self.check(done);
+        self.changed();
+        self.wake_ready();
+        limit.is_some()
+    }
+
+    /// The longest lease in the mark falls when the sessions that had it have ended: after a crash
+    /// of the machine, it is waited for.
+    fn lower_mark(&mut self) {
+        let Some(log) = self.log.as_mut().filter(|_| self.failure.is_none() && self.unsettled.is_none())
+        else {
+            return;
+        };
+        let mark = log.mark();
+        if self.sync || mark.max_ttl_ms == 0 {
+            return;
+        }
+        // Not below the default while there are any, or each that comes and goes has it set.
+        let longest = longest_lease(self.server.state());
+        let max_ttl_ms = longest.map_or(0, |ttl| mark_of(self.ttl, ttl.max(self.ttl.default)));
+        if max_ttl_ms < mark.max_ttl_ms {
+            // If it cannot be set, the wait is longer than it need be.
+            let _ = log.set_mark(Mark { max_ttl_ms, ..mark });
         }
     }
 
@@ -735,8 +783,7 @@ impl Daemon {
         self.commit();
         let Some(mut log) = self.log.take() else { return Ok(()) };
         let failed = |error| Error::File(self.state_dir.clone(), error);
-        let network = |id| self.server.state().session(id).is_some_and(|view| view.origin == Origin::Network);
-        if !self.server.state().sessions().any(network) {
+        if longest_lease(self.server.state()).is_none() {
             log.set_mark(Mark { max_ttl_ms: 0, ..log.mark() }).map_err(failed)?;
         }
         drop(self.snapshot.take());
@@ -784,6 +831,12 @@ pub(crate) async fn run(daemon: &Rc<RefCell<Daemon>>) {
         }
         std::future::pending().await
     };
+    let lower_mark = async {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            daemon.borrow_mut().lower_mark();
+        }
+    };
     daemon.borrow_mut().act();
     daemon.borrow_mut().commit();
     tokio::select! {
@@ -794,6 +847,7 @@ pub(crate) async fn run(daemon: &Rc<RefCell<Daemon>>) {
         () = watch_fifos(daemon, &signals) => {}
         () = watch_leases(daemon, &signals) => {}
         () = settle => {}
+        () = lower_mark => {}
     }
 }
 
@@ -838,7 +892,17 @@ async fn watch_leases(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
             }
             continue;
         }
-        daemon.borrow_mut().expire(clock::now());
+        if !daemon.borrow_mut().expire(clock::now()) {
+            daemon.borrow_mut().commit();
+            tokio::time::sleep(LOOK).await;
+        }
+        if daemon.borrow().server.batch_len() >= BATCH {
+            // It goes on once this is committed.
+            daemon.borrow_mut().commit();
+            if daemon.borrow().is_batch_full() {
+                signals.deadline.notified().await;
+            }
+        }
         // The deadline stays if the daemon has failed: the task that ends it has to get a turn.
         tokio::task::yield_now().await;
     }
@@ -924,8 +988,15 @@ fn server_config(config: &Config) -> ServerConfig {
         buckets: BUCKETS,
         bytes: config.bytes,
         backlog: BACKLOG,
+        slice: ENDING,
         hash: hash_secret,
     }
+}
+
+/// The longest lease of a session on the network. Others end with the machine.
+fn longest_lease(state: &State) -> Option<u64> {
+    let views = state.sessions().filter_map(|id| state.session(id));
+    views.filter(|view| view.origin == Origin::Network).map(|view| view.ttl).max()
 }
 
 /// The lease that the mark has for one of `ttl`: the default, the longest, or the shortest doubled
@@ -945,6 +1016,9 @@ fn max_readers() -> usize {
 
 /// Buckets that a daemon keeps apart.
 const BUCKETS: usize = 10_000;
+
+/// Requests of a session that end at a time: some milliseconds. Their records fit into a batch.
+const ENDING: usize = 8_000;
 
 /// A client that lets so many bytes wait is disconnected. More than the longest answer.
 const BACKLOG: usize = 2 * lockkeeper_wire::frame::MAX_TO_CLIENT;

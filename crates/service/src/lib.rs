@@ -39,8 +39,8 @@ pub use outbox::Framing;
 pub use record::{EndReason, Fifo, Origin, Record, SecretHash};
 pub use sabotage::{Rule, sabotage};
 pub use server::{
-    Access, Action, Audit, Audited, Bytes, ConnectionId, Counts, Fresh, Hello, Histogram, Refusal, Rights,
-    Round, Server, ServerConfig, Ttl,
+    Access, Action, Audit, Audited, BATCH, Bytes, ConnectionId, Counts, Fresh, Hello, Histogram, Refusal,
+    Rights, Round, Server, ServerConfig, Ttl,
 };
 pub use session::{
     Answer, Change, Deadlock, Entry, Event, Failure, Key, Outcome, Outer, Request, Session, SessionConfig,

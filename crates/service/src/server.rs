@@ -20,11 +20,13 @@ mod answers;
 mod attach;
 mod audit;
 mod counts;
+mod ending;
 mod lease;
 mod subscribe;
 
 pub use audit::{Audit, Audited};
 pub use counts::{Counts, Histogram};
+pub use lease::BATCH;
 
 use crate::{
     Micros,
@@ -52,6 +54,9 @@ pub struct ServerConfig {
     pub bytes: Bytes,
     /// How many bytes of messages may wait for a client before it is disconnected.
     pub backlog: usize,
+    /// How many requests of a session that ends leave at a time. A session with more ends in
+    /// slices.
+    pub slice: usize,
     /// Hashes a secret, so that the log does not have it.
     pub hash: fn(&Secret) -> SecretHash,
 }
@@ -236,6 +241,11 @@ pub struct Server {
     stateless: VecDeque<(ConnectionId, Vec<u8>)>,
     /// Until when nothing is granted: earlier leases that the log does not know may be valid.
     blind_until: Option<Micros>,
+    /// Sessions of before a crash that have yet to end. Nobody is let in meanwhile.
+    crashed: Vec<SessionId>,
+    /// Sessions of many requests that end in slices. They have no connection, and cannot be
+    /// resumed.
+    ending: BTreeMap<SessionId, ending::Ending>,
     stopping: bool,
     counts: Counts,
     /// What was done so far, in units of a short message.
@@ -308,6 +318,8 @@ impl Server {
             stuck: None,
             stateless: VecDeque::new(),
             blind_until,
+            crashed: Vec::new(),
+            ending: BTreeMap::new(),
             stopping: false,
             counts: Counts::of(&state),
             work: 0,
@@ -549,6 +561,8 @@ impl Server {
             return Ok(());
         }
         self.counts.requests += 1;
+        // Its end is as much work.
+        self.work += 2 * scope.len() as u64;
         if let Err((code, why)) = self.check(session, &scope, flags, info) {
             return self.refuse(session, rid, code, &why);
         }
@@ -687,8 +701,11 @@ impl Server {
         }
         match parse_client_id(client_id).filter(|&target| target != session) {
             Some(target) => {
-                self.audit(session, Audited::Ended { target });
-                self.record(&Record::EndSession { session, rid, target })
+                let bucket = |id| self.state.session(id).map(|view| view.bucket);
+                if bucket(session) == bucket(target) {
+                    self.audit(session, Audited::Ended { target });
+                }
+                self.end_for(session, rid, target)
             }
             None => self.refuse(session, rid, code::NOT_SUPPORTED, "that is not the id of another client"),
         }
@@ -776,27 +793,29 @@ impl Server {
         }
     }
 
-    /// Ends every session because the machine crashed, and has tokens skip ahead: the log may lack its tail.
+    /// Ends every session because the machine crashed, and has tokens skip ahead: the log may lack
+    /// its tail. What does not fit into a batch of that size is left to [`wake`](Self::wake).
     ///
     /// # Errors
     ///
     /// If the state turned out to be wrong. The server must not go on.
-    pub fn recover_from_crash(&mut self, last_token: u64) -> Result<(), Damaged> {
-        let sessions: Vec<_> = self.state.sessions().collect();
-        for session in sessions {
-            self.end(session, EndReason::Crashed)?;
-        }
+    pub fn recover_from_crash(&mut self, last_token: u64, batch: usize) -> Result<(), Damaged> {
+        self.crashed = self.state.sessions().collect();
         if crate::sabotage::holds(crate::Rule::SkipTokensAfterCrash) {
             self.record(&Record::SkipTokens { last: last_token })?;
         }
-        Ok(())
+        self.end_crashed(batch, u64::MAX)
     }
 
-    fn end(&mut self, session: SessionId, reason: EndReason) -> Result<(), Damaged> {
-        if self.state.session(session).is_none() {
-            return Ok(());
+    /// Not in slices: nobody waits meanwhile.
+    fn end_crashed(&mut self, batch: usize, work: u64) -> Result<(), Damaged> {
+        while self.batch.len() < batch
+            && self.work < work
+            && let Some(session) = self.crashed.pop()
+        {
+            self.end_whole(session, EndReason::Crashed)?;
         }
-        self.record(&Record::End { session, reason })
+        Ok(())
     }
 
     /// Records a change, and tells those whom it concerns.

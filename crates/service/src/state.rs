@@ -234,7 +234,7 @@ pub enum Effect {
         held: u64,
         /// How many of its requests waited.
         waiting: u64,
-        /// Whether another session did it.
+        /// Whether another session did it, or the server on its own account.
         by_other: bool,
     },
 }
@@ -430,6 +430,15 @@ impl State {
         })
     }
 
+    /// A session's last requests, so many of them, the last one first: their numbers, and the bytes
+    /// that they count for.
+    pub(crate) fn last_requests(&self, session: SessionId, count: usize) -> Vec<(u64, usize)> {
+        let Some(session) = self.sessions.get(&session) else { return Vec::new() };
+        let manager = &self.bucket(session.bucket).manager;
+        let bytes = |id| manager.get(id).map_or(0, |live| live.data().bytes as usize);
+        session.requests.iter().rev().take(count).map(|(&rid, &id)| (rid, bytes(id))).collect()
+    }
+
     /// What a session was told under a number, unless it has acknowledged it.
     pub(crate) fn notice(&self, session: SessionId, number: u64) -> Option<&Notice> {
         self.sessions.get(&session)?.notices.get(&number)
@@ -557,7 +566,7 @@ impl State {
                 self.change(session)?;
                 self.ack(session, ack);
             }
-            Record::End { session, .. } => self.end(session, false, effects)?,
+            Record::End { session, reason } => self.end(session, reason == EndReason::Revoked, effects)?,
             Record::SkipTokens { last } => {
                 self.last_token = self.last_token.max(last);
                 self.buckets.iter_mut().flatten().for_each(|bucket| bucket.manager.skip_tokens(last));

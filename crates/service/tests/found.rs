@@ -23,6 +23,7 @@ fn server() -> Server {
         buckets: 100,
         bytes: Bytes::default(),
         backlog: 1 << 20,
+        slice: 1000,
         hash: |secret| {
             let mut hash = [0; 32];
             hash[..16].copy_from_slice(secret);
@@ -276,4 +277,47 @@ fn nothing_is_granted_by_an_answer_that_was_read_too_late() {
     let granted =
         std::iter::from_fn(|| session.next_event()).any(|event| matches!(event, Event::Granted { .. }));
     assert!(!granted && !session.is_held(late, waits));
+}
+
+/// A lock was released while a snapshot was taken. The request nested in it had not been written
+/// yet, and was written as if it were nested in none: another daemon did not see its deadlock.
+#[test]
+fn a_snapshot_has_the_nesting_of_its_position() {
+    let open = |session| Record::Open {
+        session,
+        secret: [7; 32],
+        bucket: "default",
+        origin: Origin::Network,
+        hello: 1,
+        ttl: 10_000,
+        owner: "me@here",
+    };
+    let ask = |session, rid, name, nested_in| Record::Request {
+        session,
+        rid,
+        scope: vec![(name, Mode::Exclusive)],
+        steal: false,
+        nested_in,
+        info: None,
+    };
+    let ends = [
+        Record::Release { session: 1, rid: 1 },
+        Record::End { session: 1, reason: EndReason::Bye },
+        Record::ForceRelease { session: 2, rid: 2, name: b"outer" },
+    ];
+    for end in ends {
+        let mut state = State::new(1);
+        let records =
+            [open(1), open(2), ask(1, 1, &b"outer"[..], None), ask(2, 1, &b"inner"[..], Some((1, 1)))];
+        for record in records {
+            state.apply(&record, &mut Vec::new()).expect(SOUND);
+        }
+        let whole = state.snapshot();
+        let mut slices = Vec::new();
+        state.begin_snapshot();
+        state.apply(&end, &mut Vec::new()).expect(SOUND);
+        assert!(state.snapshot_slice(usize::MAX / 2, &mut slices));
+        let mut restored = State::restore([slices], 2).expect(SOUND);
+        assert!(restored.snapshot() == whole, "{end:?}");
+    }
 }

@@ -97,6 +97,7 @@ impl World {
             buckets: 100,
             bytes: Bytes::default(),
             backlog: 64 << 20,
+            slice: 1000,
             hash: |_| [0; 32],
         };
         let server = Server::new(State::new(1), config, 0, 0, None);

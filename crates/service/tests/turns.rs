@@ -38,6 +38,7 @@ impl World {
             buckets: 100,
             bytes: Bytes::default(),
             backlog: 64 << 20,
+            slice: 1000,
             hash: |_| [0; 32],
         };
         let server = Server::new(State::new(1), config, 0, 0, None);
@@ -89,6 +90,16 @@ impl World {
         let before = self.server.work();
         self.server.message(0, id, message).expect(SOUND);
         self.server.work() - before
+    }
+
+    /// Goes on until all sessions have ended that are about to.
+    fn end_slices(&mut self) {
+        while self.server.next_wake() == Some(0) {
+            self.server.wake(0).expect(SOUND);
+            while let Some(round) = self.server.take_round() {
+                self.server.round_done(round.number);
+            }
+        }
     }
 
     fn rid(&mut self, id: ConnectionId) -> u64 {
@@ -313,6 +324,199 @@ fn a_search_for_a_deadlock_has_a_bound() {
     let messages = world.hear(0);
     let Ok(ToClient::Snapshot { deadlocks, .. }) = ToClient::decode(&messages[0]) else { panic!() };
     assert!(deadlocks[0].words.contains("cut short"), "{}", deadlocks[0].words);
+}
+
+/// With names of 64 KiB, a report took 272 ms.
+#[test]
+fn the_report_of_a_long_cycle_is_short() {
+    let mut world = World::new(3);
+    let name = |number: u32| format!("{number}{}", "ä".repeat(30_000));
+    world.request(0, &[name(0)], Flags::default(), None);
+    for number in 1..100 {
+        world.request(0, &[name(number)], Flags::default(), None);
+        let outer = world.rids[0];
+        world.request(0, &[name(number - 1)], Flags::default(), Some((None, outer)));
+    }
+    world.hear(0);
+    let flags = Flags { refuse_deadlock: true, ..Flags::default() };
+    let work = world.request(0, &[name(99)], flags, Some((None, 1)));
+    assert!((200..=LITTLE).contains(&work), "{work}");
+    let messages = world.hear(0);
+    assert!(messages[0].len() < 16 << 10, "{}", messages[0].len());
+    let Ok(ToClient::Deadlocked { deadlock, .. }) = ToClient::decode(&messages[0]) else { panic!() };
+    assert_eq!(deadlock.cycle.len(), 16);
+    assert!(deadlock.words.ends_with("waits for one of 184 more"), "{}", deadlock.words);
+    let waits_for = deadlock.cycle.iter().find_map(|step| step.waits_for).expect("it waits for a name");
+    let waits_for = str::from_utf8(waits_for).expect("whole characters");
+    assert!(waits_for.starts_with("0ä") && waits_for.ends_with("ä…"), "{waits_for}");
+    // So it is if somebody asks for all of them.
+    world.request(0, &[name(99)], Flags::default(), Some((None, 1)));
+    world.hear(0);
+    world.query(0, Some("n"), true);
+    assert!(world.hear(0)[0].len() < 16 << 10);
+}
+
+/// Twenty connections that asked and did not read took 330 MiB.
+#[test]
+fn what_clients_do_not_read_is_little() {
+    let mut world = World::new(22);
+    for number in 0..500 {
+        world.request(0, &[format!("{number}{}", "n".repeat(30_000))], Flags::default(), None);
+    }
+    world.hear(0);
+    for id in 1..21 {
+        world.query(id, None, false);
+        while world.server.has_more(id) && world.server.backlog(id) <= 256 << 10 {
+            world.server.go_on(id);
+        }
+    }
+    assert!(world.server.unread() > 0 && world.server.unread() < 20 << 20, "{}", world.server.unread());
+}
+
+const FEW_BYTES: Bytes = Bytes { session: 64 << 20, bucket: 64 << 20, all: 64 << 20 };
+
+#[test]
+fn what_all_clients_together_do_not_read_is_limited() {
+    let mut world = World::with(202, FEW_BYTES);
+    for number in 0..100 {
+        world.request(0, &[format!("{number}{}", "n".repeat(2_000))], Flags::default(), None);
+    }
+    world.hear(0);
+    for id in 1..200 {
+        world.query(id, None, false);
+        assert!(world.server.unread() <= 8 << 20, "{}", world.server.unread());
+    }
+    let cut = (1..200).filter(|&id| world.server.is_closing(id)).count();
+    assert!((1..200).contains(&cut), "{cut}");
+    assert!(!world.server.is_closing(0), "who reads is not cut off");
+    // What was sent, or will never be, does not count.
+    (1..200).for_each(|id| world.server.disconnect(id));
+    assert_eq!(world.server.unread(), 0);
+}
+
+#[test]
+fn what_is_kept_for_an_answer_is_limited() {
+    let mut world = World::with(3, FEW_BYTES);
+    for number in 0..1000 {
+        world.request(0, &[format!("{number}{}", "n".repeat(20_000))], Flags::default(), None);
+    }
+    let (asked, _) = world.query(1, None, false);
+    world.say(0, ToServer::Bye { ack: 1 });
+    world.end_slices();
+    world.server.go_on(1);
+    let messages = world.hear(1);
+    let refused = matches!(ToClient::decode(&messages[0]), Ok(ToClient::Refused { rid, .. }) if rid == asked);
+    assert!(refused, "20 MB would be kept");
+}
+
+#[test]
+fn all_work_counts() {
+    let mut world = World::new(3);
+    let names: Vec<_> = (0..1000).map(|number| format!("n{number}")).collect();
+    let work = world.request(0, &names, Flags::default(), None);
+    assert!(work >= 1000, "{work}");
+    for number in 0..5000 {
+        world.request(1, &[format!("m{number}")], Flags::default(), None);
+    }
+    world.say(1, ToServer::Bye { ack: 1 });
+    let before = world.server.work();
+    world.end_slices();
+    let work = world.server.work() - before;
+    assert!(work >= 5000, "{work}");
+}
+
+/// Who resumed while a session ended that it wanted to end was answered twice.
+#[test]
+fn an_ending_that_is_asked_for_again_is_answered_once() {
+    let mut world = World::new(3);
+    for number in 0..5000 {
+        world.request(1, &[format!("m{number}")], Flags::default(), None);
+    }
+    let rid = world.rid(0);
+    let ask = || ToServer::EndSession { ack: 1, rid, client_id: "0000000000000002" };
+    world.say(0, ask());
+    let id = world.resume(2, 0);
+    world.say(id, ask());
+    world.end_slices();
+    let messages = world.hear(id);
+    let answers = messages.iter().filter(
+        |message| matches!(ToClient::decode(message), Ok(ToClient::Outcome { rid: of, .. }) if of == rid),
+    );
+    assert_eq!(answers.count(), 1);
+}
+
+/// A session of a million requests kept the others waiting for half a second when it ended, and all
+/// that expired at the same time ended in one go.
+#[test]
+fn sessions_of_many_requests_end_a_little_at_a_time() {
+    let mut world = World::new(8);
+    // Who has one more to wait for than can end at a time; who has long scopes; who has few
+    // requests, but so have many.
+    for client in 0..4 {
+        for number in 0..20_000 {
+            world.request(client, &[format!("n{number}")], Flags::default(), None);
+        }
+    }
+    for scope in 0..40 {
+        let names: Vec<_> = (0..1000).map(|number| format!("{scope}/{number}")).collect();
+        world.request(4, &names, Flags::default(), None);
+    }
+    for number in 0..900 {
+        world.request(5, &[format!("few{number}")], Flags::default(), None);
+    }
+    world.request(6, &["n0".into()], Flags::default(), None);
+    let waits = world.rids[6];
+    // The first ends by itself, the second by another's wish.
+    assert!(world.say(0, ToServer::Bye { ack: 1 }) < 10);
+    let rid = world.rid(6);
+    let end = ToServer::EndSession { ack: 1, rid, client_id: "0000000000000002" };
+    assert!(world.say(6, end) < 10);
+    let ended = world.hear(1);
+    assert!(matches!(
+        ended.iter().map(|message| ToClient::decode(message)).next_back(),
+        Some(Ok(ToClient::Goodbye { code: code::ENDED, .. }))
+    ));
+    // Nobody resumes what ends.
+    let late = world.resume(2, 1);
+    let answer = world.hear(late);
+    assert!(matches!(ToClient::decode(&answer[0]), Ok(ToClient::Welcome { resumed: false, .. })));
+    let (mut turns, mut told) = (0, Vec::new());
+    // The leases of the others are over, but for those of the one that waits.
+    while world.server.next_wake().is_some_and(|at| at <= 61_000_000) {
+        world.server.message(61_000_000, 6, ToServer::Ping { ack: 1, seq: turns }).expect(SOUND);
+        let before = world.server.work();
+        world.server.wake(61_000_000).expect(SOUND);
+        let work = world.server.work() - before;
+        assert!(work <= 12_000, "{work}");
+        told.extend(world.hear(6));
+        turns += 1;
+    }
+    assert!((10..200).contains(&turns), "{turns}");
+    assert_eq!(world.server.state().session_count(), 1);
+    assert_eq!((world.server.counts().held, world.server.counts().pending), (1, 0));
+    assert_eq!((world.server.counts().lost, world.server.counts().aborted), (20_000 * 4 + 40 + 900, 0));
+    let told: Vec<_> = told.iter().filter_map(|message| ToClient::decode(message).ok()).collect();
+    assert!(told.iter().any(|message| matches!(message, ToClient::Granted { rid, .. } if *rid == waits)));
+    let outcome =
+        |message: &ToClient<'_>| matches!(message, ToClient::Outcome { rid: of, count: 1, .. } if *of == rid);
+    assert_eq!(told.iter().filter(|message| outcome(message)).count(), 1);
+}
+
+/// Sessions of other buckets are passed over, which is work, too.
+#[test]
+fn a_question_among_many_sessions_is_little_work_at_a_time() {
+    let mut world = World::new(9_000);
+    let id = 8_999;
+    let (asked, _) = world.query(id, None, false);
+    let mut turns = 1;
+    while !world.answer(id, asked, &mut Vec::new()) {
+        let before = world.server.work();
+        world.server.go_on(id);
+        let work = world.server.work() - before;
+        assert!(work <= LITTLE, "{work}");
+        turns += 1;
+    }
+    assert!(turns > 2, "{turns}");
 }
 
 /// A client that resumed without reading had a long comparison in memory for each of its

@@ -112,6 +112,7 @@ impl World {
             buckets: 10,
             bytes: Bytes::default(),
             backlog: 1 << 20,
+            slice: if self.plan.limits { 1000 } else { 1 },
             hash,
         }
     }
@@ -144,7 +145,7 @@ impl World {
         let blind_until = (blind && mark.ttl > 0).then(|| now + mark.ttl * 1000);
         note!(self, "daemon {index} starts: ttl {:?}, blind until {blind_until:?}, {state:?}", config.ttl);
         let mut server = Server::new(state, config, now, self.wall(), blind_until);
-        let recovered = if crashed { server.recover_from_crash(mark.tokens) } else { Ok(()) };
+        let recovered = if crashed { server.recover_from_crash(mark.tokens, usize::MAX) } else { Ok(()) };
         let daemon = &mut self.daemons[index];
         daemon.server = Some(server);
         daemon.blind_until = blind_until;

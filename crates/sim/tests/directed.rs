@@ -18,6 +18,7 @@ fn server(state: State, ttl: u64, now: Micros) -> Server {
         buckets: 100,
         bytes: Bytes::default(),
         backlog: 1 << 20,
+        slice: 1000,
         hash: |_| [0; 32],
     };
     Server::new(state, config, now, 0, None)

@@ -178,6 +178,7 @@ impl TestServer {
                 buckets: 100,
                 bytes: lockkeeper_service::Bytes::default(),
                 backlog: 64 << 20,
+                slice: 1000,
                 hash: |secret| {
                     let mut hash = [0; 32];
                     hash[..16].copy_from_slice(secret);

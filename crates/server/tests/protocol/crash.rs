@@ -4,6 +4,7 @@
 use crate::{
     client::Client,
     daemon::Daemon,
+    disk::fill,
     namespace::{enter, mount},
     temp::Temp,
     web,
@@ -11,7 +12,9 @@ use crate::{
 use lockkeeper_server::code;
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -223,6 +226,77 @@ fn a_lease_that_was_told_by_an_earlier_daemon_is_waited_for() {
         daemon.run();
         let mut next = first(&daemon);
         assert!(before.elapsed() >= TTL, "{:?}", before.elapsed());
+        next.hold("a");
+    });
+}
+
+/// Waits for something that happens elsewhere.
+fn wait_until(mut happened: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !happened() {
+        assert!(Instant::now() < deadline, "what was waited for does not happen");
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// Their ends are more than what is left of the disk. The daemon could not write them, and neither
+/// could the next.
+#[test]
+fn sessions_end_when_the_disk_has_room_for_that() {
+    enter("crash::sessions_end_when_the_disk_has_room_for_that", |dir| {
+        mount(&["-t", "tmpfs", "-o", "size=24m", "tmpfs"], dir);
+        fs::set_permissions(dir, fs::Permissions::from_mode(0o700)).expect("it is ours");
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(LONG);
+        const COUNT: u64 = 1000;
+        for _ in 0..COUNT {
+            drop(Client::on_network(&daemon));
+        }
+        daemon.kill();
+        machine.boot();
+        // Without the room that the log has reserved, as it is copied from a backup.
+        for entry in fs::read_dir(&daemon.setup.state_dir).expect("it is ours") {
+            let path = entry.expect("it is ours").path();
+            if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("log-")) {
+                let bytes = fs::read(&path).expect("it is ours");
+                let end = bytes.iter().rposition(|byte| *byte != 0).expect("it is not empty") as u64 + 64;
+                fs::OpenOptions::new()
+                    .write(true)
+                    .open(&path)
+                    .and_then(|file| file.set_len(end))
+                    .expect("it is ours");
+            }
+        }
+        fill(dir);
+        let filler = fs::OpenOptions::new().write(true).open(dir.join("filler")).expect("it is ours");
+        let filled = filler.metadata().expect("it is ours").len();
+        filler.set_len(filled - (8 << 10)).expect("it is ours");
+        // An open file has its space.
+        drop(filler);
+        daemon.run();
+        assert!(web::get(&daemon, "/healthz").starts_with("HTTP/1.1 503 "));
+        assert_eq!(web::counts(&daemon)["lockkeeper_sessions"], COUNT as f64);
+        fs::remove_file(dir.join("filler")).expect("it is ours");
+        web::await_count(&daemon, "lockkeeper_sessions", 0.0);
+    });
+}
+
+/// The longest wish has ended, and is not waited for.
+#[test]
+fn the_wait_after_a_crash_is_as_long_as_the_leases_of_sessions_that_were_there() {
+    enter("crash::the_wait_after_a_crash_is_as_long_as_the_leases_of_sessions_that_were_there", |dir| {
+        let mut machine = Machine::new(dir);
+        let mut daemon = machine.daemon(Duration::from_millis(100));
+        let mut client = Client::mute_on_network(&daemon);
+        client.greet(None, None, Some(3_600_000)).expect("a welcome");
+        let path = daemon.setup.state_dir.join("mark");
+        let before = fs::read(&path).expect("it is there");
+        client.bye();
+        wait_until(|| fs::read(&path).expect("it is there") != before);
+        daemon.kill();
+        machine.boot();
+        daemon.run();
+        let mut next = first(&daemon);
         next.hold("a");
     });
 }

@@ -25,7 +25,7 @@ fn daemon(dir: &Path) -> Daemon {
 }
 
 /// Takes all space that is left. Removing the file gives it back.
-fn fill(dir: &Path) {
+pub(crate) fn fill(dir: &Path) {
     let mut file = OpenOptions::new().create(true).append(true).open(dir.join("filler")).expect("it is ours");
     for size in [64 << 10, 4096, 1] {
         while file.write_all(&vec![1; size]).is_ok() {}

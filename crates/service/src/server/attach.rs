@@ -86,13 +86,16 @@ impl Server {
             let why = format!("recovering from a crash: waiting {seconds} s for earlier leases to expire");
             return Err((code::RECOVERING, why));
         }
+        if !self.crashed.is_empty() {
+            return Err((code::RECOVERING, "recovering from a crash: earlier sessions end".into()));
+        }
         Ok(())
     }
 
     /// The session that a Hello resumes, if it names one of this bucket and has its secret.
     fn resumable(&self, hello: &Hello<'_>, origin: Origin) -> Result<Option<SessionId>, Refusal> {
         let Some((id, secret)) = hello.resume else { return Ok(None) };
-        let Some(id) = parse_client_id(id) else { return Ok(None) };
+        let Some(id) = parse_client_id(id).filter(|&id| !self.is_ending(id)) else { return Ok(None) };
         let Some(session) = self.state.session(id) else { return Ok(None) };
         let hash = (self.config.hash)(&secret);
         let same =
@@ -198,6 +201,7 @@ impl Server {
         self.counts.resumed += 1;
         let record = Record::Resume { session, hello: hello.hello, ack: hello.ack, ttl, keeps_fifo };
         self.record(&record)?;
+        self.forget_questions(session);
         let last_rid = self.state.session(session).map_or(0, |view| view.last_rid);
         let mut older = None;
         if let Some(attached) = self.attached.get_mut(&session) {
@@ -315,8 +319,11 @@ impl Server {
         self.unverifiable.contains(&session)
     }
 
-    /// Whether a session lives by this FIFO and has no connection.
+    /// Whether a session lives by this FIFO and has no connection. One that ends does not.
     pub fn is_detached(&self, session: SessionId, fifo: Fifo) -> bool {
+        if self.is_ending(session) {
+            return false;
+        }
         let same = self.state.session(session).is_some_and(|view| view.fifo == Some(fifo));
         same && self.attached.get(&session).is_none_or(|attached| attached.connection.is_none())
     }
@@ -347,7 +354,7 @@ impl Server {
         }
         if let Some(connection) = attached.connection {
             if by_other {
-                self.close(connection, code::ENDED, "another client ended the session");
+                self.close(connection, code::ENDED, ENDED_BY_OTHER);
             } else {
                 self.close_quietly(connection);
             }
@@ -368,12 +375,19 @@ impl Server {
         if self.stopping {
             return Some(STOPPING.into());
         }
-        if self.blind_until.is_some_and(|until| now <= until) {
+        if self.is_blind(now) {
             return Some("recovering from a crash: waiting for earlier leases to expire".into());
         }
-        self.full.clone()
+        self.full.clone().or_else(|| self.stuck.clone())
+    }
+
+    /// Whether it lets nobody in, because leases that the log does not know may be valid.
+    pub fn is_blind(&self, now: Micros) -> bool {
+        self.blind_until.is_some_and(|until| now <= until) || !self.crashed.is_empty()
     }
 }
+
+pub(super) const ENDED_BY_OTHER: &str = "another client ended the session";
 
 const STOPPING: &str = "the server stops; connect again";
 

@@ -13,6 +13,14 @@ use crate::{
     state::SessionId,
 };
 
+/// Bytes that a batch may have before [`Server::wake`] adds to it: etcd takes 1.5 MiB, and a
+/// message of 1 MiB may be in it, too.
+pub const BATCH: usize = 256 << 10;
+
+/// How much [`Server::wake`] does before it lets others have their turns, in units of a short
+/// message: some milliseconds.
+const TURN: u64 = 1 << 13;
+
 impl Server {
     /// The sessions that were there before this server led. Each has its whole ttl from now on.
     pub(super) fn adopt_sessions(&mut self, now: Micros) {
@@ -62,7 +70,7 @@ impl Server {
     /// When a session's lease expires, unless it is heard of before.
     fn expires(&self, session: SessionId) -> Option<Micros> {
         let view = self.state.session(session)?;
-        if view.fifo.is_some() {
+        if view.fifo.is_some() || self.is_ending(session) {
             return None;
         }
         let heard = self.attached.get(&session)?.heard;
@@ -74,8 +82,13 @@ impl Server {
         Some(heard.saturating_add(ttl).saturating_add(rounded))
     }
 
-    /// When [`wake`](Self::wake) has something to do.
+    /// When [`wake`](Self::wake) has something to do. That may be in the past: then it has more to
+    /// do than it may at a time, or than fits into a batch. It goes on after others had their
+    /// turns, or after the next [`take_round`](Self::take_round).
     pub fn next_wake(&self) -> Option<Micros> {
+        if !self.crashed.is_empty() || !self.ending.is_empty() {
+            return Some(0);
+        }
         let lease = self.deadlines.first().map(|&(deadline, _)| deadline);
         if self.subscriptions.is_empty() {
             return lease;
@@ -83,17 +96,31 @@ impl Server {
         [lease, self.next_flush()].into_iter().flatten().min()
     }
 
-    /// Ends sessions whose lease has expired, and has subscriptions send what has changed. What a stalled server has not
-    /// read yet need not be read before: none of it was answered, and a client's lease counts from what was answered.
+    /// Ends sessions whose lease has expired, or that end in slices, for a little while; and has
+    /// subscriptions send what has changed. What a stalled server has not read yet need not be read
+    /// before: none of it was answered, and a client's lease counts from what was answered.
     ///
     /// # Errors
     ///
     /// If the state turned out to be wrong. The server must not go on.
     pub fn wake(&mut self, now: Micros) -> Result<(), Damaged> {
+        self.wake_within(now, BATCH)
+    }
+
+    /// The same, as long as the batch has fewer bytes than `limit`.
+    ///
+    /// # Errors
+    ///
+    /// As of [`wake`](Self::wake).
+    pub fn wake_within(&mut self, now: Micros, limit: usize) -> Result<(), Damaged> {
+        let turn_ends = self.work + TURN;
+        self.end_crashed(limit, turn_ends)?;
+        while self.work < turn_ends && self.batch.len() < limit && self.end_slice(turn_ends)? {}
         while let Some(&(deadline, session)) = self.deadlines.first() {
-            if deadline > now {
+            if deadline > now || self.batch.len() >= limit || self.work >= turn_ends {
                 break;
             }
+            self.work += 1;
             self.deadlines.pop_first();
             if let Some(attached) = self.attached.get_mut(&session) {
                 attached.deadline = None;
