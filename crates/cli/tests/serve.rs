@@ -287,23 +287,49 @@ fn who_did_what_to_others_is_on_record() {
     let user = User::new();
     let mut daemon = Daemon::start(&mut user.command(&["serve", "--log-format", "json"]));
     daemon.logged("serving");
+    let mut record = || {
+        let line = daemon.logged("\"audit\"");
+        // No key stands twice, and nothing is coloured.
+        let keys: Vec<_> = line.split("\":").filter_map(|part| part.rsplit('"').next()).collect();
+        let mut once = keys.clone();
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(once.len(), keys.len(), "{line}");
+        assert!(!line.contains('\u{1b}'));
+        line
+    };
     let first = user.hold(&["a"]);
     let second = user.hold(&["--steal", "a"]);
-    let line = daemon.logged("\"audit\"");
+    let line = record();
     for word in ["\"stole\"", "\"broken\":1", "pid ", "\"bucket\":\"default\"", "[\\\"a\\\"]"] {
         assert!(line.contains(word), "{word}: {line}");
     }
-    assert!(user.run(&["release", "--yes", "a"]).status.success());
-    let line = daemon.logged("\"audit\"");
+    let thief = line.split("\"client\":\"").nth(1).and_then(|rest| rest.get(..16)).expect("it is named");
+    assert!(user.run(&["release", "--client", thief]).status.success());
+    let line = record();
+    assert!(line.contains("ended a session") && line.contains(&format!("\"ended\":\"{thief}\"")), "{line}");
+    // It is over: nothing is done, and nothing on record.
+    user.run(&["release", "--client", thief]);
+    let third = user.hold(&["b"]);
+    assert!(user.run(&["release", "--yes", "b"]).status.success());
+    let line = record();
     assert!(line.contains("released by force") && line.contains("\"broken\":1"), "{line}");
-    // No key stands twice, and nothing is coloured.
-    let keys: Vec<_> = line.split("\":").filter_map(|part| part.rsplit('"').next()).collect();
-    let mut once = keys.clone();
-    once.sort_unstable();
-    once.dedup();
-    assert_eq!(once.len(), keys.len(), "{line}");
-    assert!(!line.contains('\u{1b}'));
-    drop((first, second));
+    drop((first, second, third));
+}
+
+#[test]
+fn who_is_refused_by_a_limit_is_on_record() {
+    let user = User::new();
+    let serve = ["serve", "--log-format", "json", "--max-clients", "1"];
+    let mut daemon = Daemon::start(&mut user.command(&serve));
+    daemon.logged("serving");
+    let _only = user.hold(&["a"]);
+    let refused = user.run(&["run", "b", "--", "true"]);
+    assert!(text(&refused.stderr).contains("max-clients"), "{}", text(&refused.stderr));
+    let line = daemon.logged("\"audit\"");
+    for word in ["\"refused\"", "1 sessions (max-clients)", "pid ", "\"bucket\":\"default\""] {
+        assert!(line.contains(word), "{word}: {line}");
+    }
 }
 
 #[test]

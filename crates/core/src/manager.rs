@@ -406,6 +406,49 @@ impl<T> Manager<T> {
         self.nesting.nest(inner, around);
     }
 
+    /// About how many bytes of memory it takes. They follow the most that was live at one time, not
+    /// what is live now. Names of more than 24 bytes, and what `T` points at, are not among them.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// let before = manager.bytes();
+    /// for _ in 0..1_000 {
+    ///     manager.request(tab, &[("a", Mode::Shared)], Options::default(), (), &mut effects)?;
+    /// }
+    /// assert!(manager.bytes() > before + 64_000);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn bytes(&self) -> usize {
+        let slabs = self.queues.entries.bytes() + self.clients.bytes() + self.nesting.bytes();
+        let ready = self.ready.capacity() * size_of::<u32>();
+        size_of::<Self>() + slabs + self.queues.table.bytes() + ready
+    }
+
+    /// Gives back the memory of requests that have ended, if all have: a manager keeps it for those
+    /// to come.
+    ///
+    /// ```
+    /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
+    /// # let (mut manager, mut effects) = (Manager::default(), Vec::new());
+    /// # let tab = manager.client()?;
+    /// let before = manager.bytes();
+    /// let outcome = manager.request(tab, &[("a", Mode::Shared)], Options::default(), (), &mut effects)?;
+    /// let Outcome::Granted { request, .. } = outcome else { panic!() };
+    /// manager.release(request, &mut effects);
+    /// assert!(manager.bytes() > before);
+    /// manager.shrink();
+    /// assert_eq!(manager.bytes(), before);
+    /// # Ok::<(), Box<dyn core::error::Error>>(())
+    /// ```
+    pub fn shrink(&mut self) {
+        if self.is_empty() {
+            self.queues.table.clear();
+            (self.queues.entries, self.nesting, self.ready) = (Slab::new(), Nesting::new(), Vec::new());
+        }
+    }
+
     /// The held requests on any of `names`, in the order of their grants: those whom a steal or
     /// [`force_release`](Self::force_release) would break.
     ///

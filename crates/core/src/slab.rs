@@ -36,6 +36,16 @@ impl<T> Slab<T> {
         self.live
     }
 
+    /// How many places it has, live or free.
+    pub(crate) fn places(&self) -> usize {
+        self.chunks.len() * CHUNK
+    }
+
+    /// How many bytes these take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.chunks.len() * (size_of::<[Slot<T>; CHUNK]>() + size_of::<Box<()>>())
+    }
+
     /// The place that the next `insert` uses. The caller has checked its limits: there is always
     /// one left.
     #[inline(always)]

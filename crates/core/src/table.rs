@@ -103,6 +103,19 @@ impl Table {
         }
     }
 
+    /// About how many bytes it takes, without long names.
+    pub(crate) fn bytes(&self) -> usize {
+        // A table that has doubled is 7/16 full; each place has a tag.
+        let addresses = self.queues.places() * 16 / 7 * (size_of::<Address>() + 1);
+        self.queues.bytes() + addresses + self.went_idle.capacity() * size_of::<u32>()
+    }
+
+    /// Forgets all names. Nobody holds or waits for one.
+    pub(crate) fn clear(&mut self) {
+        self.addresses = core::array::from_fn(|_| HashTable::new());
+        (self.queues, self.went_idle) = (Slab::new(), VecDeque::new());
+    }
+
     #[cfg(feature = "audit")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &Queue)> {
         self.queues.iter()

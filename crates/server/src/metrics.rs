@@ -1,7 +1,7 @@
 //! Counts for those who watch the daemon, in Prometheus's text format. They name no lock and no
 //! client, and buckets only where they are asked for.
 
-use lockkeeper_service::{BucketView, Histogram, Server};
+use lockkeeper_service::{BucketView, Bytes, Histogram, Server};
 use rustix::{param::page_size, process::Resource, time::ClockId};
 use std::{fmt::Write, fs};
 
@@ -20,6 +20,8 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     one("lockkeeper_sessions", gauge, "Sessions, connected or not.", server.state().session_count() as u64);
     one("lockkeeper_connections", gauge, "Connections.", server.connection_count() as u64);
     one("lockkeeper_log_position", gauge, "Batches in the log.", server.position());
+    let help = "Memory that buckets take, with what they keep of requests that have ended, about.";
+    one("lockkeeper_memory_bytes", gauge, help, server.state().memory() as u64);
     let counter = "counter";
     one("lockkeeper_grants_total", counter, "Requests that were granted.", counts.granted);
     one("lockkeeper_steals_total", counter, "Locks broken by a steal or by force.", counts.broken);
@@ -36,6 +38,13 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
         server.state().bytes() as u64,
     );
     one("lockkeeper_buckets", gauge, "Buckets.", server.state().bucket_count() as u64);
+    let config = server.config();
+    one("lockkeeper_max_sessions", gauge, "The most sessions.", config.sessions as u64);
+    one("lockkeeper_max_buckets", gauge, "The most buckets.", config.buckets as u64);
+    let Bytes { session, bucket, all } = config.bytes;
+    one("lockkeeper_max_session_bytes", gauge, "The most memory of a session.", session as u64);
+    one("lockkeeper_max_bucket_bytes", gauge, "The most memory of a bucket.", bucket as u64);
+    one("lockkeeper_max_request_bytes", gauge, "The most memory of sessions and requests.", all as u64);
     out.push_str(&of_process());
     if buckets {
         by_bucket(&mut out, server);

@@ -35,7 +35,7 @@ use crate::{
     record::{EndReason, Fifo, Origin, Record, SecretHash},
     state::{Effect, LEVEL, SessionId, State, put_batch_head, request_bytes},
 };
-use lockkeeper_core::{Cause, Limits, Mode, Options, RequestError, validate};
+use lockkeeper_core::{Cause, Limit, Limits, Mode, Options, validate};
 use lockkeeper_wire::v2::{EndFlags, Flags, NestedIn, Secret, ToClient, ToServer, code};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -235,6 +235,8 @@ pub struct Server {
     wall: u64,
     /// Why the log takes no new requests.
     full: Option<String>,
+    /// Why no session can be opened, though one can be resumed.
+    crowded: Option<&'static str>,
     /// Why the log takes nothing at all.
     stuck: Option<String>,
     /// Messages that do not depend on the state, while the log takes nothing: answers to pings, refusals.
@@ -251,6 +253,8 @@ pub struct Server {
     /// What was done so far, in units of a short message.
     work: u64,
     audits: audit::Audits,
+    /// Why the last Hello was refused by a limit.
+    refused_hello: Option<String>,
     subscriptions: BTreeMap<ConnectionId, subscribe::Subscription>,
 }
 
@@ -315,6 +319,7 @@ impl Server {
             effects: Vec::new(),
             wall,
             full: None,
+            crowded: None,
             stuck: None,
             stateless: VecDeque::new(),
             blind_until,
@@ -324,6 +329,7 @@ impl Server {
             counts: Counts::of(&state),
             work: 0,
             audits: audit::Audits::default(),
+            refused_hello: None,
             subscriptions: BTreeMap::new(),
             state,
         };
@@ -334,6 +340,11 @@ impl Server {
     /// The state, which may be ahead of the log.
     pub fn state(&self) -> &State {
         &self.state
+    }
+
+    /// How it is set up.
+    pub fn config(&self) -> &ServerConfig {
+        &self.config
     }
 
     /// The state, for snapshots.
@@ -365,6 +376,11 @@ impl Server {
     /// Why the log takes nothing but releases and ends, or that it does again.
     pub fn set_full(&mut self, why: Option<String>) {
         self.full = why;
+    }
+
+    /// Why no session can be opened, or that one can again. A valid resume is let in.
+    pub fn set_crowded(&mut self, why: Option<&'static str>) {
+        self.crowded = why;
     }
 
     /// Why a shared log takes nothing at all for now, or that it does again. Until then, what does
@@ -619,10 +635,9 @@ impl Server {
         scope: &[(&[u8], Mode)],
         info: Option<&str>,
     ) -> Result<(), String> {
-        use lockkeeper_core::Limit;
         let limits = &self.config.limits;
         let limit = |reached: bool, limit: Limit| match reached {
-            true => Err(RequestError::from(limit).to_string()),
+            true => Err(named(limit)),
             false => Ok(()),
         };
         let longest = scope.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
@@ -640,13 +655,25 @@ impl Server {
         let all = self.state.manager(session).map_or(0, |manager| manager.len());
         limit(all + scope.len() > limits.requests as usize, Limit::Requests(limits.requests))?;
         let more = request_bytes(scope.iter().map(|(name, _)| name.len()), info.map(str::len));
+        self.check_bytes(view.origin, view.bytes, view.bucket_bytes, more)
+    }
+
+    /// Whether a client, of which so much is taken already, and of its bucket, may take so many
+    /// more bytes. What the bucket keeps can be used again, however much is taken in all.
+    fn check_bytes(
+        &self,
+        origin: Origin,
+        of_client: usize,
+        (of_bucket, kept): (usize, usize),
+        more: usize,
+    ) -> Result<(), String> {
         let Bytes { session, bucket, all } = self.config.bytes;
-        for (taken, limit, whose) in [
-            (view.bytes, session, "a client (max-bytes-per-client)"),
-            (view.bucket_bytes, bucket, "a bucket (max-bytes-per-bucket)"),
-            (self.state.bytes(), all, "all clients (max-bytes)"),
+        for (taken, more, limit, whose) in [
+            (of_client, more, session, "a client (max-bytes-per-client)"),
+            (of_bucket, more, bucket, "a bucket (max-bytes-per-bucket)"),
+            (self.state.memory(), more.saturating_sub(kept), share(origin, all), "all clients (max-bytes)"),
         ] {
-            if taken + more > limit {
+            if more > 0 && taken + more > limit {
                 return Err(format!("limit reached: at most {limit} bytes of {whose}"));
             }
         }
@@ -730,7 +757,7 @@ impl Server {
         if let Some(view) = self.state.session(session) {
             let (most, bytes) = (self.config.limits.requests_per_client, self.config.bytes.session);
             let why = if view.requests + view.notices >= most as usize {
-                RequestError::from(lockkeeper_core::Limit::RequestsPerClient(most)).to_string()
+                named(Limit::RequestsPerClient(most))
             } else if view.bytes > bytes {
                 format!("limit reached: at most {bytes} bytes of a client (max-bytes-per-client)")
             } else {
@@ -1031,6 +1058,24 @@ impl Server {
     /// The session of a connection.
     pub fn session_of(&self, id: ConnectionId) -> Option<SessionId> {
         self.connections.get(&id)?.session
+    }
+}
+
+/// A limit in words, with the setting that raises it, if there is one.
+fn named(limit: Limit) -> String {
+    match limit {
+        Limit::RequestsPerClient(_) => format!("{limit} (max-requests-per-client)"),
+        Limit::Requests(_) => format!("{limit} (max-requests)"),
+        limit => limit.to_string(),
+    }
+}
+
+/// How much of a limit clients of that origin may take in all. An eighth is left to those of the
+/// machine: a client of the network is not to keep them out.
+fn share(origin: Origin, limit: usize) -> usize {
+    match origin {
+        Origin::Local => limit,
+        Origin::Network => limit - limit / 8,
     }
 }
 

@@ -375,6 +375,7 @@ impl Restoring {
                 let session = self.state.sessions.get_mut(&session).expect("it was there before");
                 session.requests.insert(rid, id);
             }
+            self.state.measure(place);
         }
         self.state.last_token = self.last_token;
         Ok(self.state)

@@ -47,11 +47,13 @@ pub struct State {
     pub(crate) next_session: u64,
     pub(crate) by_name: BTreeMap<Box<str>, usize>,
     /// Buckets that have a session. Places are reused and never show.
-    pub(crate) buckets: Vec<Option<Bucket>>,
+    pub(crate) buckets: Vec<Option<Box<Bucket>>>,
     pub(crate) next_bucket: u64,
     free_buckets: Vec<usize>,
     /// What all sessions take.
     bytes: usize,
+    /// What all buckets take, with what their managers keep.
+    memory: usize,
     /// A snapshot that is being taken.
     pub(crate) snapshot: Option<Box<Progress>>,
     /// Answers to long queries, by connection.
@@ -71,8 +73,13 @@ pub(crate) struct Bucket {
     pub(crate) sessions: usize,
     /// What its sessions take.
     pub(crate) bytes: usize,
+    /// What it takes with what its manager keeps: see [`State::memory`].
+    memory: usize,
     pub(crate) manager: Manager<RequestOwner>,
 }
+
+/// The memory that a manager without requests may keep for those to come. More is given back.
+const KEPT: usize = 256 << 10;
 
 /// Whose a request is.
 #[derive(Clone, Debug)]
@@ -95,14 +102,15 @@ pub(crate) struct Touched {
     pub(crate) is_new: bool,
 }
 
-/// About what a request takes in memory.
+/// About what a request takes in memory: no less than what the manager allocates for it, if each of
+/// its names is new.
 pub(crate) fn request_bytes(names: impl Iterator<Item = usize>, info: Option<usize>) -> usize {
-    names.fold(96 + info.unwrap_or(0), |sum, name| sum + 96 + name)
+    names.fold(64 + info.unwrap_or(0), |sum, name| sum + 192 + name)
 }
 
 /// About what a session takes, without its requests and notices.
 pub(crate) fn session_bytes(owner: &str) -> usize {
-    512 + owner.len()
+    1024 + owner.len()
 }
 
 impl Notice {
@@ -270,8 +278,8 @@ pub struct SessionView<'a> {
     pub notices: usize,
     /// About how many bytes of memory it takes, with all it has.
     pub bytes: usize,
-    /// The same, of all sessions of its bucket.
-    pub bucket_bytes: usize,
+    /// The same, of all sessions of its bucket, and how many more bytes fit into what it has.
+    pub bucket_bytes: (usize, usize),
 }
 
 /// A bucket, looked at.
@@ -313,6 +321,7 @@ impl State {
             next_bucket: 0,
             free_buckets: Vec::new(),
             bytes: 0,
+            memory: 0,
             snapshot: None,
             views: BTreeMap::new(),
             journal: None,
@@ -352,9 +361,16 @@ impl State {
         self.sessions.len()
     }
 
-    /// About how many bytes of memory all sessions take, with all they have.
+    /// About how many bytes of memory all sessions take, with all they have. It depends on the
+    /// records alone.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// The same, but for a bucket whose manager has allocated more, that: a manager keeps the
+    /// memory of requests that have ended, until all have. A state that was restored has less.
+    pub fn memory(&self) -> usize {
+        self.memory
     }
 
     /// A session takes more, or less.
@@ -364,6 +380,21 @@ impl State {
         for bytes in [&mut session.bytes, &mut bucket.bytes, &mut self.bytes] {
             *bytes = *bytes + more - less;
         }
+        let place = session.bucket;
+        self.measure(place);
+    }
+
+    /// Sees what a bucket takes that has changed.
+    pub(crate) fn measure(&mut self, place: usize) {
+        let bucket = self.buckets[place].as_mut().expect(HAS_BUCKET);
+        let mut allocated = bucket.manager.bytes();
+        if allocated > KEPT && bucket.manager.is_empty() {
+            bucket.manager.shrink();
+            allocated = bucket.manager.bytes();
+        }
+        self.memory -= bucket.memory;
+        bucket.memory = bucket.bytes.max(allocated);
+        self.memory += bucket.memory;
     }
 
     /// How many buckets there are.
@@ -379,9 +410,10 @@ impl State {
         })
     }
 
-    /// Whether a bucket has a session.
-    pub fn has_bucket(&self, name: &str) -> bool {
-        self.by_name.contains_key(name)
+    /// What the sessions of a bucket take, if it has any, and how many more bytes fit into what it
+    /// has.
+    pub(crate) fn bucket_bytes(&self, name: &str) -> Option<(usize, usize)> {
+        self.by_name.get(name).map(|&place| self.bucket(place).taken())
     }
 
     /// A session.
@@ -402,7 +434,7 @@ impl State {
             requests: session.requests.len(),
             notices: session.notices.len(),
             bytes: session.bytes,
-            bucket_bytes: self.bucket(session.bucket).bytes,
+            bucket_bytes: self.bucket(session.bucket).taken(),
         })
     }
 
@@ -632,8 +664,9 @@ impl State {
         };
         let serial = self.next_bucket;
         self.next_bucket += 1;
-        let bucket =
-            Some(Bucket { name: name.into(), serial, sessions: 0, bytes: 0, manager: Manager::new(config) });
+        let manager = Manager::new(config);
+        let bucket = Bucket { name: name.into(), serial, sessions: 0, bytes: 0, memory: 0, manager };
+        let bucket = Some(Box::new(bucket));
         let place = match self.free_buckets.pop() {
             Some(place) => {
                 self.buckets[place] = bucket;
@@ -809,10 +842,13 @@ impl State {
         bucket.bytes -= session.bytes;
         self.bytes -= session.bytes;
         if bucket.sessions == 0 {
+            self.memory -= bucket.memory;
             self.last_token = self.last_token.max(bucket.manager.last_token());
             self.by_name.remove(&bucket.name);
             self.buckets[session.bucket] = None;
             self.free_buckets.push(session.bucket);
+        } else {
+            self.measure(session.bucket);
         }
         Ok(())
     }
@@ -917,6 +953,13 @@ const HAS_BUCKET: &str = "a session's bucket is there as long as the session";
 
 fn unknown(id: SessionId) -> Damaged {
     Damaged::new(format!("there is no session {id:016x}"))
+}
+
+impl Bucket {
+    /// What its sessions take, and how many more bytes fit into what it has.
+    fn taken(&self) -> (usize, usize) {
+        (self.bytes, self.memory - self.bytes)
+    }
 }
 
 impl Session {

@@ -1,13 +1,16 @@
 //! Connections and sessions: Hello, resume by comparison, FIFOs, and what happens when a connection
 //! ends.
 
-use super::{Access, Action, Attached, ConnectionId, Hello, Refusal, Server, client_id, parse_client_id};
+use super::{
+    Access, Action, Attached, ConnectionId, Hello, Refusal, Server, client_id, parse_client_id, share,
+};
 use crate::{
     Micros,
     codec::Damaged,
     record::{EndReason, Fifo, Origin, Record},
     sabotage::{Rule, holds},
-    state::{Notice, SessionId},
+    state::{Notice, SessionId, session_bytes},
+    view::Row,
 };
 use lockkeeper_wire::v2::{self, ToClient, VERSION, code, feature};
 
@@ -47,11 +50,8 @@ impl Server {
         }
         match self.resumable(&hello, origin) {
             Ok(Some(session)) if !self.admits_list(now, session) => {
-                self.close(
-                    id,
-                    code::LIMIT,
-                    "limit reached: a session of many requests was resumed just now; retry",
-                );
+                let why = "limit reached: a session of many requests was resumed just now; retry";
+                self.refuse_hello(id, code::LIMIT, why);
                 Ok(())
             }
             Ok(Some(session)) => self.resume(now, id, session, &hello, access),
@@ -131,15 +131,16 @@ impl Server {
         hello: &Hello<'_>,
         access: Access,
     ) -> Result<(), Damaged> {
-        if let Err((code, why)) = self.check_open(hello) {
-            self.close(id, code, &why);
+        let owner = describe(&access.subject, hello.owner);
+        let origin = self.connections.get(&id).map_or(Origin::Network, |connection| connection.origin);
+        if let Err((code, why)) = self.check_open(hello, &owner, origin) {
+            self.refuse_hello(id, code, &why);
             return Ok(());
         }
         let Some(connection) = self.connections.get_mut(&id) else { return Ok(()) };
         let (fresh, origin) = (connection.fresh, connection.origin);
         let session = fresh.session;
         connection.session = Some(session);
-        let owner = describe(&access.subject, hello.owner);
         let ttl = self.config.ttl.choose(hello.ttl);
         let secret = (self.config.hash)(&fresh.secret);
         self.counts.opened += 1;
@@ -169,14 +170,30 @@ impl Server {
         Ok(())
     }
 
-    fn check_open(&self, hello: &Hello<'_>) -> Result<(), Refusal> {
+    fn refuse_hello(&mut self, id: ConnectionId, code: u32, why: &str) {
+        if code == code::LIMIT {
+            self.refused_hello = Some(why.into());
+        }
+        self.close(id, code, why);
+    }
+
+    fn check_open(&self, hello: &Hello<'_>, owner: &str, origin: Origin) -> Result<(), Refusal> {
         check_bucket(hello.bucket).map_err(|why| (code::NOT_SUPPORTED, why))?;
-        if self.state.session_count() >= self.config.sessions {
-            return Err((code::LIMIT, format!("limit reached: {} sessions", self.config.sessions)));
+        let limit = |why: String| (code::LIMIT, format!("limit reached: {why}"));
+        if let Some(why) = self.crowded {
+            return Err(limit(why.into()));
         }
-        if self.state.bucket_count() >= self.config.buckets && !self.state.has_bucket(hello.bucket) {
-            return Err((code::LIMIT, format!("limit reached: {} buckets", self.config.buckets)));
+        let sessions = share(origin, self.config.sessions);
+        if self.state.session_count() >= sessions {
+            return Err(limit(format!("{sessions} sessions (max-clients)")));
         }
+        let of_bucket = self.state.bucket_bytes(hello.bucket);
+        let buckets = share(origin, self.config.buckets);
+        if self.state.bucket_count() >= buckets && of_bucket.is_none() {
+            return Err(limit(format!("{buckets} buckets")));
+        }
+        let more = session_bytes(owner);
+        self.check_bytes(origin, 0, of_bucket.unwrap_or_default(), more).map_err(|why| (code::LIMIT, why))?;
         match &self.full {
             Some(why) => Err((code::STORAGE, why.clone())),
             None => Ok(()),

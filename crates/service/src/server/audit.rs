@@ -56,6 +56,12 @@ impl Server {
         self.audits.0.pop_front()
     }
 
+    /// Why the last Hello was refused, if a limit did that. It has no session: the driver knows who
+    /// sent it.
+    pub fn take_refused_hello(&mut self) -> Option<String> {
+        self.refused_hello.take()
+    }
+
     pub(super) fn audit(&mut self, session: SessionId, what: Audited) {
         if self.audits.0.len() < KEPT {
             self.audits.0.push_back(Audit { session, what });

@@ -6,7 +6,7 @@
 //! again. Whatever is sent waits for its round, as every answer does: only what is committed
 //! travels.
 
-use super::{ConnectionId, Server, answers, forbidden};
+use super::{ConnectionId, Server, answers, forbidden, share};
 use crate::{
     Micros,
     codec::Damaged,
@@ -99,12 +99,13 @@ impl Server {
             return Ok(());
         }
         let inspects = self.attached.get(&session).is_some_and(|attached| attached.rights.inspect);
+        let most = self.connections.get(&id).map_or(0, |connection| share(connection.origin, SUBSCRIPTIONS));
         let refusal = if !inspects {
             Some(forbidden("inspect"))
         } else if self.subscriptions.contains_key(&id) {
             Some((code::NOT_SUPPORTED, "there is a subscription already".into()))
-        } else if self.subscriptions.len() >= SUBSCRIPTIONS {
-            Some((code::LIMIT, format!("limit reached: {SUBSCRIPTIONS} subscriptions at a time")))
+        } else if self.subscriptions.len() >= most {
+            Some((code::LIMIT, format!("limit reached: {most} subscriptions at a time")))
         } else {
             None
         };
