@@ -541,11 +541,14 @@ impl Daemon {
                 self.watch_later(session, fifo, reader);
             }
             Life::Unverifiable => {
+                let session_id = format!("{session:016x}");
                 tracing::warn!(
-                    session = format!("{session:016x}"),
-                    "nobody can say whether its process is alive: its FIFO was removed or replaced"
+                    session = session_id,
+                    "nobody can say whether its process is alive: its FIFO was removed or replaced. If it is not: \
+                     lockkeeper release --client {session_id}"
                 );
                 self.server.fifo_unverifiable(session);
+                self.changed();
             }
             Life::Busy(error) => {
                 tracing::warn!(%error, "a FIFO cannot be asked: trying again");

@@ -18,6 +18,9 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     one("lockkeeper_held", gauge, "Requests that hold their locks.", counts.held);
     one("lockkeeper_pending", gauge, "Requests that wait.", counts.pending);
     one("lockkeeper_sessions", gauge, "Sessions, connected or not.", server.state().session_count() as u64);
+    let unverifiable = server.unverifiable_count() as u64;
+    let help = "Sessions whose process may be alive or not: they end by hand.";
+    one("lockkeeper_unverifiable_sessions", gauge, help, unverifiable);
     one("lockkeeper_connections", gauge, "Connections.", server.connection_count() as u64);
     one("lockkeeper_log_position", gauge, "Batches in the log.", server.position());
     let help = "Memory that buckets take, with what they keep of requests that have ended, about.";

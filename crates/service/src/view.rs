@@ -10,6 +10,9 @@ use lockkeeper_core::{Live, Mode, Name};
 use lockkeeper_wire::v2::Entry;
 use std::sync::Arc;
 
+/// The end of the owner of an unverifiable session, in an answer. Entries have no field for it.
+pub(crate) const UNVERIFIABLE: &str = " (unverifiable)";
+
 /// One name of one request. A bucket may have a million: short names and no label need no
 /// allocation.
 pub(crate) struct Row {
@@ -113,6 +116,11 @@ pub(crate) fn view_rows(
 }
 
 impl Row {
+    /// Has the owner say that nobody knows whether its process is alive.
+    pub(crate) fn mark_unverifiable(&mut self) {
+        self.owner = format!("{}{UNVERIFIABLE}", self.owner).into();
+    }
+
     /// Held first, each in the order of arrival.
     pub(crate) fn order(&self) -> (bool, u64) {
         (self.token.is_none(), self.arrival)

@@ -262,10 +262,11 @@ fn a_fifo_that_is_removed_under_the_daemon_is_unverifiable_too() {
     holder.hold("a");
     fs::remove_dir_all(daemon.setup.state_dir.join("fifo")).expect("it is ours");
     holder.disconnect();
-    await_connections(&daemon, 1);
+    await_count(&daemon, "lockkeeper_unverifiable_sessions", 1.into());
     assert_eq!(other.queue_of("a"), [(holder.id.clone(), true)]);
     // New sessions have theirs, and so has this one again.
     assert!(holder.resume(&daemon).ttl > 0);
+    await_count(&daemon, "lockkeeper_unverifiable_sessions", 0.into());
     let mut third = Client::open(&daemon);
     third.hold("b");
     let (first, second) = (other.wait_for("a"), other.wait_for("b"));

@@ -240,6 +240,9 @@ impl Server {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.session = Some(session);
         }
+        if self.is_unverifiable(session) {
+            self.touch(session);
+        }
         self.heard(session, now);
         let ttl = if keeps_fifo { 0 } else { ttl };
         self.welcome(id, session, secret, ttl, true);
@@ -310,7 +313,6 @@ impl Server {
         };
         self.record(&Record::Fifo { session, fifo })?;
         self.unverifiable.remove(&session);
-        self.unverifiable.remove(&session);
         self.send(session, &ToClient::Confirmed);
         Ok(())
     }
@@ -329,6 +331,26 @@ impl Server {
     /// lasts until its client resumes it, or somebody ends it by hand.
     pub fn fifo_unverifiable(&mut self, session: SessionId) {
         self.unverifiable.insert(session);
+        self.touch(session);
+    }
+
+    /// How many sessions without a connection are unverifiable: they end by hand only.
+    pub fn unverifiable_count(&self) -> usize {
+        self.unverifiable.iter().filter(|&&session| self.is_beyond_asking(session)).count()
+    }
+
+    /// Has rows of such sessions say so.
+    pub(super) fn mark_unverifiable(&self, rows: &mut [Row]) {
+        if !self.unverifiable.is_empty() {
+            let rows = rows.iter_mut().filter(|row| self.is_beyond_asking(row.session()));
+            rows.for_each(Row::mark_unverifiable);
+        }
+    }
+
+    /// Whether a session is unverifiable, and has neither a connection nor a lease.
+    fn is_beyond_asking(&self, session: SessionId) -> bool {
+        let fifo = self.state.session(session).and_then(|view| view.fifo);
+        self.is_unverifiable(session) && fifo.is_some_and(|fifo| self.is_detached(session, fifo))
     }
 
     /// Whether nobody can say if the session's client is alive.

@@ -132,6 +132,16 @@ impl Server {
         Some(subscription.rid)
     }
 
+    /// What is shown of a session has changed, without a record.
+    pub(super) fn touch(&mut self, session: SessionId) {
+        let Some(journal) = &mut self.state.journal else { return };
+        if let Some(session) = self.state.sessions.get(&session) {
+            let touched = |&request| Touched { bucket: session.bucket, request, is_new: false };
+            journal.extend(session.requests.values().map(touched));
+        }
+        self.note_changes();
+    }
+
     /// Takes note of what a record has changed, for those who are subscribed.
     pub(super) fn note_changes(&mut self) {
         let Some(journal) = self.state.journal.as_mut().filter(|journal| !journal.is_empty()) else { return };
@@ -198,9 +208,10 @@ impl Server {
         let (session, rid) = (subscription.session, subscription.rid);
         let more = !subscription.changed.is_empty();
         subscription.due = more;
-        self.work += work as u64;
-        let entries = rows.iter().map(|row| row.to_wire(session, true)).collect();
         let last_token = bucket.manager.last_token();
+        self.work += work as u64;
+        self.mark_unverifiable(&mut rows);
+        let entries = rows.iter().map(|row| row.to_wire(session, true)).collect();
         self.send_to(id, &ToClient::Changes { rid, entries, gone, last_token, more });
     }
 

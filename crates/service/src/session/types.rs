@@ -1,5 +1,6 @@
 //! What goes into a session and what comes out of it.
 
+use crate::view::UNVERIFIABLE;
 use lockkeeper_core::{Cause, Mode, Name};
 use lockkeeper_wire::{
     frame,
@@ -241,6 +242,14 @@ pub struct Entry {
     pub stole: bool,
     /// Who the client is, for people.
     pub owner: Option<String>,
+}
+
+impl Entry {
+    /// Whether nobody can say if its process is alive. Its session ends by hand, unless the client
+    /// comes back.
+    pub fn is_unverifiable(&self) -> bool {
+        self.owner.as_ref().is_some_and(|owner| owner.ends_with(UNVERIFIABLE))
+    }
 }
 
 /// Requests each of which waits for the next, the last for the first.
