@@ -603,16 +603,17 @@ impl Daemon {
         self.wake_ready();
     }
 
-    /// Why the shared log takes nothing at all, or that it does again. Returns how many messages need no commit.
-    pub(crate) fn set_stuck(&mut self, why: Option<String>) -> usize {
+    /// Why the shared log takes nothing at all, or that it does again. Returns the number
+    /// of the last message that needs no commit.
+    pub(crate) fn set_stuck(&mut self, why: Option<String>) -> u64 {
         self.server.set_stuck(why);
         self.wake_ready();
         self.server.stateless()
     }
 
-    /// The store has confirmed that this daemon leads: so many messages need nothing else.
-    pub(crate) fn send_stateless(&mut self, count: usize) {
-        self.server.send_stateless(count);
+    /// The store has confirmed that this daemon leads: messages up to this one need nothing else.
+    pub(crate) fn send_stateless(&mut self, last: u64) {
+        self.server.send_stateless(last);
         self.wake_ready();
     }
 

@@ -2,7 +2,7 @@
 
 use crate::sabotage::{Rule, holds};
 use lockkeeper_wire::{frame, v2::ToClient, websocket};
-use std::collections::VecDeque;
+use std::{cell::Cell, collections::VecDeque, rc::Rc};
 
 /// How messages are told apart on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,24 +33,34 @@ pub(crate) struct Outbox {
     held: VecDeque<(u64, usize)>,
     /// Where the last frame begins, as long as more messages of its round may go into it.
     open: Option<usize>,
+    /// Messages that need no commit, by their numbers, and the memory they take.
+    aside: VecDeque<(u64, Vec<u8>)>,
+    aside_bytes: usize,
+    /// Bytes of all outboxes, and those of this one that are counted there.
+    total: Rc<Cell<usize>>,
+    counted: usize,
 }
 
 /// Capacity that an empty outbox keeps.
 const KEPT: usize = 4 << 10;
 
+/// Memory that a message takes that was put aside, beyond its bytes.
+const ASIDE: usize = 64;
+
 impl Outbox {
-    pub(crate) fn new(framing: Framing) -> Self {
-        Self { framing, bytes: Vec::new(), released: 0, held: VecDeque::new(), open: None }
+    pub(crate) fn new(framing: Framing, total: Rc<Cell<usize>>) -> Self {
+        let (bytes, held, aside) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        Self { framing, bytes, released: 0, held, open: None, aside, aside_bytes: 0, total, counted: 0 }
+    }
+
+    fn count(&mut self) {
+        let before = std::mem::replace(&mut self.counted, self.bytes.len() + self.aside_bytes);
+        self.total.set(self.total.get() - before + self.counted);
     }
 
     /// Appends a message of this round. Returns whether it is the round's first here.
     pub(crate) fn send(&mut self, round: u64, message: &ToClient<'_>) -> bool {
         self.append_message(round, |out| message.encode(out))
-    }
-
-    /// The same, of a message that is encoded already.
-    pub(crate) fn send_encoded(&mut self, round: u64, message: &[u8]) -> bool {
-        self.append_message(round, |out| out.extend_from_slice(message))
     }
 
     fn append_message(&mut self, round: u64, write: impl FnOnce(&mut Vec<u8>)) -> bool {
@@ -65,6 +75,7 @@ impl Outbox {
     pub(crate) fn append(&mut self, round: u64, write: impl FnOnce(Framing, &mut Vec<u8>)) -> bool {
         self.open = None;
         write(self.framing, &mut self.bytes);
+        self.count();
         if !holds(Rule::SpeakAfterCommit) {
             self.released = self.bytes.len();
         }
@@ -80,15 +91,40 @@ impl Outbox {
         }
     }
 
-    /// Puts a message before those that wait for their round.
-    pub(crate) fn overtake(&mut self, message: &[u8]) {
+    /// Puts a message aside that needs no commit. Numbers grow.
+    pub(crate) fn put_aside(&mut self, number: u64, message: Vec<u8>) {
+        self.aside_bytes += message.len() + ASIDE;
+        self.aside.push_back((number, message));
+        self.count();
+    }
+
+    /// Whether there are such messages.
+    pub(crate) fn has_aside(&self) -> bool {
+        !self.aside.is_empty()
+    }
+
+    /// Puts the messages aside, up to that number, before those that wait for their round.
+    pub(crate) fn overtake(&mut self, last: u64) {
         let held = self.bytes.split_off(self.released);
-        self.framing.append(&mut self.bytes, &mut None, |out| out.extend_from_slice(message));
+        while let Some((_, message)) = self.aside.pop_front_if(|(number, _)| *number <= last) {
+            self.aside_bytes -= message.len() + ASIDE;
+            self.framing.append(&mut self.bytes, &mut None, |out| out.extend_from_slice(&message));
+        }
         let length = self.bytes.len() - self.released;
         self.released += length;
         self.held.iter_mut().for_each(|(_, end)| *end += length);
         self.open = self.open.map(|start| start + length);
         self.bytes.extend_from_slice(&held);
+        self.count();
+    }
+
+    /// Sends the messages aside with this round. Returns whether they are the round's first here.
+    pub(crate) fn send_aside(&mut self, round: u64) -> bool {
+        self.aside_bytes = 0;
+        let messages = std::mem::take(&mut self.aside);
+        messages.iter().fold(false, |first, (_, message)| {
+            self.append_message(round, |out| out.extend_from_slice(message)) || first
+        })
     }
 
     /// Rounds up to this one are committed.
@@ -112,26 +148,35 @@ impl Outbox {
         } else {
             self.bytes.drain(..count);
         }
+        self.count();
         self.released -= count;
         self.held.iter_mut().for_each(|(_, end)| *end -= count);
         self.open = self.open.map(|start| start - count);
     }
 
-    /// How much waits, held or not.
+    /// How much waits, held, aside or neither.
     pub(crate) fn len(&self) -> usize {
-        self.bytes.len()
+        self.counted
     }
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.counted == 0
     }
 
     /// Drops all that was not sent.
     pub(crate) fn clear(&mut self) {
         (self.bytes, self.released) = (Vec::new(), 0);
+        (self.aside, self.aside_bytes) = (VecDeque::new(), 0);
+        self.count();
         self.held.clear();
         self.open = None;
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.clear();
     }
 }
 
@@ -142,6 +187,7 @@ mod tests {
         v2::ToClient,
         websocket::{BATCH, Frames, Incoming, first_message},
     };
+    use std::rc::Rc;
 
     /// Sends all that may be sent, and tells how many messages each frame had.
     fn sent(outbox: &mut Outbox) -> Vec<usize> {
@@ -170,7 +216,7 @@ mod tests {
 
     #[test]
     fn a_frame_has_the_messages_of_one_round() {
-        let mut outbox = Outbox::new(Framing::WebSocket);
+        let mut outbox = Outbox::new(Framing::WebSocket, Rc::default());
         send(&mut outbox, 1, 100);
         send(&mut outbox, 2, 3);
         assert_eq!(sent(&mut outbox), []);
@@ -186,13 +232,15 @@ mod tests {
 
     #[test]
     fn what_overtakes_is_a_frame_of_its_own() {
-        let mut outbox = Outbox::new(Framing::WebSocket);
-        let pong = [0x92, 12, 1];
+        let mut outbox = Outbox::new(Framing::WebSocket, Rc::default());
+        let pong = vec![0x92, 12, 1];
         send(&mut outbox, 1, 2);
-        outbox.overtake(&pong);
-        outbox.overtake(&pong);
+        (1..=3).for_each(|number| outbox.put_aside(number, pong.clone()));
+        outbox.overtake(2);
         send(&mut outbox, 1, 3);
         assert_eq!(sent(&mut outbox), [1, 1]);
+        outbox.overtake(3);
+        assert_eq!(sent(&mut outbox), [1]);
         send(&mut outbox, 1, 4);
         outbox.release(1);
         assert_eq!(sent(&mut outbox), [9]);
@@ -200,7 +248,7 @@ mod tests {
 
     #[test]
     fn what_the_transport_says_stands_between_messages() {
-        let mut outbox = Outbox::new(Framing::WebSocket);
+        let mut outbox = Outbox::new(Framing::WebSocket, Rc::default());
         send(&mut outbox, 1, 2);
         // A frame of somebody else's making.
         outbox.append(1, |_, bytes| bytes.extend(b"\x82\x01\xc0"));
@@ -211,15 +259,9 @@ mod tests {
 
     #[test]
     fn a_frame_with_several_messages_has_a_length() {
-        let mut outbox = Outbox::new(Framing::WebSocket);
-        let of = |length: usize| {
-            let message = "m".repeat(length);
-            let mut bytes = Vec::new();
-            ToClient::Goodbye { code: 1, message: &message }.encode(&mut bytes);
-            bytes
-        };
+        let mut outbox = Outbox::new(Framing::WebSocket, Rc::default());
         for length in [30_000, 30_000, 30_000, BATCH, 1, 1] {
-            outbox.send_encoded(1, &of(length));
+            outbox.send(1, &ToClient::Goodbye { code: 1, message: &"m".repeat(length) });
         }
         outbox.release(1);
         assert_eq!(sent(&mut outbox), [2, 1, 1, 2]);

@@ -37,7 +37,11 @@ use crate::{
 };
 use lockkeeper_core::{Cause, Limit, Limits, Mode, Options, validate};
 use lockkeeper_wire::v2::{EndFlags, Flags, NestedIn, Secret, ToClient, ToServer, code};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::{
+    cell::Cell,
+    collections::{BTreeMap, BTreeSet, VecDeque},
+    rc::Rc,
+};
 
 /// How a server is set up.
 #[derive(Clone, Debug)]
@@ -225,6 +229,8 @@ pub struct Server {
     waiting: VecDeque<(u64, ConnectionId)>,
     /// Connections with something to send.
     ready: VecDeque<ConnectionId>,
+    /// Bytes in all outboxes.
+    unread: Rc<Cell<usize>>,
     actions: VecDeque<Action>,
     /// Sessions that ended, with the round of their end: until that is committed, they may not have
     /// ended.
@@ -239,8 +245,11 @@ pub struct Server {
     crowded: Option<&'static str>,
     /// Why the log takes nothing at all.
     stuck: Option<String>,
-    /// Messages that do not depend on the state, while the log takes nothing: answers to pings, refusals.
-    stateless: VecDeque<(ConnectionId, Vec<u8>)>,
+    /// Connections that have messages which do not depend on the state, while the log takes
+    /// nothing: answers to pings, refusals.
+    stateless: BTreeSet<ConnectionId>,
+    /// The number of the last of these messages.
+    last_stateless: u64,
     /// Until when nothing is granted: earlier leases that the log does not know may be valid.
     blind_until: Option<Micros>,
     /// Sessions of before a crash that have yet to end. Nobody is let in meanwhile.
@@ -265,8 +274,6 @@ struct Connection {
     outbox: Outbox,
     /// It ends once all is sent. Nothing that it says is heard.
     closing: bool,
-    /// How many messages to it need no commit, and are not sent yet.
-    stateless: usize,
     /// Whether its messages that may be sent are in the list of those ready.
     listed: bool,
     /// The FIFO that its client was sent.
@@ -314,6 +321,7 @@ impl Server {
             position: state.position(),
             waiting: VecDeque::new(),
             ready: VecDeque::new(),
+            unread: Rc::default(),
             actions: VecDeque::new(),
             removals: VecDeque::new(),
             effects: Vec::new(),
@@ -321,7 +329,8 @@ impl Server {
             full: None,
             crowded: None,
             stuck: None,
-            stateless: VecDeque::new(),
+            stateless: BTreeSet::new(),
+            last_stateless: 0,
             blind_until,
             crashed: Vec::new(),
             ending: BTreeMap::new(),
@@ -390,14 +399,12 @@ impl Server {
         if why.is_none() {
             // What is left waits for a round, as everything does.
             let round = self.round;
-            for (id, message) in std::mem::take(&mut self.stateless) {
-                if !crate::sabotage::holds(crate::Rule::LeftoversWait) {
-                    self.say_now(id, &message);
-                    continue;
-                }
+            if !crate::sabotage::holds(crate::Rule::LeftoversWait) {
+                self.send_stateless(u64::MAX);
+            }
+            for id in std::mem::take(&mut self.stateless) {
                 let Some(connection) = self.connections.get_mut(&id) else { continue };
-                connection.stateless -= 1;
-                if connection.outbox.send_encoded(round, &message) {
+                if connection.outbox.send_aside(round) {
                     self.waiting.push_back((round, id));
                 }
             }
@@ -405,25 +412,23 @@ impl Server {
         self.stuck = why;
     }
 
-    /// How many messages there are that need no commit, only the log's word that this server leads, given after now.
-    pub fn stateless(&self) -> usize {
-        self.stateless.len()
+    /// The number of the last message that needs no commit, only the log's word that this server
+    /// leads, given after now.
+    pub fn stateless(&self) -> u64 {
+        self.last_stateless
     }
 
-    /// The log has confirmed, after so many of them were there, that this server leads.
-    pub fn send_stateless(&mut self, count: usize) {
-        for _ in 0..count {
-            let Some((id, message)) = self.stateless.pop_front() else { return };
-            self.say_now(id, &message);
-        }
-    }
-
-    fn say_now(&mut self, id: ConnectionId, message: &[u8]) {
-        let Some(connection) = self.connections.get_mut(&id) else { return };
-        connection.stateless -= 1;
-        connection.outbox.overtake(message);
-        if !std::mem::replace(&mut connection.listed, true) {
-            self.ready.push_back(id);
+    /// The log has confirmed, after the message of that number was there, that this server leads.
+    pub fn send_stateless(&mut self, last: u64) {
+        for id in std::mem::take(&mut self.stateless) {
+            let Some(connection) = self.connections.get_mut(&id) else { continue };
+            connection.outbox.overtake(last);
+            if connection.outbox.has_aside() {
+                self.stateless.insert(id);
+            }
+            if !std::mem::replace(&mut connection.listed, true) {
+                self.ready.push_back(id);
+            }
         }
     }
 
@@ -431,14 +436,13 @@ impl Server {
     pub fn connect(&mut self, origin: Origin, framing: Framing, fresh: Fresh) -> ConnectionId {
         let id = self.next_connection;
         self.next_connection += 1;
-        let outbox = Outbox::new(framing);
+        let outbox = Outbox::new(framing, Rc::clone(&self.unread));
         let connection = Connection {
             origin,
             fresh,
             session: None,
             outbox,
             closing: false,
-            stateless: 0,
             listed: false,
             fifo: None,
             queries: VecDeque::new(),
@@ -560,6 +564,7 @@ impl Server {
     pub fn disconnect(&mut self, id: ConnectionId) {
         self.detach(id);
         self.connections.remove(&id);
+        self.stateless.remove(&id);
     }
 
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
@@ -862,6 +867,7 @@ impl Server {
         let mut effects = std::mem::take(&mut self.effects);
         self.state.apply(record, &mut effects)?;
         self.work += effects.len() as u64;
+        self.limit_saved_rows();
         effects.iter().for_each(|effect| self.counts.add(effect));
         if self.state.journal.is_some() {
             self.note_changes();
@@ -922,15 +928,45 @@ impl Server {
         if self.stuck.is_some() && stateless {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
-            connection.stateless += 1;
-            return self.stateless.push_back((id, bytes));
-        }
-        self.awaited |= !matches!(message, ToClient::Queued { .. });
-        if connection.outbox.send(round, message) {
-            self.waiting.push_back((round, id));
+            self.last_stateless += 1;
+            connection.outbox.put_aside(self.last_stateless, bytes);
+            self.stateless.insert(id);
+        } else {
+            self.awaited |= !matches!(message, ToClient::Queued { .. });
+            if connection.outbox.send(round, message) {
+                self.waiting.push_back((round, id));
+            }
         }
         if connection.outbox.len() > backlog {
             self.cut(id);
+        }
+        if self.unread.get() > self.max_unread() {
+            let longest = self.connections.iter().max_by_key(|(_, connection)| connection.outbox.len());
+            if let Some((&id, _)) = longest {
+                self.cut(id);
+            }
+        }
+    }
+
+    /// How many bytes wait to be sent to all clients.
+    pub fn unread(&self) -> usize {
+        self.unread.get()
+    }
+
+    /// The most of that, and of rows that are kept for answers: an eighth of what clients may take
+    /// in all, within bounds.
+    fn max_unread(&self) -> usize {
+        (self.config.bytes.all / 8).clamp(8 << 20, 128 << 20)
+    }
+
+    /// Answers that are on their way keep what has changed since they were asked for. If that is
+    /// too much, the one with the most is given up.
+    fn limit_saved_rows(&mut self) {
+        let saved = self.state.views.values().map(|view| view.saved_bytes);
+        if saved.sum::<usize>() > self.max_unread() {
+            let largest = self.state.views.iter().max_by_key(|(_, view)| view.saved_bytes);
+            let largest = largest.map(|(&id, _)| id);
+            largest.and_then(|id| self.state.views.remove(&id));
         }
     }
 
@@ -940,8 +976,7 @@ impl Server {
         self.counts.slow += 1;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.outbox.clear();
-        connection.stateless = 0;
-        self.stateless.retain(|(other, _)| *other != id);
+        self.stateless.remove(&id);
         connection.closing = true;
         if !std::mem::replace(&mut connection.listed, true) {
             self.ready.push_back(id);
@@ -1040,9 +1075,7 @@ impl Server {
 
     /// Whether a connection is to be closed, and all it was to be told is sent.
     pub fn is_done(&self, id: ConnectionId) -> bool {
-        self.connections.get(&id).is_none_or(|connection| {
-            connection.closing && connection.outbox.is_empty() && connection.stateless == 0
-        })
+        self.connections.get(&id).is_none_or(|connection| connection.closing && connection.outbox.is_empty())
     }
 
     /// What only the driver can do.

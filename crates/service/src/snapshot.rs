@@ -46,7 +46,10 @@ impl State {
             put_uint(&mut out, bucket.manager.next_arrival());
             put_uint(&mut out, bucket.manager.last_token());
         }
-        self.snapshot = Some(Box::new(Progress { walk: Walk::new(self, None), out }));
+        self.snapshot = Some(Box::new(Progress {
+            walk: Walk::new(self, self.buckets.iter().flatten().map(Box::as_ref)),
+            out,
+        }));
     }
 
     /// Appends the next slice of the snapshot, of about that many bytes. Returns whether it was the

@@ -36,35 +36,111 @@ pub(crate) struct View {
     name: Option<Box<[u8]>>,
     /// When it was asked, for display.
     time: u64,
-    /// Requests that have changed since, as they were.
+    /// Requests that have changed since, as they were, and how many bytes they have.
     saved: Vec<Row>,
+    pub(crate) saved_bytes: usize,
+}
+
+/// How many rows are looked at in one go, and how many bytes they have, about.
+pub(crate) const ROWS: usize = 512;
+pub(crate) const PART: usize = 256 << 10;
+
+/// Rows of an answer. It counts how much they are: a row that is given is eight times as much as
+/// what is only passed over.
+#[derive(Default)]
+pub(crate) struct Rows {
+    pub(crate) rows: Vec<Row>,
+    bytes: usize,
+    eighths: usize,
+}
+
+impl Rows {
+    fn push(&mut self, row: Row) {
+        self.bytes += row.size();
+        self.eighths += 8;
+        self.rows.push(row);
+    }
+
+    fn is_full(&self) -> bool {
+        self.eighths >= 8 * ROWS || self.bytes >= PART
+    }
+
+    fn add(
+        &mut self,
+        name: Option<&[u8]>,
+        time: u64,
+        session: &Session,
+        live: Live<'_, RequestOwner>,
+        since: Option<u64>,
+    ) {
+        let before = self.rows.len();
+        self.eighths += view_rows(&mut self.rows, name, time, session, live, since);
+        self.eighths += 7 * (self.rows.len() - before);
+        self.bytes += self.rows[before..].iter().map(Row::size).sum::<usize>();
+    }
+
+    /// How much work they were.
+    pub(crate) fn work(&self) -> u64 {
+        self.eighths.div_ceil(8) as u64
+    }
 }
 
 impl State {
-    /// Begins an answer for the connection of that number.
-    pub(crate) fn begin_view(&mut self, key: u64, session: SessionId, name: Option<Box<[u8]>>, time: u64) {
-        let Some(session) = self.sessions.get(&session) else { return };
-        let walk = Walk::new(self, Some(self.bucket(session.bucket).serial));
-        self.views.insert(key, View { walk, name, time, saved: Vec::new() });
+    /// Begins an answer.
+    pub(crate) fn new_view(&self, session: SessionId, name: Option<Box<[u8]>>, time: u64) -> Option<View> {
+        let bucket = self.bucket(self.sessions.get(&session)?.bucket);
+        let walk = Walk::new(self, [bucket].into_iter());
+        Some(View { walk, name, time, saved: Vec::new(), saved_bytes: 0 })
     }
 
-    /// The next rows of an answer, and how much work they were: about as much as is wanted, or the end of the answer.
-    /// None if there is no such answer.
-    pub(crate) fn next_rows(&mut self, key: u64, work: usize) -> Option<(Vec<Row>, usize)> {
-        let mut view = self.views.remove(&key)?;
-        let mut rows = std::mem::take(&mut view.saved);
-        let mut done = rows.len();
+    /// The next rows of an answer, and whether they are the last: about as many as are looked at in
+    /// one go.
+    pub(crate) fn take_rows(&self, view: &mut View) -> (Rows, bool) {
+        let mut rows = Rows::default();
+        while !rows.is_full()
+            && let Some(row) = view.saved.pop()
+        {
+            view.saved_bytes -= row.size();
+            rows.push(row);
+        }
+        if rows.is_full() {
+            return (rows, false);
+        }
+        (view.walk.passed, view.walk.most) = (0, 8 * ROWS);
         let whole = self.advance(&mut view.walk, |_, session, request| {
-            done += 1;
+            rows.eighths += 1;
             if let Some((_, live)) = request {
-                done += view_rows(&mut rows, view.name.as_deref(), view.time, session, live, None);
+                rows.add(view.name.as_deref(), view.time, session, live, None);
             }
-            done < work
+            !rows.is_full()
         });
+        rows.eighths += view.walk.passed;
+        (rows, whole)
+    }
+
+    /// The rows of one name, and whether they are all.
+    pub(crate) fn queue_rows(&self, session: SessionId, name: &[u8], time: u64) -> (Rows, bool) {
+        let mut rows = Rows::default();
+        for (live, _) in self.manager(session).into_iter().flat_map(|manager| manager.queue(name)) {
+            if rows.is_full() {
+                return (rows, false);
+            }
+            if let Some(owner) = self.sessions.get(&live.data().session) {
+                rows.add(Some(name), time, owner, live, None);
+            }
+        }
+        (rows, true)
+    }
+
+    /// The next rows of the answer for the connection of that number. None if there is no such
+    /// answer.
+    pub(crate) fn next_rows(&mut self, key: u64) -> Option<Rows> {
+        let mut view = self.views.remove(&key)?;
+        let (rows, whole) = self.take_rows(&mut view);
         if !whole {
             self.views.insert(key, view);
         }
-        Some((rows, done))
+        Some(rows)
     }
 
     /// Whether the connection of that number has an answer on its way.
@@ -77,7 +153,9 @@ impl View {
     pub(crate) fn save(&mut self, place: &RequestRef<'_>, waiting_since: Option<u64>) {
         if self.walk.claim_request(place) {
             let Self { saved, name, time, .. } = self;
+            let before = saved.len();
             view_rows(saved, name.as_deref(), *time, place.session, place.live, waiting_since);
+            self.saved_bytes += self.saved[before..].iter().map(Row::size).sum::<usize>();
         }
     }
 }
@@ -116,6 +194,10 @@ pub(crate) fn view_rows(
 }
 
 impl Row {
+    pub(crate) fn session(&self) -> SessionId {
+        self.session
+    }
+
     /// Has the owner say that nobody knows whether its process is alive.
     pub(crate) fn mark_unverifiable(&mut self) {
         self.owner = format!("{}{UNVERIFIABLE}", self.owner).into();

@@ -4,7 +4,7 @@
 //! began and is about to change is claimed first: whoever walks looks at it as it was, and the walk
 //! passes over it later.
 
-use crate::state::{RequestOwner, Session, SessionId, State};
+use crate::state::{Bucket, RequestOwner, Session, SessionId, State};
 use lockkeeper_core::Live;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -25,6 +25,9 @@ pub(crate) struct Walk {
     arrivals: BTreeMap<u64, u64>,
     /// Items after the last that were looked at early.
     early: BTreeSet<Item>,
+    /// How many items were passed over, in one go, and how many may be.
+    pub(crate) passed: usize,
+    pub(crate) most: usize,
 }
 
 /// A live request, and whose it is.
@@ -37,12 +40,18 @@ pub(crate) struct RequestRef<'a> {
 }
 
 impl Walk {
-    /// Over all buckets, or the one with that serial.
-    pub(crate) fn new(state: &State, bucket: Option<u64>) -> Self {
-        let buckets = state.buckets.iter().flatten();
-        let buckets = buckets.filter(|place| bucket.is_none_or(|serial| serial == place.serial));
+    /// Over these buckets.
+    pub(crate) fn new<'a>(state: &State, buckets: impl Iterator<Item = &'a Bucket>) -> Self {
         let arrivals = buckets.map(|bucket| (bucket.serial, bucket.manager.next_arrival())).collect();
-        Self { done: None, sessions: state.next_session, arrivals, early: BTreeSet::new() }
+        let (sessions, early) = (state.next_session, BTreeSet::new());
+        Self { done: None, sessions, arrivals, early, passed: 0, most: usize::MAX }
+    }
+
+    /// Passes over an item. Returns whether it may go on.
+    fn pass(&mut self, item: Item) -> bool {
+        self.done = Some(item);
+        self.passed += 1;
+        self.passed < self.most
     }
 
     /// Whether an item is ahead. From now on it counts as passed.
@@ -61,7 +70,8 @@ impl Walk {
 }
 
 impl State {
-    /// Goes on until `visit` wants no more, or all is visited: then it returns true.
+    /// Goes on until `visit` wants no more, too many were passed over, or all is visited: then it
+    /// returns true.
     pub(crate) fn advance<'a>(
         &'a self,
         walk: &mut Walk,
@@ -71,11 +81,17 @@ impl State {
         for (&id, session) in self.sessions.range(begin..) {
             let bucket = self.bucket(session.bucket);
             if session.serial >= walk.sessions || !walk.arrivals.contains_key(&bucket.serial) {
+                if !walk.pass((id, None)) {
+                    return false;
+                }
                 continue;
             }
             let mut step = |walk: &mut Walk, item: Item, request| {
+                if walk.early.remove(&item) {
+                    return walk.pass(item);
+                }
                 walk.done = Some(item);
-                walk.early.remove(&item) || visit(id, session, request)
+                visit(id, session, request)
             };
             let from = walk.done.filter(|(done, _)| *done == id);
             if from.is_none() && !step(walk, (id, None), None) {
@@ -84,9 +100,11 @@ impl State {
             let from = from.and_then(|(_, rid)| rid).map_or(Unbounded, Excluded);
             for (&rid, &request) in session.requests.range((from, Unbounded)) {
                 let live = bucket.manager.get(request).filter(|live| walk.was_there(bucket.serial, *live));
-                if let Some(live) = live
-                    && !step(walk, (id, Some(rid)), Some((rid, live)))
-                {
+                let goes_on = match live {
+                    Some(live) => step(walk, (id, Some(rid)), Some((rid, live))),
+                    None => walk.pass((id, Some(rid))),
+                };
+                if !goes_on {
                     return false;
                 }
             }

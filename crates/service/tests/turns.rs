@@ -31,12 +31,16 @@ type Seen = (Vec<u8>, u64, Option<u64>);
 
 impl World {
     fn new(clients: usize) -> Self {
+        Self::with(clients, Bytes::default())
+    }
+
+    fn with(clients: usize, bytes: Bytes) -> Self {
         let config = ServerConfig {
             ttl: Ttl::fixed(60_000),
             limits: Limits { requests_per_client: REQUESTS, ..Limits::default() },
-            sessions: 100,
+            sessions: 20_000,
             buckets: 100,
-            bytes: Bytes::default(),
+            bytes,
             backlog: 64 << 20,
             slice: 1000,
             hash: |_| [0; 32],

@@ -37,10 +37,11 @@ struct Flight {
 #[derive(Clone, Copy)]
 enum Waits {
     Answer,
-    /// The store has no room. Soon it is asked whether this daemon leads; so many messages need nothing else.
-    Full(usize),
+    /// The store has no room. Soon it is asked whether this daemon leads; messages up to that
+    /// number need nothing else.
+    Full(u64),
     /// It was asked that.
-    Leadership(usize),
+    Leadership(u64),
 }
 
 /// A snapshot that is being written.
@@ -220,7 +221,7 @@ impl World {
         }
         let Some(flight) = lead.flight.as_mut().filter(|flight| flight.call == call) else { return };
         let (next, waits) = match flight.waits {
-            Waits::Full(count) => (Call::Head, Waits::Leadership(count)),
+            Waits::Full(last) => (Call::Head, Waits::Leadership(last)),
             _ => (Call::Operation(flight.operation.clone()), Waits::Answer),
         };
         let appends = matches!(flight.operation, Operation::Write { entry: Some(_), .. });
@@ -261,13 +262,13 @@ impl World {
         match (flight.waits, answer) {
             (Waits::Answer, Answer::Full) => self.on_full(index),
             (Waits::Answer, Answer::Reply(reply)) => self.on_reply(index, reply),
-            (Waits::Leadership(count), Answer::Head(seen, _)) => {
+            (Waits::Leadership(last), Answer::Head(seen, _)) => {
                 if !lead.replica.is_own(seen.as_ref().map(|(head, _)| head)) {
                     // Another one leads, or the operation was executed after all.
                     return self.on_reply(index, Reply::Seen(seen));
                 }
                 if let Some(server) = &mut self.daemons[index].server {
-                    server.send_stateless(count);
+                    server.send_stateless(last);
                 }
                 self.speak(index, usize::MAX);
                 self.leader_timeout(index, call);
@@ -285,10 +286,10 @@ impl World {
         let (Some(server), Some(lead)) = (&mut daemon.server, &mut daemon.lead) else { return };
         let Some(flight) = &mut lead.flight else { return };
         server.set_stuck(Some("the store is full".into()));
-        let count = server.stateless();
-        flight.waits = if confirms { Waits::Full(count) } else { Waits::Answer };
+        let last = server.stateless();
+        flight.waits = if confirms { Waits::Full(last) } else { Waits::Answer };
         if !confirms {
-            server.send_stateless(count);
+            server.send_stateless(last);
         }
         let call = flight.call;
         self.stats.full += 1;

@@ -200,13 +200,13 @@ impl Lead<'_> {
     /// and keep their leases. Returns what it shows if that is not this leadership: another daemon
     /// leads, or the hand-over was executed.
     async fn keep_leases(&self, error: &lockkeeper_etcd::Error) -> Option<Reply> {
-        let count = self.daemon.borrow_mut().set_stuck(Some(error.to_string()));
+        let last = self.daemon.borrow_mut().set_stuck(Some(error.to_string()));
         tokio::time::sleep(PAUSE).await;
         let seen = self.fleet.read_head().await?;
         if !self.replica.is_own(seen.as_ref().map(|(head, _)| head)) {
             return Some(Reply::Seen(seen));
         }
-        self.daemon.borrow_mut().send_stateless(count);
+        self.daemon.borrow_mut().send_stateless(last);
         None
     }
 

@@ -3,20 +3,18 @@
 use super::{ConnectionId, Server, client_id};
 use crate::{
     state::{RequestOwner, SessionId, State},
-    view::{Row, view_rows},
+    view::{PART, Row, Rows},
 };
 use lockkeeper_core::{Deadlock, Mode, Name, Options, Outcome, WaitsFor};
 use lockkeeper_wire::v2::{self, ToClient, code};
-
-/// How many entries are looked at in one go, and how many bytes they have in one message, about. An answer with more
-/// comes in parts, and others have their turns in between.
-pub(super) const ENTRIES: usize = 512;
-pub(super) const PART: usize = 256 << 10;
 
 /// How many long answers may be on their way at a time, and how many more questions a client may
 /// have.
 const VIEWS: usize = 16;
 const QUERIES: usize = 64;
+
+/// Bytes of the names in questions of a client that wait for the one before.
+const NAMES: usize = 4 << 10;
 
 /// Bytes of a name that a deadlock's description has.
 const NAME: usize = 256;
@@ -57,7 +55,8 @@ impl Server {
         let mut steps = SEARCH;
         let found = manager.deadlock_within(request, &mut steps);
         manager.withdraw(request);
-        self.work += (SEARCH - steps) as u64;
+        // It was put into all its queues, and taken out of them.
+        self.work += (SEARCH - steps + 2 * scope.len()) as u64;
         found
     }
 
@@ -78,8 +77,12 @@ impl Server {
         deadlocks: bool,
         inspects: bool,
     ) {
+        let longest = self.config.limits.name_bytes.saturating_add(1);
         let Some(connection) = self.connections.get_mut(&id) else { return };
-        if connection.queries.len() > QUERIES {
+        let waiting = connection.queries.iter().skip(1).filter_map(|query| query.name.as_ref());
+        let waiting = waiting.map(|name| name.len()).sum::<usize>() + name.map_or(0, <[u8]>::len);
+        let waits = !connection.queries.is_empty();
+        if connection.queries.len() > QUERIES || waits && waiting > NAMES {
             return self.send_refusal(
                 session,
                 rid,
@@ -89,7 +92,8 @@ impl Server {
         }
         connection.queries.push_back(Query {
             rid,
-            name: name.map(Into::into),
+            // Nobody asks for a name that is longer than names may be.
+            name: name.map(|name| name[..name.len().min(longest)].into()),
             deadlocks,
             inspects,
             subscribed: false,
@@ -122,11 +126,13 @@ impl Server {
         if !begun {
             return self.begin_answer(id, session);
         }
-        let Some((rows, work)) = self.state.next_rows(id, ENTRIES) else {
+        let Some(rows) = self.state.next_rows(id) else {
             // It had to make room for another's.
             return self.refuse_query(id, session, rid, "the answer was not read in time");
         };
-        self.work += work as u64;
+        self.work += rows.work();
+        let Rows { mut rows, .. } = rows;
+        self.mark_unverifiable(&mut rows);
         let more = self.state.has_view(id);
         if !more || !rows.is_empty() {
             self.send_rows(session, rid, &rows, Vec::new(), inspects, more);
@@ -153,44 +159,30 @@ impl Server {
         if subscribed {
             self.listing_begins(id);
         }
-        let Some(manager) = self.state.manager(session) else { return };
-        let entries = match &name {
-            Some(name) => manager.queue(name).take(ENTRIES + 1).count(),
-            None => manager.len(),
-        };
         let deadlocks = if deadlocks { self.search_deadlocks(session, inspects) } else { Vec::new() };
         // The newest batch may be old.
         let time = self.wall.max(self.state.time());
-        if entries > ENTRIES {
-            if !self.make_place() {
-                return self.refuse_query(
-                    id,
-                    session,
-                    rid,
-                    "too many long answers at a time; ask for one name",
-                );
-            }
-            self.state.begin_view(id, session, name, time);
-            if !deadlocks.is_empty() {
-                self.send_rows(session, rid, &[], deadlocks, inspects, true);
-            }
-            return;
-        }
-        let Some(manager) = self.state.manager(session) else { return };
-        let mut rows = Vec::new();
-        let mut add = |live: lockkeeper_core::Live<'_, RequestOwner>| {
-            if let Some(owner) = self.state.sessions.get(&live.data().session) {
-                view_rows(&mut rows, name.as_deref(), time, owner, live, None);
-            }
+        let Some(mut view) = self.state.new_view(session, None, time) else { return };
+        let (rows, whole) = match &name {
+            Some(name) => self.state.queue_rows(session, name, time),
+            None => self.state.take_rows(&mut view),
         };
-        match &name {
-            Some(name) => manager.queue(name).for_each(|(live, _)| add(live)),
-            None => manager.requests().for_each(add),
+        self.work += rows.work();
+        if whole {
+            let Rows { mut rows, .. } = rows;
+            rows.sort_by_key(Row::order);
+            self.mark_unverifiable(&mut rows);
+            self.send_rows(session, rid, &rows, deadlocks, inspects, false);
+            return self.finish_query(id, true);
         }
-        rows.sort_by_key(Row::order);
-        self.work += rows.len() as u64;
-        self.send_rows(session, rid, &rows, deadlocks, inspects, false);
-        self.finish_query(id, true);
+        if !self.make_place() {
+            return self.refuse_query(id, session, rid, "too many long answers at a time; ask for one name");
+        }
+        let view = self.state.new_view(session, name, time);
+        self.state.views.extend(view.map(|view| (id, view)));
+        if !deadlocks.is_empty() {
+            self.send_rows(session, rid, &[], deadlocks, inspects, true);
+        }
     }
 
     /// The state for a subscription is sent later instead.

@@ -11,7 +11,7 @@ use crate::{
     Micros,
     codec::Damaged,
     state::{SessionId, Touched},
-    view::{Row, view_rows},
+    view::{PART, ROWS, Row, view_rows},
 };
 use lockkeeper_core::RequestId;
 use lockkeeper_wire::v2::{ToClient, code};
@@ -190,8 +190,8 @@ impl Server {
         };
         let time = self.wall.max(self.state.time());
         let (mut rows, mut gone, mut work, mut bytes) = (Vec::new(), Vec::new(), 0, 0);
-        while work < answers::ENTRIES
-            && bytes < answers::PART
+        while work < ROWS
+            && bytes < PART
             && let Some((request, _)) = subscription.changed.pop_first()
         {
             work += 1;
