@@ -60,9 +60,11 @@ fn whoever_waits_gets_on() {
     let locks = client();
     soak.spawn("no time", move || locks.try_acquire("many").map(drop));
     let (victim, thief) = (client(), client());
-    soak.spawn("a victim", move || match victim.acquire_blocking("robbed").and_then(|lock| lock.release()) {
-        Err(Error::Stolen) => Ok(()),
-        done => done,
+    soak.spawn("a victim", move || {
+        match victim.acquire_blocking("preempted").and_then(|lock| lock.release()) {
+            Err(Error::Stolen) => Ok(()),
+            done => done,
+        }
     });
     soak.spawn("a thief", move || {
         drop(thief.request("preempted").steal().acquire_blocking()?);

@@ -31,12 +31,16 @@ pub enum Rule {
     HeardAtStart,
     /// The ttl is the session's, not the server's configuration.
     TtlOfSession,
+    /// The ttl is raised before the Welcome that tells it is sent.
+    RaiseBeforeTelling,
     /// The ttl is lowered only when that Welcome is acknowledged.
     LowerAfterAck,
     /// A newer Welcome cancels an older lowering.
     NewerCancelsLowering,
     /// A session has its requests, however often its client connects.
     ResumeKeepsRequests,
+    /// A session lives by its FIFO once its client has confirmed the descriptor.
+    FifoAfterConfirm,
     /// A session lives by its FIFO until its client knows that it has a lease.
     FifoUntilAck,
     /// What was broken is told until it is acknowledged.

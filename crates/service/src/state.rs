@@ -967,7 +967,9 @@ impl Session {
     /// that Welcome.
     fn lower_after(&mut self, number: u64, ttl: u64) {
         let keep_older = self.lowering.is_some() && !holds(Rule::NewerCancelsLowering);
-        if ttl >= self.ttl || !holds(Rule::LowerAfterAck) {
+        let raises = ttl >= self.ttl;
+        let at_once = if raises { holds(Rule::RaiseBeforeTelling) } else { !holds(Rule::LowerAfterAck) };
+        if at_once {
             self.ttl = ttl;
             self.lowering = self.lowering.filter(|_| keep_older);
         } else if !keep_older {

@@ -58,7 +58,8 @@ impl World {
         }
     }
 
-    /// What a crash of the machine must not forget is synced before it is told.
+    /// What a crash of the machine must not forget is synced before it is told. The longest lease
+    /// falls at once, which the daemon does some time later.
     fn write_mark(&mut self, index: usize) {
         let daemon = &self.daemons[index];
         let Some(server) = &daemon.server else { return };

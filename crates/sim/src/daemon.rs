@@ -30,6 +30,8 @@ pub(crate) struct Daemon {
     /// Connections with something to read.
     pub(crate) readable: Vec<usize>,
     turn: Option<Ticks>,
+    /// What its clock showed at the last one.
+    last_turn: Micros,
     /// FIFOs that are watched.
     pub(crate) watches: Vec<(SessionId, Fifo)>,
     /// The snapshot that is being taken.
@@ -55,6 +57,7 @@ impl Daemon {
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
+            last_turn: 0,
             life: 0,
             running: false,
             stalled: false,
@@ -261,6 +264,8 @@ impl World {
             false => self.commit(index),
         }
         self.arm_daemon(index);
+        let daemon = &mut self.daemons[index];
+        daemon.last_turn = daemon.clock.read(now);
     }
 
     fn read_connections(&mut self, index: usize) {
@@ -279,7 +284,8 @@ impl World {
             Fresh { session: self.random.next(), secret: secret(self.random.next(), self.random.next()) };
         let daemon = &mut self.daemons[index];
         let Some(server) = &mut daemon.server else { return };
-        let now = daemon.clock.read(self.now);
+        let fresh_clock = self.plan.keeps(DriverRule::FreshClock);
+        let now = if fresh_clock { daemon.clock.read(self.now) } else { daemon.last_turn };
         let Connection { origin, ref mut id, .. } = self.connections[connection];
         let id = *id.get_or_insert_with(|| {
             let id = server.connect(origin, Framing::Lengths, fresh);

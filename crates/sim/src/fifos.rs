@@ -1,6 +1,9 @@
 //! The FIFOs of local sessions, as a daemon's driver has them.
 
-use crate::world::{World, note};
+use crate::{
+    DriverRule,
+    world::{World, note},
+};
 use lockkeeper_service::{Action, Fifo, Server, SessionId};
 
 impl World {
@@ -69,7 +72,7 @@ impl World {
         if !server.is_detached(session, fifo) {
             return;
         }
-        if other_boot {
+        if other_boot || !found && !self.plan.keeps(DriverRule::UnknownIsNotDead) {
             let result = server.fifo_closed(session, fifo);
             self.unharmed(result);
         } else if found {

@@ -13,6 +13,10 @@ pub enum DriverRule {
     /// A daemon that is started again while leases from before a crash may be valid waits as the
     /// one before did.
     StaysBlind,
+    /// Each message is read with the time of now, not with that of an earlier turn.
+    FreshClock,
+    /// A session whose FIFO cannot be looked at is not taken for dead.
+    UnknownIsNotDead,
     /// The guardian ends a command before the lease can expire.
     KillBeforeExpiry,
     /// `run` ends a command whose guardian is gone or stopped before the lease can expire.

@@ -54,6 +54,7 @@ fn leases() {
     is_noticed_by(boundary, &[Rule::LeaseIsStrict], &[]);
     is_noticed_by(boundary, &[Rule::RoundUp], &[]);
     is_noticed_by(boundary, &[Rule::ExpireAfterTtl], &[]);
+    is_noticed_by(boundary, &[], &[DriverRule::FreshClock]);
     for rule in [Rule::LeaseFromSending, Rule::HeardAtStart, Rule::TtlOfSession, Rule::ClockBeforeMessage] {
         is_noticed(&[rule], &[], Plan::of_seed);
     }
@@ -93,6 +94,7 @@ fn other_leases_and_notices(seed: u64) -> Plan {
 
 #[test]
 fn other_leases_after_a_restart() {
+    is_noticed_by(other_leases, &[Rule::RaiseBeforeTelling], &[]);
     is_noticed_by(other_leases, &[Rule::LowerAfterAck], &[]);
     is_noticed_by(other_leases, &[Rule::NewerCancelsLowering], &[]);
     is_noticed_by(other_leases_and_notices, &[Rule::WelcomeNumber], &[]);
@@ -150,7 +152,9 @@ fn short_lives(_: u64) -> Plan {
 
 #[test]
 fn local_sessions() {
+    is_noticed_by(fifos, &[Rule::FifoAfterConfirm], &[]);
     is_noticed_by(fifos, &[Rule::FifoUntilAck], &[]);
+    is_noticed_by(fifos, &[], &[DriverRule::UnknownIsNotDead]);
     is_noticed_by(short_lives, &[Rule::RemoveFifoAfterCommit], &[]);
 }
 

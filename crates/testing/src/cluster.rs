@@ -3,15 +3,20 @@
 use crate::{Folder, NetworkHost, Process, free_ports};
 use rustix::process::Signal;
 use std::{
-    fs, io,
+    fs,
+    io::{self, Read, Write},
     net::TcpStream,
     path::PathBuf,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
 
 /// How long etcd may take to listen.
 const START: Duration = Duration::from_secs(60);
+
+/// How long a member that is asked how it is may take to answer.
+const ANSWER: Duration = Duration::from_millis(300);
 
 /// Members of etcd.
 pub struct Cluster {
@@ -160,10 +165,76 @@ impl Cluster {
         self.members[at].process = None;
     }
 
+    /// Copies what every member has: a backup. They are started again.
+    ///
+    /// # Errors
+    ///
+    /// If files cannot be copied, or etcd does not start.
+    pub fn back_up(&mut self) -> io::Result<()> {
+        self.replace("e", "backup")
+    }
+
+    /// Goes back to the backup.
+    ///
+    /// # Errors
+    ///
+    /// If files cannot be copied, or etcd does not start.
+    pub fn restore(&mut self) -> io::Result<()> {
+        self.replace("backup", "e")
+    }
+
+    fn replace(&mut self, from: &str, to: &str) -> io::Result<()> {
+        let dir = |name: &str, at: usize| self.folder.path().join(format!("{name}{at}"));
+        let dirs: Vec<_> = (0..self.len()).map(|at| (dir(from, at), dir(to, at))).collect();
+        (0..self.len()).for_each(|at| self.kill(at));
+        for (from, to) in dirs {
+            if to.exists() {
+                fs::remove_dir_all(&to)?;
+            }
+            let copied = Command::new("cp").arg("-a").args([from, to]).status()?;
+            if !copied.success() {
+                return Err(io::Error::other("cp failed"));
+            }
+        }
+        (0..self.len()).try_for_each(|at| self.run(at))?;
+        (0..self.len()).try_for_each(|at| self.wait(at))
+    }
+
+    /// The member that leads, as one of those that answer says.
+    pub fn leader(&self) -> Option<usize> {
+        let status: Vec<_> = (0..self.len()).map(|at| self.status(at)).collect();
+        let leader = status.iter().flatten().find_map(|status| number_in(status, "leader"))?;
+        status.iter().position(|status| {
+            status.as_deref().and_then(|status| number_in(status, "member_id")) == Some(leader)
+        })
+    }
+
+    /// What a member says of itself, if it answers soon.
+    fn status(&self, at: usize) -> Option<String> {
+        let Member { place, port, .. } = &self.members[at];
+        let address = format!("{}:{port}", place.address);
+        let mut stream = TcpStream::connect_timeout(&address.parse().ok()?, ANSWER).ok()?;
+        stream.set_read_timeout(Some(ANSWER)).ok()?;
+        let body = "{}";
+        let request = format!(
+            "POST /v3/maintenance/status HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        stream.write_all(request.as_bytes()).ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
+    }
+
     /// Stops a member, or has it go on.
     pub fn signal(&self, at: usize, signal: Signal) {
         if let Some(process) = &self.members[at].process {
             process.signal(signal);
         }
     }
+}
+
+/// A number, which etcd writes as text, in its JSON.
+fn number_in<'a>(json: &'a str, name: &str) -> Option<&'a str> {
+    json.split(&format!("\"{name}\":\"")).nth(1)?.split('"').next()
 }

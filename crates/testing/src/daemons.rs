@@ -136,6 +136,20 @@ impl Daemons {
         Ok(())
     }
 
+    /// Has daemons that are started from now on have other arguments.
+    pub fn set_more(&mut self, more: &[&str]) {
+        self.setup.more = more.iter().map(ToString::to_string).collect();
+    }
+
+    /// Has a daemon that is started again remember nothing.
+    ///
+    /// # Errors
+    ///
+    /// If its state directory cannot be removed.
+    pub fn forget(&self, at: usize) -> io::Result<()> {
+        fs::remove_dir_all(self.dir(at).join("state"))
+    }
+
     /// Waits until a daemon serves.
     ///
     /// # Errors
@@ -190,11 +204,35 @@ impl Daemons {
     }
 
     /// Has a daemon stop gracefully.
+    ///
+    /// # Panics
+    ///
+    /// If it does not.
     pub fn stop(&mut self, at: usize) {
-        if let Some(mut process) = self.daemons[at].process.take() {
-            process.signal(Signal::TERM);
-            process.wait();
+        if let Err(why) = self.try_stop(at) {
+            panic!("{why}");
         }
+    }
+
+    /// The same. If it does not do so, in time and with success, it is killed.
+    ///
+    /// # Errors
+    ///
+    /// What became of it.
+    pub fn try_stop(&mut self, at: usize) -> Result<(), String> {
+        let Some(mut process) = self.daemons[at].process.take() else { return Ok(()) };
+        process.signal(Signal::TERM);
+        match process.ended(START) {
+            Some(status) if status.success() => Ok(()),
+            Some(status) => Err(format!("daemon {at} ended with {status}: {}", self.log(at))),
+            None => Err(format!("daemon {at} does not stop: {}", self.log(at))),
+        }
+    }
+
+    /// How a daemon has ended by itself, if it has.
+    pub fn ended(&mut self, at: usize) -> Option<String> {
+        let status = self.daemons[at].process.as_mut()?.ended(Duration::ZERO)?;
+        Some(format!("daemon {at} ended by itself with {status}: {}", self.log(at)))
     }
 
     /// Sends a signal to a daemon.

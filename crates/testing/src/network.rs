@@ -110,6 +110,22 @@ impl Network {
         }
     }
 
+    /// Cuts a host off from some others only, or joins it again.
+    ///
+    /// # Errors
+    ///
+    /// If the system refuses.
+    pub fn cut_from(&self, at: usize, others: impl IntoIterator<Item = usize>, off: bool) -> io::Result<()> {
+        let enter = self.place(at).enter;
+        let change = if off { "add" } else { "delete" };
+        for other in others {
+            let mut inside = Command::new(&enter[0]);
+            inside.args(&enter[1..]).args(["ip", "route", change, "blackhole", &self.place(other).address]);
+            run(&mut inside)?;
+        }
+        Ok(())
+    }
+
     /// Cuts a host off from all others, or joins it again.
     ///
     /// # Errors

@@ -6,12 +6,13 @@ use std::{
     fs::File,
     io,
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, Command, ExitStatus, Stdio},
     sync::{
         OnceLock,
         mpsc::{Sender, channel},
     },
     thread,
+    time::{Duration, Instant},
 };
 
 /// A process.
@@ -77,6 +78,18 @@ impl Process {
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Waits for its end, for so long.
+    pub fn ended(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let begun = Instant::now();
+        loop {
+            match self.child.try_wait() {
+                Ok(Some(status)) => return Some(status),
+                Ok(None) if begun.elapsed() < limit => thread::sleep(Duration::from_millis(5)),
+                _ => return None,
+            }
+        }
     }
 
     /// Waits for its end.

@@ -1,15 +1,14 @@
 //! A daemon on a thread of the test's, with a directory of its own.
 
+use super::members;
 use lockkeeper_core::Limits;
 use lockkeeper_server::{Bytes, Config, Listen, Store, serve};
-use lockkeeper_testing::Cluster;
+use lockkeeper_testing::{Cluster, Folder};
 use std::{
-    env, fs,
     future::pending,
     net::{SocketAddr, TcpListener},
-    os::unix::{fs::DirBuilderExt, net::UnixStream},
+    os::unix::net::UnixStream,
     path::PathBuf,
-    process,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU32, Ordering},
@@ -20,7 +19,7 @@ use std::{
 use tokio::{runtime, sync::oneshot, task::LocalSet};
 
 pub(crate) struct Daemon {
-    dir: PathBuf,
+    dir: Folder,
     pub(crate) config: Config,
     running: Option<Running>,
     /// Those with which it shares a log.
@@ -66,14 +65,14 @@ impl Daemon {
 
     /// A file in its directory.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.dir.join(name)
+        self.dir.path().join(name)
     }
 
     /// Starts it as one of three that share a log, and not the one that leads.
     pub(crate) fn in_fleet() -> Self {
         static CLUSTER: OnceLock<Cluster> = OnceLock::new();
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        let cluster = CLUSTER.get_or_init(|| Cluster::start(1).expect("etcd is installed"));
+        let cluster = CLUSTER.get_or_init(|| Cluster::start(members()).expect("etcd is installed"));
         let store = cluster.url(&COUNT.fetch_add(1, Ordering::Relaxed).to_string());
         let join = || {
             Self::on_network_with(|config| {
@@ -100,15 +99,12 @@ impl Daemon {
     }
 
     pub(crate) fn start_with(change: impl FnOnce(&mut Config)) -> Self {
-        static COUNT: AtomicU32 = AtomicU32::new(0);
-        let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let dir = env::temp_dir().join(format!("lockkeeper-protocol-{}-{number}", process::id()));
-        fs::DirBuilder::new().mode(0o700).create(&dir).expect("a directory for the test");
+        let dir = Folder::new("api").expect("a directory for the test");
         let mut config = Config {
-            socket: dir.join("daemon.sock"),
+            socket: dir.path().join("daemon.sock"),
             given: None,
             listen: None,
-            state_dir: dir.join("state"),
+            state_dir: dir.path().join("state"),
             // Longer than a test: nobody is given up on, unless a test wants that.
             ttl: Duration::from_secs(600),
             allow: Vec::new(),
@@ -176,7 +172,6 @@ impl Daemon {
 impl Drop for Daemon {
     fn drop(&mut self) {
         self.kill();
-        let _ = fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -1,6 +1,8 @@
-//! The manager that a suite is run against. `spec.rs`, `forms.rs` and `executors.rs` use one of the test's process; the same
-//! files are compiled three times more, as `spec_daemon`, `spec_network` and `spec_fleet` and so on, and use one of a daemon's,
-//! on a Unix socket, on a WebSocket, and of a fleet on etcd, through a daemon that does not lead.
+//! The manager that a suite is run against. `spec.rs`, `forms.rs` and `executors.rs` use one of the
+//! test's process; the same files are compiled three times more, as `spec_daemon`, `spec_network`
+//! and `spec_fleet` and so on, and use one of a daemon's, on a Unix socket, on a WebSocket, and of
+//! a fleet on an etcd of three members, through a daemon that does not lead; and together once more
+//! as `fleet_on_one_member`.
 
 #![allow(dead_code, reason = "not every suite needs all of it")]
 
@@ -17,7 +19,12 @@ pub(crate) fn at_a_daemon() -> bool {
 }
 
 pub(crate) fn in_a_fleet() -> bool {
-    env!("CARGO_CRATE_NAME").ends_with("_fleet")
+    env!("CARGO_CRATE_NAME").contains("fleet")
+}
+
+/// How many members the etcd of the fleet has.
+pub(crate) fn members() -> usize {
+    if env!("CARGO_CRATE_NAME").ends_with("one_member") { 1 } else { 3 }
 }
 
 fn on_the_network() -> bool {

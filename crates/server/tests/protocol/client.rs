@@ -2,7 +2,7 @@
 //! shares the messages' encoding with the daemon, and nothing else.
 
 use crate::{
-    daemon::Daemon,
+    daemon::{Daemon, in_a_fleet},
     web::{self, Web},
 };
 use lockkeeper_core::{Cause, Mode};
@@ -35,6 +35,8 @@ pub(crate) struct Client {
     pub(crate) fifo: Option<OwnedFd>,
     bucket: String,
     features: u64,
+    /// The lease that it wishes for, in milliseconds.
+    wish: Option<u64>,
     /// The number of the last Hello.
     pub(crate) hello: u64,
     /// The last number it has used.
@@ -102,6 +104,7 @@ impl Client {
             fifo: None,
             bucket: "default".into(),
             features,
+            wish: None,
             hello: 0,
             last_rid: 0,
             ack: 0,
@@ -120,11 +123,17 @@ impl Client {
         Self::mute(daemon).in_bucket(bucket).opened()
     }
 
-    /// Opens a session on its connection, and confirms its descriptor.
+    /// Opens a session on its connection, and confirms its descriptor. A fleet gives none, but a
+    /// lease longer than a test.
     pub(crate) fn opened(mut self) -> Self {
+        if in_a_fleet() {
+            self = self.with_long_lease();
+        }
         self.open_session(None).expect("a welcome");
-        self.take_fifo();
-        self.confirm();
+        if !in_a_fleet() {
+            self.take_fifo();
+            self.confirm();
+        }
         self
     }
 
@@ -145,7 +154,7 @@ impl Client {
 
     /// Opens a session in its bucket.
     pub(crate) fn open_session(&mut self, token: Option<&str>) -> Result<Welcomed, Refusal> {
-        let welcomed = self.greet(None, token, None)?;
+        let welcomed = self.greet(None, token, self.wish)?;
         assert!(!welcomed.resumed && welcomed.listed.is_empty() && welcomed.notices.is_empty());
         Ok(welcomed)
     }
@@ -173,8 +182,8 @@ impl Client {
     /// Resumes the session on its connection.
     pub(crate) fn resume_here(&mut self, token: Option<&str>) -> Result<Welcomed, Refusal> {
         let resume = Some((self.id.clone(), self.secret));
-        let welcomed = self.greet(resume, token, None)?;
-        if welcomed.ttl > 0 && self.features & feature::FIFO != 0 {
+        let welcomed = self.greet(resume, token, self.wish)?;
+        if welcomed.ttl > 0 && self.features & feature::FIFO != 0 && !in_a_fleet() {
             self.take_fifo();
             self.confirm();
         }
@@ -283,6 +292,12 @@ impl Client {
         let frame = CloseFrame { code: status.into(), reason: "".into() };
         self.web().close(Some(frame)).expect("the daemon listens");
         assert_eq!(self.hear_or_end(), None);
+    }
+
+    /// Wishes for a lease longer than a test.
+    pub(crate) fn with_long_lease(mut self) -> Self {
+        self.wish = Some(3_600_000);
+        self
     }
 
     /// Leaves out the features that a message tells.

@@ -1,8 +1,16 @@
-//! A daemon in a process of its own, with a directory of its own. The process is this test program, started again.
+//! A daemon in a process of its own, with a directory of its own. The process is this test program,
+//! started again.
+//!
+//! In `protocol_fleet` it is one of three that share a log, and not the one that leads. All three
+//! are started, stopped and killed together.
 
-use crate::temp::Temp;
+use crate::{
+    client::{Client, SILENCE},
+    temp::Temp,
+};
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Bytes, Config, GoingAway, Listen, serve};
+use lockkeeper_server::{Bytes, Config, GoingAway, Listen, Store, serve};
+use lockkeeper_testing::Cluster;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -15,7 +23,11 @@ use std::{
     },
     path::PathBuf,
     process::{self, Child, Command, Stdio},
-    sync::Arc,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
     time::Duration,
 };
 use tokio::{
@@ -46,6 +58,35 @@ pub(crate) struct Setup {
     pub(crate) bytes: (usize, usize, usize),
     /// The most descriptors that it may have.
     pub(crate) files: Option<u64>,
+    /// Where the log is that it shares, and the URL at which the others reach it.
+    pub(crate) store: Option<(String, String)>,
+}
+
+impl Setup {
+    pub(crate) fn config(self, listen: Option<Listen>) -> Config {
+        let (session, bucket, all) = self.bytes;
+        Config {
+            socket: self.socket,
+            given: None,
+            listen,
+            state_dir: self.state_dir,
+            sync: self.sync,
+            ttl: self.ttl,
+            allow: Vec::new(),
+            ttl_bounds: self.ttl_bounds,
+            idle: None,
+            limits: self.limits,
+            metrics: None,
+            store: self.store.map(|(etcd, advertise)| Store {
+                etcd: etcd.parse().expect("it is a store"),
+                advertise,
+                takeover: Duration::from_millis(500),
+                own: false,
+                accept_restored: false,
+            }),
+            bytes: Bytes { session, bucket, all },
+        }
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -65,6 +106,8 @@ pub(crate) struct Daemon {
     /// between.
     port: Option<TcpListener>,
     running: Option<Child>,
+    /// Those with which it shares a log: the first one leads.
+    others: Vec<Self>,
 }
 
 impl Daemon {
@@ -112,12 +155,65 @@ impl Daemon {
             limits: Limits::default(),
             bytes: (256 << 20, 1 << 30, 2 << 30),
             files: None,
+            store: None,
         };
-        Self { dir, setup, port: None, running: None }
+        let mut daemon = Self { dir, setup, port: None, running: None, others: Vec::new() };
+        if in_a_fleet() {
+            daemon.open_port();
+            daemon.others = vec![Self::beside(&daemon), Self::beside(&daemon)];
+            daemon.setup.store = Some((new_store(), String::new()));
+        }
+        daemon
+    }
+
+    /// Another one that is set up as this one is.
+    fn beside(&self) -> Self {
+        let dir = Temp::new();
+        let mut other = Self {
+            setup: Setup {
+                socket: dir.join("daemon.sock"),
+                state_dir: dir.join("state"),
+                ..self.setup.clone()
+            },
+            dir,
+            port: None,
+            running: None,
+            others: Vec::new(),
+        };
+        other.open_port();
+        other
+    }
+
+    /// Has the others the same setup, but for what is their own.
+    fn set_up_others(&mut self) {
+        let scheme = if self.setup.tls.is_some() { "wss://localhost" } else { "ws://127.0.0.1" };
+        let advertise = |setup: &mut Setup| {
+            let port = setup.address.expect("it is on the network").port();
+            if let Some((_, advertise)) = &mut setup.store {
+                *advertise = format!("{scheme}:{port}");
+            }
+        };
+        for other in &mut self.others {
+            let Setup { socket, state_dir, address, .. } = other.setup.clone();
+            other.setup = Setup { socket, state_dir, address, files: None, ..self.setup.clone() };
+            advertise(&mut other.setup);
+        }
+        advertise(&mut self.setup);
+    }
+
+    /// The one that leads.
+    pub(crate) fn leader(&self) -> &Self {
+        self.others.first().unwrap_or(self)
     }
 
     pub(crate) fn open_port(&mut self) {
-        let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+        if self.port.is_none() {
+            self.open_port_at("127.0.0.1:0");
+        }
+    }
+
+    pub(crate) fn open_port_at(&mut self, address: &str) {
+        let port = TcpListener::bind(address).expect("a port is free");
         self.setup.address = Some(port.local_addr().expect("it has an address"));
         self.port = Some(port);
     }
@@ -141,9 +237,19 @@ impl Daemon {
     /// If it does not start: why.
     pub(crate) fn try_run(&mut self) -> Result<(), String> {
         assert!(self.running.is_none(), "it runs already");
+        if !self.others.is_empty() {
+            self.set_up_others();
+            // It leads before there are others.
+            self.others[0].try_run()?;
+            self.others[0].wait_until_it_serves();
+            self.others[1].try_run()?;
+        }
         let mut command = Command::new(env::current_exe().expect("this program"));
         command.args(["--exact", "daemon::process", "--include-ignored", "--nocapture", "--test-threads=1"]);
         command.env(SETUP, serde_json::to_string(&self.setup).expect("it can be written"));
+        if let Some((certificate, _)) = &self.setup.tls {
+            command.env("LOCKKEEPER_CA", certificate);
+        }
         // Its descriptors are those of the port, if it has one, and a pipe.
         command.stdin(match &self.port {
             Some(port) => OwnedFd::from(port.try_clone().expect("it can be duplicated")).into(),
@@ -161,6 +267,9 @@ impl Daemon {
         match answer {
             Some(Ok(())) => {
                 self.running = Some(child);
+                if !self.others.is_empty() {
+                    self.wait_until_it_serves();
+                }
                 Ok(())
             }
             other => {
@@ -171,15 +280,30 @@ impl Daemon {
         }
     }
 
+    /// Waits until clients are served: somebody leads then. A bucket of its own leaves no trace in
+    /// others.
+    fn wait_until_it_serves(&self) {
+        let mut client = Client::mute(self).in_bucket("waits until it serves").with_long_lease();
+        client.open_session(None).expect("a welcome");
+        client.bye();
+    }
+
     /// Stops it gracefully, with SIGTERM.
     pub(crate) fn stop(&mut self) {
+        self.others.iter_mut().rev().for_each(Self::stop);
         let mut child = self.running.take().expect("it runs");
         send_signal(child.id(), Signal::TERM);
         assert!(child.wait().expect("it ends").success(), "it stops gracefully");
     }
 
+    /// Waits until it has ended by itself. Whether it did so gracefully.
+    pub(crate) fn ended(&mut self) -> bool {
+        self.running.take().expect("it runs").wait().expect("it ends").success()
+    }
+
     /// Ends it with SIGKILL.
     pub(crate) fn kill(&mut self) {
+        self.others.iter_mut().for_each(Self::kill);
         let Some(mut child) = self.running.take() else { return };
         // It may have ended by itself, in a test that has failed already.
         let _ = child.kill();
@@ -223,6 +347,31 @@ pub(crate) fn send_signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("it is a process of ours");
 }
 
+/// Whether this is the suite's second compilation.
+pub(crate) fn in_a_fleet() -> bool {
+    env!("CARGO_CRATE_NAME").ends_with("_fleet")
+}
+
+/// A log that nobody has used. The tests about locks and sessions have it in an etcd of three
+/// members, the others in one of one member, since CI has little time. `LOCKKEEPER_TEST_MEMBERS`
+/// sets the number for all.
+fn new_store() -> String {
+    static CLUSTERS: [OnceLock<Cluster>; 2] = [const { OnceLock::new() }; 2];
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let test = thread::current().name().unwrap_or_default().to_owned();
+    let three = match env::var("LOCKKEEPER_TEST_MEMBERS").as_deref() {
+        Ok("1") => false,
+        Ok("3") => true,
+        Ok(other) => panic!("LOCKKEEPER_TEST_MEMBERS is 1 or 3, not {other}"),
+        Err(_) => {
+            ["leases::", "locks::", "resume::", "subscribe::"].iter().any(|module| test.starts_with(module))
+        }
+    };
+    let start = || Cluster::start(if three { 3 } else { 1 }).expect("etcd is installed");
+    let cluster = CLUSTERS[usize::from(three)].get_or_init(start);
+    cluster.url(&COUNT.fetch_add(1, Ordering::Relaxed).to_string())
+}
+
 const SETUP: &str = "LOCKKEEPER_TEST_DAEMON";
 
 /// Not a test: the process of a daemon.
@@ -245,6 +394,7 @@ fn process() {
             tls,
             keys,
             audience,
+            insecure: address.ip().is_unspecified(),
             // Tests have clients of both kinds, and compare what they see.
             share_buckets: true,
             origins,
@@ -255,24 +405,7 @@ fn process() {
         }
     });
     let reload = listen.as_ref().map(|listen| Arc::clone(&listen.reload)).unwrap_or_default();
-    let config = Config {
-        socket: setup.socket,
-        given: None,
-        listen,
-        state_dir: setup.state_dir,
-        sync: setup.sync,
-        ttl: setup.ttl,
-        allow: Vec::new(),
-        ttl_bounds: setup.ttl_bounds,
-        idle: None,
-        limits: setup.limits,
-        metrics: None,
-        store: None,
-        bytes: {
-            let (session, bucket, all) = setup.bytes;
-            Bytes { session, bucket, all }
-        },
-    };
+    let config = setup.config(listen);
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     let served = LocalSet::new().block_on(&runtime, async {
         let mut term = signal(SignalKind::terminate()).expect("a signal");

@@ -1,13 +1,14 @@
 //! A local session lives as long as some process has its descriptor open.
 
 use crate::{
-    client::Client,
+    client::{Client, hello},
     daemon::{Daemon, send_signal},
     process::Process,
     web::await_count,
 };
+use lockkeeper_core::{Limits, Mode};
 use lockkeeper_server::code;
-use lockkeeper_wire::v2::{ToClient, ToServer};
+use lockkeeper_wire::v2::{Flags, ToClient, ToServer};
 use rustix::process::Signal;
 use std::{
     fs,
@@ -413,4 +414,62 @@ fn a_session_takes_one_descriptor_of_the_daemon_connected_or_not() {
     }
     let connected = descriptors(&daemon);
     assert!(connected < CLIENTS + CLIENTS / 2, "{connected} descriptors for {CLIENTS} clients");
+}
+
+#[test]
+fn the_end_of_a_connection_releases_its_locks_and_gives_up_its_requests() {
+    let daemon = Daemon::start();
+    let [mut holder, mut other, mut waiter] = [(); 3].map(|()| Client::open(&daemon));
+    holder.hold("a");
+    other.hold("b");
+    holder.wait_for("b");
+    let waiting = waiter.wait_for("a");
+    drop(holder);
+    waiter.granted(waiting.rid);
+    assert_eq!(waiter.queue_of("b"), [(other.id.clone(), true)]);
+}
+
+#[test]
+fn a_client_that_says_no_more_and_has_no_descriptor_has_ended_even_if_it_still_hears() {
+    let daemon = Daemon::start();
+    let (mut holder, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
+    holder.hold("a");
+    let waiting = waiter.wait_for("a");
+    holder.fifo = None;
+    holder.fall_silent();
+    waiter.granted(waiting.rid);
+    assert_eq!(holder.hear_or_end(), None);
+}
+
+/// Its own end lets in what it waited for itself: that ends too, and is nobody's grant.
+#[test]
+fn a_session_that_stood_in_its_own_way_passes_its_locks_on() {
+    let daemon = Daemon::start();
+    let (mut leaver, mut waiter) = (Client::open(&daemon), Client::open(&daemon));
+    let shared = [("a", Mode::Shared)];
+    let reader = leaver.request_scope(&shared, Flags::default(), None);
+    leaver.granted(reader);
+    leaver.wait_for("a");
+    let second = leaver.request_scope(&shared, Flags::default(), None);
+    leaver.queued(second);
+    let waiting = waiter.wait_for("a");
+    drop(leaver);
+    waiter.granted(waiting.rid);
+    assert_eq!(waiter.query(None).len(), 1);
+}
+
+#[test]
+fn there_are_no_more_sessions_than_the_limit() {
+    let limits = Limits { clients: 2, ..Limits::default() };
+    let daemon = Daemon::start_with(|setup| setup.limits = limits);
+    let (mut first, mut second) = (Client::open(&daemon), Client::open(&daemon));
+    let mut third = Client::mute(&daemon);
+    third.say(&hello("default"));
+    assert_eq!(third.goodbye(), (code::LIMIT, "limit reached: 2 sessions (max-clients)"));
+    // When one has ended there is room again. That it has is seen by what it held.
+    first.hold("a");
+    let waiting = second.wait_for("a");
+    drop(first);
+    second.granted(waiting.rid);
+    Client::open(&daemon).ping();
 }

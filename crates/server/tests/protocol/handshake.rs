@@ -4,7 +4,6 @@ use crate::{
     client::{Client, hello},
     daemon::Daemon,
 };
-use lockkeeper_core::Limits;
 use lockkeeper_server::code;
 use lockkeeper_wire::v2::{EndFlags, Flags, Secret, ToClient, ToServer, VERSION, feature};
 use std::time::Duration;
@@ -124,22 +123,6 @@ fn another_bucket_sees_nothing_and_is_in_nobodys_way() {
     let rid = there.end_session(&here.id.clone());
     assert_eq!(there.outcome(rid), 0, "it is of another bucket");
     assert_eq!(here.queue_of("a"), [(here.id.clone(), true)]);
-}
-
-#[test]
-fn there_are_no_more_sessions_than_the_limit() {
-    let limits = Limits { clients: 2, ..Limits::default() };
-    let daemon = Daemon::start_with(|setup| setup.limits = limits);
-    let (mut first, mut second) = (Client::open(&daemon), Client::open(&daemon));
-    let mut third = Client::mute(&daemon);
-    third.say(&hello("default"));
-    assert_eq!(third.goodbye(), (code::LIMIT, "limit reached: 2 sessions"));
-    // When one has ended there is room again. That it has is seen by what it held.
-    first.hold("a");
-    let waiting = second.wait_for("a");
-    drop(first);
-    second.granted(waiting.rid);
-    Client::open(&daemon).ping();
 }
 
 #[test]

@@ -1,6 +1,10 @@
 //! Who may do what on the network, by whose token.
 
-use crate::{client::Client, daemon::Daemon, web};
+use crate::{
+    client::Client,
+    daemon::{Daemon, Setup},
+    web,
+};
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockkeeper_core::Mode;
 use lockkeeper_server::code;
@@ -29,7 +33,11 @@ fn key_set() -> String {
 }
 
 fn daemon() -> Daemon {
-    let mut daemon = Daemon::on_network();
+    daemon_with(|_| {})
+}
+
+fn daemon_with(change: impl FnOnce(&mut Setup)) -> Daemon {
+    let mut daemon = Daemon::on_network_with(change);
     daemon.kill();
     let keys = daemon.path("keys.json");
     fs::write(&keys, key_set()).expect("it is ours");
@@ -294,6 +302,22 @@ fn keys_are_read_anew_and_bad_ones_change_nothing() {
     daemon.reload();
     after.hold("another");
     assert!(web::get(&daemon, "/healthz").contains("200 OK"));
+}
+
+/// A token is kept as long as its connection. It was not counted.
+#[test]
+fn long_tokens_are_limited_in_all() {
+    let daemon = daemon_with(|setup| {
+        setup.handshake.0 = 256 << 10;
+        setup.bytes.2 = 64 << 20;
+    });
+    let long = token(&format!(r#""buckets":["*"],"padding":"{}""#, "x".repeat(90_000)));
+    let mut clients: Vec<Client> =
+        (0..80).map(|_| open(&daemon, "a", Some(&long)).expect("it is good")).collect();
+    let (code, why) = clients[0].goodbye();
+    assert!(code == code::LIMIT && why.contains("tokens") && why.contains("(max-bytes)"), "{why}");
+    // That ended the connection, not the session.
+    assert!(clients[0].resume_with(&daemon, Some(&long)).expect("a welcome").resumed);
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod client;
 #[cfg(target_os = "linux")]
 mod crash;
 mod daemon;
+mod deaf;
 #[cfg(target_os = "linux")]
 mod disk;
 mod durable;
@@ -28,4 +29,5 @@ mod python;
 mod resume;
 mod subscribe;
 mod temp;
+mod turns;
 mod web;

@@ -92,7 +92,7 @@ fn strangers_and_friends_take_turns() {
     assert_eq!(other.ask("release 1"), "done 1");
     rust.granted(again.rid);
 
-    // A steal, an abort, and the end of a process.
+    // A steal, an abort, and the end of a process and of a session.
     assert!(one.ask("request a steal").starts_with("granted 3 "));
     rust.broken(again.rid);
     assert!(other.ask("request a").starts_with("queued 3 "));
@@ -100,6 +100,8 @@ fn strangers_and_friends_take_turns() {
     let last = rust.wait_for("a");
     drop(one);
     rust.granted(last.rid);
+    assert_eq!(other.ask("request a").split(' ').next(), Some("queued"));
+    assert_eq!(other.ask("close"), "closed");
     assert_eq!(rust.queue_of("a"), [(rust.id.clone(), true)]);
 }
 

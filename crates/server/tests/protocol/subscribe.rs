@@ -6,14 +6,14 @@ use std::collections::BTreeMap;
 
 /// The names that are held, and those that are waited for, by arrival.
 #[derive(Default)]
-struct Seen {
+pub(crate) struct Seen {
     rid: u64,
     requests: BTreeMap<u64, (Vec<u8>, bool)>,
     states: usize,
 }
 
 impl Seen {
-    fn subscribe(client: &mut Client) -> Self {
+    pub(crate) fn subscribe(client: &mut Client) -> Self {
         let (ack, rid) = (client.ack, client.last_rid + 1);
         client.last_rid = rid;
         client.say(&ToServer::Subscribe { ack, rid });
@@ -44,7 +44,7 @@ impl Seen {
     }
 
     /// Hears until it has seen what there is: changes may come one by one or together.
-    fn await_requests(&mut self, client: &mut Client, expected: &[(&str, bool)]) {
+    pub(crate) fn await_requests(&mut self, client: &mut Client, expected: &[(&str, bool)]) {
         let seen = |seen: &Self| seen.requests.values().cloned().collect::<Vec<_>>();
         let expected: Vec<_> =
             expected.iter().map(|(name, held)| (name.as_bytes().to_vec(), *held)).collect();
@@ -92,38 +92,4 @@ fn who_resumes_subscribes_again() {
     seen.await_requests(&mut viewer, &[("a", true)]);
     one.hold("b");
     seen.await_requests(&mut viewer, &[("a", true), ("b", true)]);
-}
-
-/// More than the buffers of sockets and daemon together.
-#[test]
-fn a_viewer_that_does_not_read_holds_up_nobody_and_sees_the_end() {
-    let daemon = Daemon::start();
-    let (mut viewer, mut one) = (Client::open(&daemon), Client::open(&daemon));
-    let mut seen = Seen::subscribe(&mut viewer);
-    seen.await_requests(&mut viewer, &[]);
-    let label = "n".repeat(1000);
-    for number in 0..10_000 {
-        one.hold(&format!("{label}{number}"));
-    }
-    for rid in 1..=one.last_rid {
-        one.release(rid);
-    }
-    one.hold("last");
-    let mut requests: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
-    let mut void = false;
-    while void || requests.values().ne([&b"last"[..]]) {
-        let (entries, gone) = match viewer.hear() {
-            ToClient::Snapshot { entries, more, .. } => {
-                if !void {
-                    requests.clear();
-                }
-                void = more;
-                (entries, Vec::new())
-            }
-            ToClient::Changes { entries, gone, .. } => (entries, gone),
-            other => panic!("{other:?}"),
-        };
-        entries.iter().for_each(|entry| _ = requests.insert(entry.arrival, entry.name.to_vec()));
-        gone.iter().for_each(|arrival| _ = requests.remove(arrival));
-    }
 }

@@ -38,7 +38,17 @@ pub(crate) fn connect_to(
     stream: Box<dyn Stream>,
     change: impl FnOnce(ClientRequestBuilder) -> ClientRequestBuilder,
 ) -> Result<Web, (u16, String)> {
-    let uri: Uri = format!("ws://{host}/").parse().expect("a URI");
+    connect_at(host, "/", stream, change)
+}
+
+/// The same, at another path.
+pub(crate) fn connect_at(
+    host: &str,
+    path: &str,
+    stream: Box<dyn Stream>,
+    change: impl FnOnce(ClientRequestBuilder) -> ClientRequestBuilder,
+) -> Result<Web, (u16, String)> {
+    let uri: Uri = format!("ws://{host}{path}").parse().expect("a URI");
     let request = ClientRequestBuilder::new(uri);
     let request = change(request.with_sub_protocol("lockkeeper.v2"));
     match tungstenite::client(request, stream) {
@@ -113,9 +123,9 @@ pub(crate) fn trusts(daemon: &Daemon, trusted: &[u8]) -> bool {
     heard.is_ok() && answer.starts_with("HTTP/1.1 200 OK")
 }
 
-/// What is counted, by its name.
+/// What is counted where that is done, by its name.
 pub(crate) fn counts(daemon: &Daemon) -> HashMap<String, f64> {
-    let answer = get(daemon, "/metrics");
+    let answer = get(daemon.leader(), "/metrics");
     let (head, body) = answer.split_once("\r\n\r\n").expect("it has a head");
     assert!(head.starts_with("HTTP/1.1 200 OK") && head.contains("text/plain; version=0.0.4"), "{head}");
     let lines = body.lines().filter(|line| !line.starts_with('#'));

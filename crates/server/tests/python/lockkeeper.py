@@ -130,7 +130,13 @@ class Session:
         return self._identity[0]
 
     def close(self):
-        self._send(BYE)
+        self._say(BYE)
+        # The server closes the connection without a word, unless it refuses the message.
+        try:
+            while True:
+                self._receive()
+        except Disconnected:
+            pass
         self._stream.close()
         os.close(self._fifo)
 
@@ -375,6 +381,9 @@ def main(path, *, say=lambda *words: print(*words, flush=True)):
             case ["count", name, file, rounds]:
                 count(session, name, file, int(rounds))
                 say("done", rounds)
+            case ["close"]:
+                session.close()
+                say("closed")
 
 
 if __name__ == "__main__":

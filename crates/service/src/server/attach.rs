@@ -300,8 +300,12 @@ impl Server {
 
     /// The write end of this FIFO was sent to the client.
     pub fn fifo_passed(&mut self, id: ConnectionId, fifo: Fifo) {
-        if let Some(connection) = self.connections.get_mut(&id) {
-            connection.fifo = Some(fifo);
+        let Some(connection) = self.connections.get_mut(&id) else { return };
+        connection.fifo = Some(fifo);
+        if let Some(session) = connection.session
+            && !holds(Rule::FifoAfterConfirm)
+        {
+            let _ = self.record(&Record::Fifo { session, fifo });
         }
         self.send_to(id, &ToClient::Fifo);
     }
