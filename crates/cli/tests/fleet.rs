@@ -684,6 +684,57 @@ fn a_store_that_has_less_than_before_is_refused() {
     assert!(run(&other.url(0), &["run", "a", "--", "true"]).status.success());
 }
 
+/// Whoever leads waits for leases that the backup does not know: a daemon that remembers nothing,
+/// and the one that takes over from it without having been told.
+#[test]
+fn a_restored_store_is_recovered_by_every_leader() {
+    let mut cluster = Cluster::start(1).expect("etcd starts");
+    let usual = ["--takeover", "500ms", "--ttl", "20s"];
+    let mut daemons = fleet(&cluster, 2, &[]);
+    daemons.wait_for_leader();
+    assert!(run(&daemons.urls(0), &["run", "before", "--", "true"]).status.success());
+    cluster.back_up().expect("it is copied");
+    let (_holder, _) = hold(&daemons.urls(0), "a");
+    // Both have seen it.
+    wait_until(|| position(&daemons, 0).is_some() && position(&daemons, 0) == position(&daemons, 1));
+    (0..2).for_each(|at| daemons.stop(at));
+    cluster.restore().expect("it is copied");
+    let is_refused = |daemons: &Daemons| {
+        let ran = run(&daemons.urls(0), &["run", "--timeout", "1s", "a", "--", "true"]);
+        assert!(!ran.status.success(), "{ran:?}");
+    };
+
+    // A follower says so of its leader.
+    let recovers = |daemons: &Daemons, at| {
+        let health = get(&daemons.url(at), "/healthz");
+        health.contains("the leader, ws:") && health.contains("waiting for earlier leases")
+    };
+
+    // One that remembers more does not start.
+    daemons.run(1).expect("it starts");
+    wait_until(|| daemons.log(1).contains("it was restored from a backup"));
+    daemons.forget(0).expect("it has a state directory");
+    daemons.set_more(&[&usual[..], &["--accept-restored-store"]].concat());
+    daemons.run(0).expect("it starts");
+    wait_until(|| daemons.log(0).contains("earlier leases are waited for"));
+    assert!(get(&daemons.url(0), "/healthz").contains("waiting for earlier leases"));
+    is_refused(&daemons);
+
+    // Accepted by one, the store is accepted by all, and remains blind.
+    daemons.set_more(&usual);
+    daemons.run(1).expect("it starts");
+    daemons.wait(1).expect("it follows");
+    wait_until(|| recovers(&daemons, 1));
+    daemons.kill(0);
+    wait_until(|| daemons.log(1).contains("earlier leases are waited for"));
+    is_refused(&daemons);
+    // A flag that was left is of no use once somebody leads.
+    daemons.set_more(&[&usual[..], &["--accept-restored-store"]].concat());
+    daemons.run(0).expect("it starts");
+    daemons.wait(0).expect("it follows");
+    wait_until(|| recovers(&daemons, 0));
+}
+
 /// `lockkeeper fleet` about this etcd: what it prints, and its status.
 fn report(cluster: &Cluster) -> (String, Option<i32>) {
     let shown = Command::new(PROGRAM).args(["fleet", "--store", &cluster.url("test")]).output();

@@ -61,11 +61,14 @@ struct Member {
     channel: Channel,
 }
 
-/// Writes that happen together, if a key still has the revision at which it was seen.
+/// Writes that happen together, if a key is still as it was seen.
 #[derive(Clone, Debug, Default)]
 pub struct Guarded {
-    /// The key, and its revision; zero if it must not be there.
-    pub guard: (Vec<u8>, i64),
+    /// The key.
+    pub key: Vec<u8>,
+    /// Its value and its revision; none if it must not be there. A store that was restored can have
+    /// another value with the same revision.
+    pub guard: Option<(Vec<u8>, i64)>,
     /// Keys that are written.
     pub puts: Vec<(Vec<u8>, Vec<u8>)>,
     /// Ranges of keys that are deleted: the first, and the end. None of those that are written is
@@ -78,7 +81,7 @@ pub struct Guarded {
 pub enum Outcome {
     /// They are done; every key that was written has this revision.
     Done(i64),
-    /// The key had another revision: this is what it is.
+    /// The key had another revision, or another value: this is what it is.
     Refused(Option<KeyValue>),
 }
 
@@ -185,18 +188,23 @@ impl Etcd {
     ///
     /// [`Error`]. If it is [`Error::NoAnswer`], the writes may be done all the same, now or later.
     pub async fn write(&self, writes: Guarded) -> Result<Outcome, Error> {
-        let (key, revision) = writes.guard;
+        let key = writes.key;
+        let compare = |target, revision, value| Compare {
+            result: CompareResult::Equal as i32,
+            target: target as i32,
+            key: key.clone(),
+            mod_revision: revision,
+            value,
+        };
+        let (value, revision) = writes.guard.map_or((None, 0), |(value, revision)| (Some(value), revision));
+        let mut compares = vec![compare(CompareTarget::Mod, Some(revision), None)];
+        compares.extend(value.map(|value| compare(CompareTarget::Value, None, Some(value))));
         let op = |request| RequestOp { request: Some(request) };
         let put = |(key, value)| op(RequestKind::Put(PutRequest { key, value }));
         let delete = |(key, range_end)| op(RequestKind::Delete(DeleteRangeRequest { key, range_end }));
         let deletes = writes.deletes.into_iter().map(delete);
         let request = TxnRequest {
-            compare: vec![Compare {
-                result: CompareResult::Equal as i32,
-                target: CompareTarget::Mod as i32,
-                key: key.clone(),
-                mod_revision: Some(revision),
-            }],
+            compare: compares,
             success: deletes.chain(writes.puts.into_iter().map(put)).collect(),
             failure: vec![op(RequestKind::Range(RangeRequest { key, ..RangeRequest::default() }))],
         };

@@ -85,6 +85,8 @@ pub(crate) struct Compare {
     /// A `oneof`: it is sent also if it is zero.
     #[prost(int64, optional, tag = "6")]
     pub(crate) mod_revision: Option<i64>,
+    #[prost(bytes = "vec", optional, tag = "7")]
+    pub(crate) value: Option<Vec<u8>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Enumeration)]
@@ -98,6 +100,7 @@ pub(crate) enum CompareResult {
 pub(crate) enum CompareTarget {
     Version = 0,
     Mod = 2,
+    Value = 3,
 }
 
 #[derive(Clone, PartialEq, Message)]

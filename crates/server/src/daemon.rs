@@ -19,7 +19,7 @@ use crate::{
 use lockkeeper_log::{Full, Log, Mark, Priority};
 use lockkeeper_service::{
     Access, Action, BATCH, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Round, Server,
-    ServerConfig, SessionId, State, Ttl,
+    ServerConfig, SessionId, State, Ttl, replica::Head,
 };
 use lockkeeper_wire::v2::{Secret, ToServer, code};
 use std::{
@@ -43,9 +43,6 @@ const LAZY: Duration = Duration::from_millis(5);
 
 /// Tokens that may be given out before the mark has to be set again.
 const TOKENS: u64 = 1 << 24;
-
-/// More tokens than can have been given out since a backup of a store was made.
-const LOST_TOKENS: u64 = 1 << 40;
 
 /// Bytes of a snapshot that are written at a time.
 const SLICE: usize = 128 << 10;
@@ -143,16 +140,23 @@ pub(crate) enum Sender {
 }
 
 impl Daemon {
-    /// Leads with a state that it shares with other daemons. If the store was restored from a backup, the state may lack
-    /// its end: it is treated as after a crash of the machine.
-    pub(crate) fn lead(config: &Config, gate: Rc<Gate>, state: State, restored: bool) -> Result<Self, Error> {
+    /// Leads with a state that it shares with other daemons. If the store was restored from a
+    /// backup, the state may lack its end: it is treated as after a crash of the machine, until the
+    /// head says that earlier leases have expired.
+    pub(crate) fn lead(
+        config: &Config,
+        gate: Rc<Gate>,
+        state: State,
+        head: Option<&Head>,
+    ) -> Result<Self, Error> {
+        let (blind, tokens) = head.map_or((0, 0), |head| (head.blind, head.lost_tokens()));
         let fifos = Fifos::open(&config.state_dir, clock::boot_id());
         let fifos = fifos.map_err(|error| Error::File(config.state_dir.join("fifo"), error))?;
         let (server_config, now) = (server_config(config), clock::now());
-        let blind_until = restored.then(|| now.saturating_add(server_config.ttl.max.saturating_mul(1000)));
-        let tokens = state.last_token().saturating_add(LOST_TOKENS);
+        let blind_until = (blind > 0).then(|| now.saturating_add(blind.saturating_mul(1000)));
         let mut server = Server::new(state, server_config, now, clock::wall(), blind_until);
-        if restored {
+        if blind > 0 {
+            tracing::warn!(wait_ms = blind, "the store was restored: earlier leases are waited for");
             let recovered = server.recover_from_crash(tokens, BATCH);
             recovered.map_err(|damaged| Unread::from(damaged).of(&config.state_dir))?;
         }

@@ -14,7 +14,7 @@ mod snapshot;
 pub use report::{DaemonReport, LeaderReport, MemberReport, Report, report};
 
 use crate::{
-    Config, Error, Store,
+    Config, Error, Store, clock,
     daemon::{self, Daemon, random},
     gate::Gate,
     node::{Following, Leader, Node, Role},
@@ -22,7 +22,12 @@ use crate::{
 use keys::Keys;
 use lead::{End, Snapshots};
 use lockkeeper_etcd::{Etcd, Guarded, Outcome};
-use lockkeeper_service::replica::{Head, Operation, Replica, ReplicaConfig, Reply, Revision, WentBack};
+use lockkeeper_service::{
+    State,
+    replica::{
+        Astray, Extent, Head, Memory, Operation, RING, Recovery, Replica, ReplicaConfig, Reply, Revision,
+    },
+};
 use std::{
     cell::{Cell, RefCell},
     fs,
@@ -33,9 +38,6 @@ use std::{
     time::{Duration, Instant},
 };
 use tokio::sync::Notify;
-
-/// How many entries etcd keeps.
-const RING: u64 = 1 << 14;
 
 /// How long a daemon that starts waits for etcd.
 const START: Duration = Duration::from_secs(10);
@@ -58,13 +60,11 @@ pub(crate) struct Fleet {
     store: Store,
     /// This daemon, to others.
     id: u64,
-    /// The highest position that was seen, also by earlier daemons of this state directory.
-    known: Cell<u64>,
+    /// How far the log has got, as seen also by earlier daemons of this state directory.
+    memory: RefCell<Memory>,
     known_path: PathBuf,
     /// What the file has.
-    remembered: Cell<Option<u64>>,
-    /// The store was restored from a backup, and somebody said to go on with that.
-    restored: Cell<bool>,
+    remembered: Cell<Option<Extent>>,
     /// Told when the daemon is to stop.
     stop: Notify,
     /// When it was told.
@@ -85,10 +85,10 @@ impl Fleet {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
         made.map_err(|error| Error::File(config.state_dir.clone(), error))?;
         let known = match fs::read_to_string(&known_path) {
-            Ok(text) => text.trim().parse().map_err(|_| {
+            Ok(text) => read_extent(&text).ok_or_else(|| {
                 Error::File(known_path.clone(), io::Error::other("it has no position: was it edited?"))
             })?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Extent::default(),
             Err(error) => return Err(Error::File(known_path, error)),
         };
         let mut fleet = Self {
@@ -98,10 +98,9 @@ impl Fleet {
             config: config.clone(),
             store: store.clone(),
             id: u64::from_le_bytes(random()),
-            known: Cell::new(known),
+            memory: RefCell::new(Memory::new(known, store.accept_restored)),
             known_path,
             remembered: Cell::new(None),
-            restored: Cell::new(false),
             stop: Notify::new(),
             stopped: Cell::new(None),
             answered: Cell::new(Instant::now()),
@@ -121,7 +120,7 @@ impl Fleet {
         let key: Vec<u8> = random::<32>().into();
         while begun.elapsed() < START {
             let puts = vec![(name.clone(), key.clone())];
-            let writes = Guarded { guard: (name.clone(), 0), puts, deletes: Vec::new() };
+            let writes = Guarded { key: name.clone(), guard: None, puts, deletes: Vec::new() };
             match self.etcd.write(writes).await {
                 Ok(Outcome::Done(_)) => return Ok(key),
                 Ok(Outcome::Refused(Some(kv))) => return Ok(kv.value),
@@ -190,7 +189,7 @@ impl Fleet {
             tracing::info!(position = replica.position(), "leading");
             let snapshots = Snapshots::begin(self, &mut state, &replica);
             let gate: Rc<Gate> = Rc::clone(&node.gate);
-            let daemon = Daemon::lead(&self.config, gate, state, self.restored.take())?;
+            let daemon = Daemon::lead(&self.config, gate, state, replica.head())?;
             let daemon = Rc::new(RefCell::new(daemon));
             if let Some(relays) = &node.relays {
                 relays.lead(owner);
@@ -244,10 +243,11 @@ impl Fleet {
                     let entry = entry.iter().map(|(slot, bytes)| (self.keys.entry(*slot), bytes.clone()));
                     let snapshot = snapshot.iter().map(|pointer| (self.keys.snapshot(), pointer.clone()));
                     let head = (self.keys.head(), head.encode());
+                    let guard = guard.as_ref().map(|(head, revision)| (head.encode(), *revision));
                     // The head last: who watches has the entry when it sees the head.
                     let puts = entry.chain(snapshot).chain([head]).collect();
                     let deletes = deletes.iter().map(|places| self.keys.entries(places)).collect();
-                    let writes = Guarded { guard: (self.keys.head(), *guard), puts, deletes };
+                    let writes = Guarded { key: self.keys.head(), guard, puts, deletes };
                     self.etcd.write(writes).await.map(|outcome| match outcome {
                         Outcome::Done(revision) => Ok(Reply::Done(revision)),
                         Outcome::Refused(kv) => keys::head(kv).map(Reply::Seen),
@@ -299,44 +299,47 @@ impl Fleet {
         }
     }
 
-    /// A position was seen. One that is below what was known means that the store was restored from a backup.
-    fn see(&self, position: u64) -> Result<(), Error> {
-        let known = self.known.get();
-        if position >= known {
-            self.known.set(position);
-            return Ok(());
-        }
-        if self.store.accept_restored {
-            tracing::warn!(known, position, "going on with a store that has less than it had");
-            self.known.set(position);
-            self.restored.set(true);
-            return Ok(());
-        }
-        Err(went_back(WentBack { known, found: position }))
+    /// The head was seen. One that has less than was known means that the store was restored from a
+    /// backup.
+    fn see(&self, seen: Option<&(Head, Revision)>) -> Result<(), Error> {
+        self.memory.borrow_mut().saw(seen).map_err(|astray| went_astray(astray, self.store.accept_restored))
+    }
+
+    /// How this daemon takes over, if it has to accept a store that was restored.
+    fn recovery(&self, state: &State, replica: &Replica) -> Option<Recovery> {
+        let longest = daemon::ttl_of(&self.config).max;
+        self.memory.borrow().recovery(replica, state.last_token(), clock::wall(), longest)
     }
 
     /// Has the next daemon of this state directory know the position, too.
     async fn remember(&self) {
-        let known = self.known.get();
+        let known = self.memory.borrow().known();
         if self.remembered.replace(Some(known)) == Some(known) {
             return;
         }
         let path = self.known_path.clone();
         // A sync can take a tenth of a second: clients do not wait for it.
-        let written = tokio::task::spawn_blocking(move || write_position(&path, known)).await;
+        let written = tokio::task::spawn_blocking(move || write_extent(&path, known)).await;
         if let Err(error) = written.unwrap_or_else(|error| Err(io::Error::other(error))) {
             tracing::warn!(%error, "{}", self.known_path.display());
         }
     }
 
     /// Tells clients' connections what is known of the leader.
-    fn tell(&self, node: &Node, replica: &Replica, trouble: Option<String>) {
+    fn tell(&self, node: &Node, (state, replica): (&Rc<RefCell<State>>, &Replica), trouble: Option<String>) {
         let led = |head: &Head| !head.vacant;
         let leader = replica.head().filter(|head| led(head));
         let leader = leader.map(|head| Leader { url: head.url.clone(), owner: head.owner });
         let (position, lag) = (replica.position(), replica.lag());
-        node.set_role(Role::Following(Following { leader, position, lag, trouble }));
+        let state = Rc::downgrade(state);
+        node.set_role(Role::Following(Following { leader, position, lag, trouble, state }));
     }
+}
+
+/// The position, and the number of the last recovery if there was one.
+fn read_extent(text: &str) -> Option<Extent> {
+    let (position, recovery) = text.trim().split_once(' ').unwrap_or((text.trim(), "0"));
+    Some(Extent { position: position.parse().ok()?, recovery: recovery.parse().ok()? })
 }
 
 /// Writes the position to a file that has an earlier one. The file is synced before it takes that
@@ -344,10 +347,14 @@ impl Fleet {
 /// refuse to start. Its folder is not: if the crash undoes the renaming, the earlier position is
 /// there. It is some seconds old anyway, and all that it has to show is a store that went back
 /// further than that.
-fn write_position(path: &Path, position: u64) -> io::Result<()> {
+fn write_extent(path: &Path, Extent { recovery, position }: Extent) -> io::Result<()> {
+    let text = match recovery {
+        0 => position.to_string(),
+        _ => format!("{position} {recovery}"),
+    };
     let new = path.with_extension("new");
     let mut file = fs::File::create(&new)?;
-    file.write_all(position.to_string().as_bytes())?;
+    file.write_all(text.as_bytes())?;
     file.sync_all()?;
     fs::rename(new, path)
 }
@@ -363,10 +370,21 @@ fn head_is_gone(keys: &Keys) -> Error {
     ))
 }
 
-fn went_back(WentBack { known, found }: WentBack) -> Error {
+/// The store cannot be followed. `accepts` says that this daemon was to accept one that was
+/// restored.
+fn went_astray(astray: Astray, accepts: bool) -> Error {
+    let what = match astray {
+        Astray::WentBack { known, found } => format!("the store has {found} entries, and had {known} before"),
+        Astray::Recovered => "the store was replaced while this daemon ran".into(),
+    };
+    let why = match accepts {
+        true => {
+            "another daemon leads that was started without --accept-restored-store, or it went back again"
+        }
+        false => "it was restored from a backup, or emptied",
+    };
     Error::Fleet(format!(
-        "the store has {found} entries, and had {known} before: it was restored from a backup, or emptied. Locks that were \
-         granted since are not in it. Stop every daemon, then start them with --accept-restored-store: earlier sessions end, \
-         and nothing is granted until the longest lease has expired"
+        "{what}: {why}. Locks that were granted since are not in it. Stop every daemon, then start them with \
+         --accept-restored-store: earlier sessions end, and nothing is granted until the longest lease has expired"
     ))
 }

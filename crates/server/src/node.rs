@@ -16,9 +16,16 @@ use crate::{
     network::PendingHandshake,
     relay::{self, Client, Relays},
 };
-use lockkeeper_service::Access;
-use std::{cell::RefCell, rc::Rc, time::Duration};
-use tokio::sync::Notify;
+use lockkeeper_service::{Access, State};
+use std::{
+    cell::RefCell,
+    rc::{Rc, Weak},
+    time::Duration,
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout_at},
+};
 
 /// How soon a leader that cannot be reached is tried again.
 const AGAIN: Duration = Duration::from_millis(200);
@@ -51,6 +58,8 @@ pub(crate) struct Following {
     pub(crate) lag: u64,
     /// Why it cannot follow just now.
     pub(crate) trouble: Option<String>,
+    /// What it has applied.
+    pub(crate) state: Weak<RefCell<State>>,
 }
 
 /// Another daemon that leads.

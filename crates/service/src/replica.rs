@@ -11,12 +11,19 @@
 //! until a write or a read shows a head that is not its own. Then it is dropped with its state,
 //! which may be ahead of the log.
 //!
-//! One operation is under way at a time. A driver that gets no answer sends the same operation again, until it is answered:
-//! if the first one was executed after all, the answer shows it.
+//! A store that was restored from a backup lacks the end of the log: locks that nobody knows of may
+//! be held. Whoever takes over from such a head, because an operator said so, writes into it that
+//! there was a [`Recovery`]. Until the leases of before have expired, every leader begins anew with
+//! waiting for them. [`Memory`] says whether the store went back.
+//!
+//! One operation is under way at a time. A driver that gets no answer sends the same operation
+//! again, until it is answered: if the first one was executed after all, the answer shows it.
 
 mod head;
+mod memory;
 
-pub use head::{Head, decode_entry, encode_entry};
+pub use head::{Head, RING, decode_entry, encode_entry};
+pub use memory::{Extent, Memory};
 
 use crate::{
     Micros, micros,
@@ -43,11 +50,13 @@ pub struct ReplicaConfig {
 
 /// What a replica asks of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Operation {
-    /// Writes, if the head has that revision. All of it is done at once, or nothing.
+    /// Writes, if the head is that one. All of it is done at once, or nothing.
     Write {
-        /// The revision.
-        guard: Revision,
+        /// The head, and its revision. A store that was restored can have another head with the
+        /// same revision.
+        guard: Option<(Head, Revision)>,
         /// The new head.
         head: Head,
         /// An entry: its place in the ring, and its bytes.
@@ -93,13 +102,27 @@ pub enum Next {
     Missing,
 }
 
-/// The store has less than it had: it was restored from a backup, or emptied.
+/// Why a follower must not go on with its state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WentBack {
-    /// The position that was known.
-    pub known: u64,
-    /// The position that the store has.
-    pub found: u64,
+pub enum Astray {
+    /// The store has less than it had: it was restored from a backup, or emptied.
+    WentBack {
+        /// The position that was known.
+        known: u64,
+        /// The position that the store has.
+        found: u64,
+    },
+    /// The store was recovered meanwhile: the entries may be others. They have to be read again.
+    Recovered,
+}
+
+/// A store that has less than it had is accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Recovery {
+    /// A number that is greater than that of any recovery before.
+    pub number: u64,
+    /// How long leases last that the store may not know of, in milliseconds.
+    pub blind: u64,
 }
 
 /// One of the servers that share a log.
@@ -113,6 +136,8 @@ pub struct Replica {
     revision: Revision,
     role: Role,
     flight: Option<Flight>,
+    /// The leases that the log does not know have expired.
+    settled: bool,
     /// The entries that no snapshot has, of those that its state has.
     tail: Tail,
 }
@@ -149,16 +174,17 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// [`WentBack`] if the head has fewer.
+    /// [`Astray::WentBack`] if the head has fewer.
     pub fn follow(
         config: ReplicaConfig,
         position: u64,
         seen: Option<(Head, Revision)>,
         now: Micros,
-    ) -> Result<Self, WentBack> {
+    ) -> Result<Self, Astray> {
         let role = Role::Follower { since: now };
         let tail = Tail::default();
-        let mut replica = Self { config, position, head: None, revision: 0, role, flight: None, tail };
+        let mut replica =
+            Self { config, position, head: None, revision: 0, role, flight: None, settled: false, tail };
         replica.saw(seen, now)?;
         Ok(replica)
     }
@@ -173,6 +199,11 @@ impl Replica {
         self.head.as_ref()
     }
 
+    /// The head as it was seen or written last, and its revision.
+    pub fn seen(&self) -> Option<(Head, Revision)> {
+        self.head.clone().map(|head| (head, self.revision))
+    }
+
     /// Whether it leads.
     pub fn is_leader(&self) -> bool {
         matches!(self.role, Role::Leader)
@@ -182,23 +213,41 @@ impl Replica {
     /// its own is under way.
     pub fn is_own(&self, seen: Option<&Head>) -> bool {
         let own = self.head.as_ref().filter(|_| self.is_leader());
-        own.zip(seen).is_some_and(|(own, seen)| own.owner == seen.owner && !seen.vacant)
+        // An earlier one of this leadership is that of a store that was restored.
+        let is_later = |own: &Head, seen: &Head| own.owner == seen.owner && own.sequence <= seen.sequence;
+        own.zip(seen).is_some_and(|(own, seen)| is_later(own, seen) && !seen.vacant)
     }
 
-    /// A follower has seen the head: watched, or read.
+    /// A follower has watched a change of the head, which can be older than what was read before.
     ///
     /// # Errors
     ///
-    /// [`WentBack`] if it has fewer entries than this replica's state: it must not be followed.
-    pub fn saw(&mut self, seen: Option<(Head, Revision)>, now: Micros) -> Result<(), WentBack> {
-        let (head, revision) = seen.map_or((None, 0), |(head, revision)| (Some(head), revision));
-        // Watched changes can be older than what was read.
-        if revision != 0 && revision <= self.revision {
+    /// [`Astray`] if it must not be followed with this replica's state.
+    pub fn watched(&mut self, head: Head, revision: Revision, now: Micros) -> Result<(), Astray> {
+        if revision <= self.revision {
             return Ok(());
         }
+        self.saw(Some((head, revision)), now)
+    }
+
+    /// A follower has read the head.
+    ///
+    /// # Errors
+    ///
+    /// [`Astray`] if it must not be followed with this replica's state.
+    pub fn saw(&mut self, seen: Option<(Head, Revision)>, now: Micros) -> Result<(), Astray> {
+        let (head, revision) = seen.map_or((None, 0), |(head, revision)| (Some(head), revision));
+        if revision != 0 && revision == self.revision && head == self.head {
+            return Ok(());
+        }
+        let recovered = |before: &Head| head.as_ref().is_some_and(|head| head.recovery > before.recovery);
+        if self.head.as_ref().is_some_and(recovered) {
+            return Err(Astray::Recovered);
+        }
         let found = head.as_ref().map_or(0, |head| head.position);
-        if found < self.position {
-            return Err(WentBack { known: self.position, found });
+        // What is read later is later, but in a store that was restored.
+        if found < self.position || revision <= self.revision && self.revision != 0 {
+            return Err(Astray::WentBack { known: self.position, found });
         }
         if let Role::Follower { since } = &mut self.role {
             *since = now;
@@ -243,8 +292,9 @@ impl Replica {
         }
     }
 
-    /// Takes over, under a number that no other leadership has, if it is time and everything is applied.
-    pub fn take_over(&mut self, now: Micros, owner: u64) -> Option<Operation> {
+    /// Takes over, under a number that no other leadership has, if it is time and everything is
+    /// applied. With a recovery, the store is taken as it is.
+    pub fn take_over(&mut self, now: Micros, owner: u64, recovery: Option<Recovery>) -> Option<Operation> {
         let whole = self.lag() == 0 || !holds(Rule::ServeAfterApplying);
         if self.is_leader() || self.flight.is_some() || now < self.takes_over_at() || !whole {
             return None;
@@ -252,7 +302,24 @@ impl Replica {
         let position = self.head.as_ref().map_or(0, |head| head.position);
         let snapshot = self.head.as_ref().map_or(0, |head| head.snapshot);
         let ReplicaConfig { takeover, ref url, .. } = self.config;
-        let head = Head { owner, sequence: 0, position, snapshot, takeover, vacant: false, url: url.clone() };
+        let before = self.head.as_ref().map_or((0, 0), |head| (head.recovery, head.blind));
+        let (number, mut blind) =
+            recovery.map_or(before, |recovery| (recovery.number, recovery.blind.max(before.1)));
+        if recovery.is_none() && !holds(Rule::StaysBlind) {
+            blind = 0;
+        }
+        let url = url.clone();
+        let head = Head {
+            owner,
+            sequence: 0,
+            position,
+            snapshot,
+            takeover,
+            vacant: false,
+            url,
+            recovery: number,
+            blind,
+        };
         Some(self.write(Kind::TakeOver, head))
     }
 
@@ -328,23 +395,31 @@ impl Replica {
         Some(Operation::Read)
     }
 
+    /// The leases that the log does not know have expired: the next write says so. A leader asks
+    /// for it before it writes what it has done since then.
+    pub fn settle(&mut self) {
+        self.settled = true;
+    }
+
     /// The head that a leader writes next, if nothing is under way.
     fn next_head(&self) -> Option<Head> {
         let head = self.head.as_ref().filter(|_| self.is_leader() && self.flight.is_none())?;
-        Some(Head { sequence: head.sequence + 1, ..head.clone() })
+        let blind = if self.settled { 0 } else { head.blind };
+        Some(Head { sequence: head.sequence + 1, blind, ..head.clone() })
     }
 
     fn write(&mut self, kind: Kind, head: Head) -> Operation {
         self.flight = Some(Flight { kind, head: Some(head.clone()), bytes: 0 });
-        Operation::Write { guard: self.revision, head, entry: None, snapshot: None, deletes: Vec::new() }
+        let guard = self.seen();
+        Operation::Write { guard, head, entry: None, snapshot: None, deletes: Vec::new() }
     }
 
     /// The operation under way is answered.
     ///
     /// # Errors
     ///
-    /// [`WentBack`] if a follower was shown a head that it must not follow.
-    pub fn answered(&mut self, reply: Reply, now: Micros) -> Result<Verdict, WentBack> {
+    /// [`Astray`] if a follower was shown a head that it must not follow with its state.
+    pub fn answered(&mut self, reply: Reply, now: Micros) -> Result<Verdict, Astray> {
         let Some(Flight { kind, head: wanted, bytes }) = self.flight.take() else {
             return Ok(Verdict::Deposed);
         };
@@ -352,12 +427,10 @@ impl Replica {
             (Reply::Done(revision), Some(_)) => revision,
             // It had been executed before, and its answer was lost.
             (Reply::Seen(Some((seen, revision))), Some(wanted)) if is_same(&seen, wanted) => revision,
-            (Reply::Seen(Some((_, revision))), None) if revision == self.revision => {
+            (Reply::Seen(seen), None) if seen.is_some() && seen == self.seen() => {
                 return Ok(Verdict::Done);
             }
             (Reply::Seen(seen), _) if !self.is_leader() => {
-                // It is what the store has, also if that is older than what was seen before.
-                self.revision = 0;
                 self.saw(seen, now)?;
                 return Ok(Verdict::Deposed);
             }
@@ -388,15 +461,25 @@ fn is_same(one: &Head, other: &Head) -> bool {
 mod tests {
     use super::*;
 
+    /// A ring that is soon full.
     const RING: u64 = 8;
 
     /// A leader of a log with so many entries, of which a snapshot has the first.
     fn leader(position: u64, snapshot: u64) -> Replica {
         let config = ReplicaConfig { takeover: 1, ring: RING, url: String::new() };
-        let head =
-            Head { owner: 1, sequence: 0, position, snapshot, takeover: 1, vacant: true, url: String::new() };
+        let head = Head {
+            owner: 1,
+            sequence: 0,
+            position,
+            snapshot,
+            takeover: 1,
+            vacant: true,
+            url: String::new(),
+            recovery: 0,
+            blind: 0,
+        };
         let mut replica = Replica::follow(config, position, Some((head, 1)), 0).expect("nothing is missing");
-        replica.take_over(0, 2).expect("nobody leads");
+        replica.take_over(0, 2, None).expect("nobody leads");
         assert_eq!(replica.answered(Reply::Done(2), 0), Ok(Verdict::Done));
         replica
     }
@@ -407,7 +490,7 @@ mod tests {
             for before in position.saturating_sub(RING)..=position {
                 for snapshot in before..=position {
                     let operation = leader(position, before).point(snapshot, Vec::new()).expect("it leads");
-                    let Operation::Write { guard: 2, head, deletes, .. } = operation else {
+                    let Operation::Write { guard: Some((_, 2)), head, deletes, .. } = operation else {
                         panic!("not guarded by the head: {operation:?}")
                     };
                     assert_eq!((head.position, head.snapshot), (position, snapshot));
@@ -418,6 +501,64 @@ mod tests {
                 }
             }
         }
+    }
+
+    /// The store was restored, and has another head with the same revision.
+    #[test]
+    fn a_head_is_known_by_more_than_its_revision() {
+        let mut replica = leader(5, 5);
+        let own = replica.seen();
+        replica.confirm().expect("it leads");
+        assert_eq!(replica.answered(Reply::Seen(own.clone()), 0), Ok(Verdict::Done));
+        let operation = replica.beat().expect("it leads");
+        assert!(matches!(operation, Operation::Write { guard, .. } if guard == own));
+        let mut replica = leader(5, 5);
+        replica.confirm().expect("it leads");
+        let other = own.map(|(head, revision)| (Head { owner: 7, ..head }, revision));
+        assert_eq!(replica.answered(Reply::Seen(other), 0), Ok(Verdict::Deposed));
+    }
+
+    #[test]
+    fn an_earlier_head_of_its_own_is_not_that_of_a_leader() {
+        let mut replica = leader(5, 5);
+        let before = replica.head().cloned();
+        assert!(replica.is_own(before.as_ref()));
+        replica.beat().expect("it leads");
+        assert_eq!(replica.answered(Reply::Done(3), 0), Ok(Verdict::Done));
+        assert!(!replica.is_own(before.as_ref()));
+    }
+
+    /// Until the leases of before a recovery have expired, every leader waits for them anew.
+    #[test]
+    fn a_recovery_outlives_its_leader() {
+        let follow = |seen| {
+            let config = ReplicaConfig { takeover: 1, ring: RING, url: String::new() };
+            Replica::follow(config, 0, seen, 0).expect("nothing is missing")
+        };
+        let blind = |replica: &Replica| replica.head().map(|head| (head.recovery, head.blind));
+        let mut first = follow(None);
+        first.take_over(0, 2, Some(Recovery { number: 3, blind: 40 })).expect("nobody leads");
+        assert_eq!(first.answered(Reply::Done(1), 0), Ok(Verdict::Done));
+        assert_eq!(blind(&first), Some((3, 40)));
+        let seen = first.seen();
+        assert_eq!(seen.as_ref().map(|(head, _)| Head::decode(&head.encode())), seen.map(|seen| Ok(seen.0)));
+        let mut second = follow(first.seen());
+        second.take_over(2000, 4, None).expect("it is time");
+        assert_eq!(second.answered(Reply::Done(2), 0), Ok(Verdict::Done));
+        assert_eq!(blind(&second), Some((3, 40)));
+        second.beat().expect("it leads");
+        assert_eq!(second.answered(Reply::Done(3), 0), Ok(Verdict::Done));
+        assert_eq!(blind(&second), Some((3, 40)));
+        second.settle();
+        second.append(&[]).expect("it leads");
+        assert_eq!(second.answered(Reply::Done(4), 0), Ok(Verdict::Done));
+        assert_eq!(blind(&second), Some((3, 0)));
+        // Who has followed an earlier history begins anew.
+        let mut other = follow(None);
+        assert_eq!(other.saw(second.seen(), 0), Ok(()), "it has seen nothing");
+        let mut other = leader(0, 0);
+        other.role = Role::Follower { since: 0 };
+        assert_eq!(other.saw(second.seen(), 0), Err(Astray::Recovered));
     }
 
     #[test]

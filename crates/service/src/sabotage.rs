@@ -72,6 +72,12 @@ pub enum Rule {
     KeepEntries,
     /// Entries are deleted once a snapshot has them, and no other is.
     DeleteBehindSnapshot,
+    /// Whoever takes over from a leader that waits for leases which the log does not know waits for
+    /// them, too.
+    StaysBlind,
+    /// A store that an operator has restored is recovered also by a replica that remembers less
+    /// than it has.
+    AcceptWithoutMemory,
     /// What could be said without a commit, and was not, waits for a round once the log takes
     /// something again.
     LeftoversWait,

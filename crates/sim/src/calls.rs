@@ -58,6 +58,11 @@ impl World {
         number
     }
 
+    /// The store is another one: what is on its way to it, or from it, is lost.
+    pub(crate) fn drop_calls(&mut self) {
+        self.calls.made.clear();
+    }
+
     /// A daemon goes on after that time, if the call is not answered before.
     pub(crate) fn time_out_after(&mut self, daemon: usize, call: u64, pause: u64) {
         let life = self.daemons[daemon].life;

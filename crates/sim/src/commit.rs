@@ -32,7 +32,7 @@ impl World {
                 if let Some(snapshot) = &mut self.daemons[index].snapshot {
                     snapshot.later += 1;
                 }
-                self.committed(&round.batch);
+                self.committed(&round.batch, self.disk.crashed);
                 // From here on, the log knows that sessions from before the crash are over.
                 self.disk.crashed = false;
                 if self.random.chance(300) {

@@ -13,6 +13,7 @@ use lockkeeper_core::Limits;
 use lockkeeper_service::{
     Access, Bytes, ConnectionId, Damaged, Fifo, Framing, Fresh, Hello, Micros, Origin, Rights, Server,
     ServerConfig, SessionId, Ttl,
+    replica::{Extent, Memory},
 };
 use lockkeeper_wire::v2::{Secret, ToServer};
 use std::collections::BTreeMap;
@@ -51,6 +52,12 @@ pub(crate) struct Daemon {
     pub(crate) answers: Vec<(u64, usize)>,
     /// Connections of clients that it relays.
     pub(crate) relayed: Vec<usize>,
+    /// How far it knows the shared log to have got.
+    pub(crate) memory: Memory,
+    /// What a file has of that.
+    pub(crate) remembered: Extent,
+    /// It is started with the word that the store was restored, while that had this recovery.
+    pub(crate) accept: Option<u64>,
 }
 
 impl Daemon {
@@ -75,6 +82,9 @@ impl Daemon {
             partitioned_until: 0,
             answers: Vec::new(),
             relayed: Vec::new(),
+            memory: Memory::new(Extent::default(), false),
+            remembered: Extent::default(),
+            accept: None,
         }
     }
 
@@ -129,6 +139,13 @@ impl World {
         self.daemons[index].stalled = false;
         self.daemons[index].life += 1;
         if self.daemons.len() > 1 {
+            // The operator has it start like that until somebody leads, and forgets about it now
+            // and then.
+            let recovered = |before: u64| self.store.recovery() != before;
+            let done = self.daemons[index].accept.is_some_and(recovered) && self.random.chance(700);
+            let daemon = &mut self.daemons[index];
+            daemon.accept = daemon.accept.filter(|_| !done);
+            daemon.memory = Memory::new(daemon.remembered, daemon.accept.is_some());
             return self.follow(index);
         }
         let config = self.choose_config();

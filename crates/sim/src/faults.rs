@@ -6,7 +6,7 @@ use crate::{
     store::Full,
     world::{Happening, World, note},
 };
-use lockkeeper_service::{Micros, Origin};
+use lockkeeper_service::{Micros, Origin, State, replica::Extent};
 
 impl World {
     pub(crate) fn next_fault(&mut self) {
@@ -36,6 +36,7 @@ impl World {
             faults.hand_over,
             faults.partition,
             faults.process,
+            faults.restore,
         ];
         let daemon = self.random.index(self.daemons.len());
         match self.random.weighted(&weights) {
@@ -67,7 +68,33 @@ impl World {
                 self.daemons[daemon].partitioned_until = self.now + ticks(pause);
             }
             Some(12) => self.disturb_job(),
+            Some(13) => self.restore(),
             _ => {}
+        }
+    }
+
+    /// The store goes back to a backup. All daemons are stopped before, and are told that when they
+    /// start again.
+    fn restore(&mut self) {
+        let Some((store, state)) = self.backup.clone() else { return };
+        note!(self, "the store is restored from a backup");
+        self.stats.restored += 1;
+        (0..self.daemons.len()).for_each(|daemon| self.kill(daemon, "to have its store restored"));
+        self.drop_calls();
+        let full = std::mem::replace(&mut self.store, store).full;
+        self.store.full = full;
+        match State::restore([state], self.random.next()) {
+            Ok(state) => self.history.reload(state),
+            Err(damaged) => self.fail(format!("the backup cannot be read: {damaged}")),
+        }
+        let recovery = self.store.recovery();
+        for daemon in 0..self.daemons.len() {
+            self.daemons[daemon].accept = Some(recovery);
+            if self.random.chance(300) {
+                self.daemons[daemon].remembered = Extent::default();
+            }
+            let pause = self.choose_outage();
+            self.after(pause, Happening::Start(daemon));
         }
     }
 

@@ -3,6 +3,7 @@
 
 use crate::{
     calls::Watch,
+    daemon::Daemon,
     rules::DriverRule,
     store::{Answer, Call, Change, Pointer},
     world::{Happening, World, note},
@@ -10,7 +11,7 @@ use crate::{
 use lockkeeper_service::{
     State,
     replica::{
-        Head, Next, Operation, Replica, ReplicaConfig, Reply, Revision, Verdict, WentBack, decode_entry,
+        Astray, Head, Next, Operation, Replica, ReplicaConfig, Reply, Revision, Verdict, decode_entry,
     },
 };
 
@@ -175,8 +176,7 @@ impl World {
                 self.ask(index, FollowStage::Stuck(operation), Call::Head);
             }
             (FollowStage::Stuck(operation), Answer::Head(seen, _)) => {
-                let guarded = matches!(&operation, Operation::Write { guard, .. }
-                    if *guard == seen.as_ref().map_or(0, |(_, revision)| *revision));
+                let guarded = matches!(&operation, Operation::Write { guard, .. } if *guard == seen);
                 match guarded {
                     true => {
                         follower.stage = FollowStage::Stuck(operation);
@@ -208,6 +208,9 @@ impl World {
         revision: Revision,
     ) {
         let (now, config) = (self.daemons[index].clock.read(self.now), self.replica_config(index));
+        if !self.remember(index, seen.as_ref()) {
+            return;
+        }
         let Some(follower) = &mut self.daemons[index].follower else { return };
         let followed = match (&mut follower.following, state) {
             (Some((_, replica)), _) => replica.saw(seen, now),
@@ -219,12 +222,38 @@ impl World {
         };
         match followed {
             Ok(()) => self.catch_up(index, revision),
-            Err(back) => self.went_back(index, back),
+            Err(astray) => self.went_astray(index, astray),
         }
     }
 
-    fn went_back(&mut self, index: usize, WentBack { known, found }: WentBack) {
-        self.fail(format!("daemon {index} had {known} entries, and finds {found}: the log went back"));
+    /// A head was seen. False if it must not be followed.
+    pub(crate) fn remember(&mut self, index: usize, seen: Option<&(Head, Revision)>) -> bool {
+        let daemon = &mut self.daemons[index];
+        if let Err(astray) = daemon.memory.saw(seen) {
+            self.went_astray(index, astray);
+            return false;
+        }
+        if self.plan.faults.restore > 0 && self.random.chance(300) {
+            daemon.remembered = daemon.memory.known();
+        }
+        true
+    }
+
+    fn went_astray(&mut self, index: usize, astray: Astray) {
+        match astray {
+            Astray::WentBack { known, found } => {
+                self.fail(format!(
+                    "daemon {index} had {known} entries, and finds {found}: the log went back"
+                ));
+            }
+            Astray::Recovered => {
+                note!(self, "daemon {index} reads the store again, which was recovered");
+                if let Some(follower) = &mut self.daemons[index].follower {
+                    follower.following = None;
+                }
+                self.begin_to_read(index);
+            }
+        }
     }
 
     /// Reads the entries that are missing, then watches.
@@ -303,8 +332,12 @@ impl World {
         }
         let now = self.daemons[index].clock.read(self.now);
         let Some((_, replica)) = self.following(index) else { return };
-        if let Err(back) = replica.saw(Some((head, revision)), now) {
-            return self.went_back(index, back);
+        if let Err(astray) = replica.watched(head, revision, now) {
+            return self.went_astray(index, astray);
+        }
+        let seen = replica.seen();
+        if !self.remember(index, seen.as_ref()) {
+            return;
         }
         self.tell(index);
         self.arm_takeover(index);
@@ -341,14 +374,18 @@ impl World {
             return;
         }
         let (now, owner) = (self.daemons[index].clock.read(self.now), self.random.next());
-        let Some(follower) = &mut self.daemons[index].follower else { return };
-        let (FollowStage::Watching, Some((_, replica))) = (&follower.stage, &mut follower.following) else {
+        let (wall, longest) = (self.wall(), self.plan.longest_lease() / 1000);
+        let Daemon { follower, memory, .. } = &mut self.daemons[index];
+        let Some(follower) = follower else { return };
+        let (FollowStage::Watching, Some((state, replica))) = (&follower.stage, &mut follower.following)
+        else {
             return;
         };
         if now < replica.takes_over_at() {
             return;
         }
-        match replica.take_over(now, owner) {
+        let recovery = memory.recovery(replica, state.last_token(), wall, longest);
+        match replica.take_over(now, owner, recovery) {
             Some(operation) => {
                 let call = Call::Operation(operation.clone());
                 self.ask(index, FollowStage::TakingOver(operation), call);
@@ -361,7 +398,10 @@ impl World {
         let now = self.daemons[index].clock.read(self.now);
         let Some((_, replica)) = self.following(index) else { return };
         let verdict = replica.answered(reply, now);
-        let lags = replica.lag() > 0;
+        let (lags, seen) = (replica.lag() > 0, replica.seen());
+        if verdict.is_ok() && !self.remember(index, seen.as_ref()) {
+            return;
+        }
         match verdict {
             Ok(Verdict::Done) => {
                 let following = self.daemons[index].follower.take().and_then(|follower| follower.following);
@@ -381,7 +421,7 @@ impl World {
                 self.arm_takeover(index);
                 self.read_watch(index);
             }
-            Err(back) => self.went_back(index, back),
+            Err(astray) => self.went_astray(index, astray),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::{
 };
 use lockkeeper_service::{
     Server, State,
-    replica::{Operation, Replica, Reply, Verdict},
+    replica::{Head, Operation, Replica, Reply, Verdict},
 };
 
 pub(crate) struct Lead {
@@ -75,7 +75,17 @@ impl World {
         let snapshot = (long && self.plan.keeps(DriverRule::SnapshotWhenLeading))
             .then(|| Taking::begin(&mut state, owner));
         let now = self.daemons[index].clock.read(self.now);
-        let server = Server::new(state, config, now, self.wall(), None);
+        let blind = replica.head().map_or(0, |head| head.blind);
+        let blind_until = (blind > 0).then(|| now + blind * 1000);
+        let tokens = replica.head().map_or(0, Head::lost_tokens);
+        let mut server = Server::new(state, config, now, self.wall(), blind_until);
+        if blind > 0 {
+            note!(self, "daemon {index} waits for leases of {blind} ms");
+            self.stats.blind += 1;
+            let batch = self.random.pick(&[0, 10, 1000]);
+            let recovered = server.recover_from_crash(tokens, batch);
+            self.unharmed(recovered);
+        }
         let daemon = &mut self.daemons[index];
         daemon.server = Some(server);
         daemon.lead = Some(Lead { replica, owner, flight: None, snapshot, stops: false });
@@ -107,15 +117,27 @@ impl World {
             return;
         }
         self.propose(index);
+        self.settle(index);
         let Some(lead) = &mut self.daemons[index].lead else { return };
         if let Some(operation) = lead.replica.beat() {
             self.start_operation(index, operation, None, false);
         }
     }
 
+    /// Leases that the log does not know have expired.
+    fn settle(&mut self, index: usize) {
+        let daemon = &mut self.daemons[index];
+        let now = daemon.clock.read(self.now);
+        let (Some(server), Some(lead)) = (&daemon.server, &mut daemon.lead) else { return };
+        if !server.is_blind(now) || !self.plan.keeps(DriverRule::SettleWhenExpired) {
+            lead.replica.settle();
+        }
+    }
+
     /// Writes the next round to the log, or has the log confirm that this daemon leads.
     pub(crate) fn propose(&mut self, index: usize) {
         self.go_on_with_snapshot(index);
+        self.settle(index);
         let daemon = &mut self.daemons[index];
         let (Some(server), Some(lead)) = (&mut daemon.server, &mut daemon.lead) else { return };
         if !self.plan.keeps(DriverRule::ConfirmEmptyRounds)
@@ -226,9 +248,10 @@ impl World {
         };
         let appends = matches!(flight.operation, Operation::Write { entry: Some(_), .. });
         if !self.plan.keeps(DriverRule::RetryUntilAnswered)
-            && let Operation::Write { guard, .. } = flight.operation
+            && let Operation::Write { guard, .. } = &flight.operation
             && appends
         {
+            let guard = guard.as_ref().map_or(0, |(_, revision)| *revision);
             return self.on_reply(index, Reply::Done(guard + 1));
         }
         let call = self.call(index, next);
@@ -305,6 +328,10 @@ impl World {
         let Some(Flight { operation, round, .. }) = lead.flight.take() else { return };
         server.set_stuck(None);
         let verdict = lead.replica.answered(reply, now);
+        let seen = lead.replica.seen();
+        if verdict == Ok(Verdict::Done) {
+            self.remember(index, seen.as_ref());
+        }
         self.speak(index, usize::MAX);
         match verdict {
             Ok(Verdict::Done) => self.operation_done(index, &operation, round),

@@ -72,6 +72,10 @@ pub struct Stats {
     pub reads: u64,
     /// Writes of a leader that the store had no room for.
     pub full: u64,
+    /// How often the store was restored from a backup.
+    pub restored: u64,
+    /// Takeovers after which earlier leases were waited for.
+    pub blind: u64,
 }
 
 impl Stats {
@@ -91,6 +95,8 @@ impl Stats {
         self.relays += other.relays;
         self.reads += other.reads;
         self.full += other.full;
+        self.restored += other.restored;
+        self.blind += other.blind;
     }
 }
 

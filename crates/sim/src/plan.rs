@@ -168,6 +168,8 @@ pub struct Faults {
     pub partition: u64,
     /// Of `run`, its guardian or its command.
     pub process: u64,
+    /// The store of several daemons is restored from a backup.
+    pub restore: u64,
 }
 
 impl Plan {
@@ -219,7 +221,11 @@ impl Plan {
 
     /// The plan of a seed.
     pub fn of_seed(seed: u64) -> Self {
-        Self::random(&mut Random::new(seed ^ 0x706c_616e))
+        let mut plan = Self::random(&mut Random::new(seed ^ 0x706c_616e));
+        if plan.daemons > 1 && Random::new(seed ^ 0x7265_7374).chance(200) {
+            plan.faults.restore = 1;
+        }
+        plan
     }
 
     fn random(random: &mut Random) -> Self {
@@ -298,6 +304,7 @@ impl Plan {
                 hand_over: seldom(random, 3),
                 partition: weight(random, 3),
                 process: weight(random, 12),
+                restore: 0,
             },
             kill_at_commit: if intensity > 0 && random.chance(300) { random.between(1, 20) } else { 0 },
             cut_between: if intensity > 0 { seldom(random, 100) } else { 0 },

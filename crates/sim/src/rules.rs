@@ -54,6 +54,8 @@ pub enum DriverRule {
     /// Entries that a snapshot has are deleted only if the leader's key has the revision that was
     /// seen last.
     DeleteComparesLeader,
+    /// The head says that leases of before a recovery may be valid until they are not.
+    SettleWhenExpired,
     /// Once there is a snapshot, only chunks of earlier ones are deleted: a late call would delete
     /// those of a later one.
     DeleteEarlierChunks,

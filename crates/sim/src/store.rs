@@ -36,6 +36,7 @@ impl Pointer {
 
 /// What a daemon asks of the store.
 #[derive(Clone, Debug)]
+#[expect(clippy::large_enum_variant, reason = "there are few at a time")]
 pub(crate) enum Call {
     /// Of the replica.
     Operation(Operation),
@@ -92,7 +93,7 @@ pub(crate) enum Full {
     One(usize),
 }
 
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub(crate) struct Store {
     revision: Revision,
     head: Option<(Head, Revision)>,
@@ -110,6 +111,11 @@ impl Store {
     /// The number of the leadership that the head shows.
     pub(crate) fn owner(&self) -> Option<u64> {
         self.head.as_ref().map(|(head, _)| head.owner)
+    }
+
+    /// The number of its last recovery.
+    pub(crate) fn recovery(&self) -> u64 {
+        self.head.as_ref().map_or(0, |(head, _)| head.recovery)
     }
 
     fn is_full_for(&self, daemon: usize) -> bool {
@@ -136,7 +142,7 @@ impl Store {
 
 /// A guarded write.
 struct Write {
-    guard: Revision,
+    guard: Option<(Head, Revision)>,
     head: Head,
     entry: Option<(u64, Vec<u8>)>,
     snapshot: Option<Vec<u8>>,
@@ -190,8 +196,7 @@ impl World {
             (None, 0) => self.plan.keeps(DriverRule::TakeoverComparesLeader),
             _ => true,
         };
-        let found = self.store.head.as_ref().map_or(0, |(_, revision)| *revision);
-        if compares && found != guard {
+        if compares && self.store.head != guard {
             if !self.plan.keeps(DriverRule::DeleteComparesLeader) {
                 // Sabotage: entries are deleted whoever leads.
                 self.store.delete(&deletes);
@@ -200,7 +205,7 @@ impl World {
             return Answer::Reply(Reply::Seen(self.store.head.clone()));
         }
         if let Some((_, bytes)) = &entry {
-            self.check_entry(bytes);
+            self.check_entry(bytes, head.blind > 0);
         }
         let known = self.history.replica.position();
         if head.position != known {
@@ -225,16 +230,19 @@ impl World {
             note!(self, "history is compacted up to {}", self.store.compacted);
         }
         self.announce_change();
+        if self.plan.faults.restore > 0 && self.random.chance(30) {
+            self.backup = Some((self.store.clone(), self.history.replica.snapshot()));
+        }
         Answer::Reply(Reply::Done(revision))
     }
 
     /// An entry is committed: it is the next one.
-    fn check_entry(&mut self, bytes: &[u8]) {
+    fn check_entry(&mut self, bytes: &[u8], blind: bool) {
         let known = self.history.replica.position();
         match decode_entry(bytes) {
             Ok((position, batch)) if position == known + 1 => {
                 self.stats.batches += 1;
-                self.committed(batch);
+                self.committed(batch, blind);
             }
             Ok((position, _)) => self.fail(format!("entry {position} is written, and there are {known}")),
             Err(damaged) => self.fail(format!("an entry cannot be read: {damaged}")),

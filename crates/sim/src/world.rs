@@ -86,6 +86,8 @@ pub(crate) struct World {
     pub(crate) connections: Vec<Connection>,
     pub(crate) disk: Disk,
     pub(crate) store: Store,
+    /// The store as it was, and the state of its log.
+    pub(crate) backup: Option<(Store, Vec<u8>)>,
     pub(crate) calls: Calls,
     pub(crate) history: History,
     /// Whether the faults are over.
@@ -130,6 +132,7 @@ impl World {
             history: History::new(random.next()),
             disk: Disk::new(plan.trusted),
             store: Store::default(),
+            backup: None,
             calls: Calls::default(),
             random,
             now: 0,

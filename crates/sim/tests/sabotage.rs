@@ -333,6 +333,54 @@ fn lapped(seed: u64) -> Plan {
     }
 }
 
+/// Clients change daemons while what they said to the one before is late, and relays outlive the
+/// leadership that they were meant for.
+fn stale_relays(seed: u64) -> Plan {
+    Plan {
+        daemons: 3,
+        careless_relays: true,
+        act_every: 100_000,
+        acts: Acts { request: 10, release: 10, ..Acts::default() },
+        faults: Faults { delay_old: 8, cut: 4, partition: 1, hand_over: 1, ..Faults::default() },
+        fault_every: 100_000,
+        lose_flight: 0,
+        leaky: 1000,
+        delay: Delay { zero: 100, max: 20_000, long: 100, long_max: 300_000 },
+        ..deposed(seed)
+    }
+}
+
+/// An attachment through a relay that is stale is superseded: each of these rules, by itself, sees
+/// to it.
+#[test]
+fn relays() {
+    for rule in [Rule::HelloNumbers, Rule::NewestConnectionOnly] {
+        is_noticed_by(stale_relays, &[rule], &[]);
+    }
+}
+
+/// The store is often restored from a backup, and leaders do not live long.
+fn restored(seed: u64) -> Plan {
+    Plan {
+        daemons: 3,
+        act_every: 100_000,
+        acts: Acts { request: 10, release: 3, ..Acts::default() },
+        faults: Faults { restore: 2, kill: 6, hand_over: 2, ..Faults::default() },
+        fault_every: 400_000,
+        restart_after: Some(0),
+        ..deposed(seed)
+    }
+}
+
+#[test]
+fn restored_store() {
+    is_noticed_by(restored, &[Rule::StaysBlind], &[]);
+    is_noticed_by(restored, &[Rule::AcceptWithoutMemory], &[]);
+    is_noticed_by(restored, &[Rule::WaitAfterCrash], &[]);
+    is_noticed_by(restored, &[Rule::SkipTokensAfterCrash], &[]);
+    is_noticed_by(restored, &[], &[DriverRule::SettleWhenExpired]);
+}
+
 #[test]
 fn shared_log() {
     is_noticed_by(full, &[], &[DriverRule::ConfirmStateless]);

@@ -1,13 +1,13 @@
 //! Following: everything that the leader commits is applied here, too.
 
-use super::{Fleet, PAUSE, head_is_gone, keys, keys::Pointer, went_back};
+use super::{Fleet, PAUSE, head_is_gone, keys, keys::Pointer, went_astray};
 use crate::{Error, clock, daemon::random, node::Node};
 use lockkeeper_etcd::{Change, Watch};
 use lockkeeper_service::{
     State,
-    replica::{Head, Next, Operation, Replica, Reply, Revision, Verdict, decode_entry},
+    replica::{Astray, Head, Next, Operation, Replica, Reply, Revision, Verdict, decode_entry},
 };
-use std::{rc::Rc, time::Duration};
+use std::{cell::RefCell, rc::Rc, time::Duration};
 
 /// Entries that are read at a time.
 const PAGE: u64 = 64;
@@ -22,8 +22,19 @@ enum Trouble {
     Etcd(lockkeeper_etcd::Error),
     /// An entry is gone: the newest snapshot, which has it, has to be read.
     Gone(u64),
+    /// Another history of the store was accepted: it has to be read from its beginning.
+    Recovered,
     /// It must not go on.
     Fatal(Error),
+}
+
+impl From<Astray> for Trouble {
+    fn from(astray: Astray) -> Self {
+        match astray {
+            Astray::Recovered => Self::Recovered,
+            Astray::WentBack { .. } => Self::Fatal(went_astray(astray, false)),
+        }
+    }
 }
 
 impl From<lockkeeper_etcd::Error> for Trouble {
@@ -56,7 +67,10 @@ impl Fleet {
                 }
             };
             match turn {
-                Ok(()) => return Ok(following),
+                Ok(()) => {
+                    let state = |state: Rc<RefCell<State>>| state.replace(State::new(0));
+                    return Ok(following.map(|(shown, replica)| (state(shown), replica)));
+                }
                 Err(Trouble::Fatal(error)) => return Err(error),
                 Err(Trouble::Gone(position)) => {
                     let (before, times) = gone.unwrap_or((position, 0));
@@ -69,14 +83,18 @@ impl Fleet {
                         )));
                     }
                 }
+                Err(Trouble::Recovered) => {
+                    tracing::warn!("the store was restored, and accepted: reading it again");
+                    following = None;
+                }
                 // A leader does that with every snapshot. What is missing is read.
                 Err(Trouble::Etcd(lockkeeper_etcd::Error::Compacted)) => {
                     tracing::debug!("the watch was behind the history that etcd keeps");
                 }
                 Err(Trouble::Etcd(error)) => {
                     self.complain(&error);
-                    if let Some((_, replica)) = &following {
-                        self.tell(node, replica, Some(format!("etcd: {error}")));
+                    if let Some((state, replica)) = &following {
+                        self.tell(node, (state, replica), Some(format!("etcd: {error}")));
                     }
                     tokio::time::sleep(PAUSE).await;
                     continue;
@@ -89,27 +107,27 @@ impl Fleet {
     async fn turn(
         &self,
         node: &Node,
-        following: &mut Option<(State, Replica)>,
+        following: &mut Option<(Rc<RefCell<State>>, Replica)>,
         gone: &mut Option<(u64, u32)>,
     ) -> Result<(), Trouble> {
         let ((state, replica), revision) = match following {
             Some(following) => {
-                let (seen, revision) = self.find_head(following.0.position()).await?;
-                following.1.saw(seen, clock::now()).map_err(went_back)?;
+                let (seen, revision) = self.find_head(following.1.head().is_some()).await?;
+                following.1.saw(seen, clock::now())?;
                 (following, revision)
             }
             None => {
                 // The snapshot first: a head that is read after it has all that the snapshot has.
                 let state = self.load().await?;
-                let (seen, revision) = self.find_head(state.position()).await?;
+                let (seen, revision) = self.find_head(state.position() > 0).await?;
                 let replica = Replica::follow(self.replica_config(), state.position(), seen, clock::now());
-                (following.insert((state, replica.map_err(went_back)?)), revision)
+                (following.insert((Rc::new(RefCell::new(state)), replica?)), revision)
             }
         };
         self.catch_up(state, replica).await?;
         let mut watch = self.etcd.watch(&self.keys.head(), revision + 1).await?;
         *gone = None;
-        self.tell(node, replica, None);
+        self.tell(node, (state, replica), None);
         loop {
             let left = replica.takes_over_at().saturating_sub(clock::now());
             tokio::select! {
@@ -117,10 +135,10 @@ impl Fleet {
                 biased;
                 change = watch.next() => self.on_change(node, change?, state, replica)?,
                 () = tokio::time::sleep(Duration::from_micros(left)) => {
-                    if self.take_over(replica).await? {
+                    if self.take_over(state, replica).await? {
                         return Ok(());
                     }
-                    self.tell(node, replica, None);
+                    self.tell(node, (state, replica), None);
                     if replica.lag() > 0 {
                         return Err(silent(watch));
                     }
@@ -129,14 +147,14 @@ impl Fleet {
         }
     }
 
-    /// The head, and the revision of the store, for a state with so many entries.
-    async fn find_head(&self, position: u64) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
+    /// The head, and the revision of the store. There must be one if there was one before.
+    async fn find_head(&self, was_there: bool) -> Result<(Option<(Head, Revision)>, Revision), Trouble> {
         let (seen, revision) = self.etcd.get(&self.keys.head()).await?;
         let seen = keys::head(seen)?;
-        if seen.is_none() && position > 0 {
+        if seen.is_none() && was_there {
             return Err(head_is_gone(&self.keys).into());
         }
-        self.see(seen.as_ref().map_or(0, |(head, _)| head.position))?;
+        self.see(seen.as_ref())?;
         Ok((seen, revision))
     }
 
@@ -144,43 +162,50 @@ impl Fleet {
         &self,
         node: &Node,
         change: Change,
-        state: &mut State,
+        state: &Rc<RefCell<State>>,
         replica: &mut Replica,
     ) -> Result<(), Trouble> {
         if change.kv.key != self.keys.head() {
             // A snapshot has the entries that are deleted. Whether this replica has them, the next
             // entry tells.
-            return if change.deleted { Ok(()) } else { apply(&change.kv.value, state, replica) };
+            return match change.deleted {
+                true => Ok(()),
+                false => apply(&change.kv.value, &mut state.borrow_mut(), replica),
+            };
         }
         if change.deleted {
             return Err(head_is_gone(&self.keys).into());
         }
         let before = replica.head().map(|head| (head.owner, head.vacant));
-        replica.saw(keys::head(Some(change.kv))?, clock::now()).map_err(went_back)?;
-        self.see(replica.position())?;
+        if let Some((head, revision)) = keys::head(Some(change.kv))? {
+            replica.watched(head, revision, clock::now())?;
+        }
+        self.see(replica.seen().as_ref())?;
         node.set_progress(replica.position(), replica.lag());
         if before != replica.head().map(|head| (head.owner, head.vacant)) || node.not_ready_reason().is_some()
         {
-            self.tell(node, replica, None);
+            self.tell(node, (state, replica), None);
         }
         Ok(())
     }
 
     /// Takes over if it is time. False if another one leads.
-    async fn take_over(&self, replica: &mut Replica) -> Result<bool, Trouble> {
-        let Some(operation) = replica.take_over(clock::now(), u64::from_le_bytes(random())) else {
+    async fn take_over(&self, state: &RefCell<State>, replica: &mut Replica) -> Result<bool, Trouble> {
+        let recovery = self.recovery(&state.borrow(), replica);
+        let owner = u64::from_le_bytes(random());
+        let Some(operation) = replica.take_over(clock::now(), owner, recovery) else {
             return Ok(false);
         };
         let stuck = async |_: &lockkeeper_etcd::Error| {
             tokio::time::sleep(PAUSE).await;
             let seen = self.read_head().await?;
             // Another one may have taken over, where etcd has room.
-            let found = seen.as_ref().map_or(0, |(_, revision)| *revision);
-            let waits = matches!(operation, Operation::Write { guard, .. } if guard == found);
+            let waits = matches!(&operation, Operation::Write { guard, .. } if *guard == seen);
             (!waits).then_some(Reply::Seen(seen))
         };
         let reply = self.execute(&operation, stuck).await?;
-        let verdict = replica.answered(reply, clock::now()).map_err(went_back)?;
+        let verdict = replica.answered(reply, clock::now())?;
+        self.see(replica.seen().as_ref())?;
         Ok(verdict == Verdict::Done)
     }
 
@@ -215,7 +240,7 @@ impl Fleet {
     }
 
     /// Reads and applies the entries that are missing.
-    async fn catch_up(&self, state: &mut State, replica: &mut Replica) -> Result<(), Trouble> {
+    async fn catch_up(&self, state: &RefCell<State>, replica: &mut Replica) -> Result<(), Trouble> {
         while replica.lag() > 0 {
             let (next, ring) = (replica.position() + 1, super::RING);
             let slot = next % ring;
@@ -223,7 +248,7 @@ impl Fleet {
             let (page, _) =
                 self.etcd.range(&self.keys.entry(slot), &self.keys.entry(last + 1), usize::MAX).await?;
             for kv in page {
-                apply(&kv.value, state, replica)?;
+                apply(&kv.value, &mut state.borrow_mut(), replica)?;
             }
             if replica.position() < next {
                 return Err(Trouble::Gone(next));

@@ -4,7 +4,7 @@ use super::{
     Fleet, PAUSE, RING, head_is_gone,
     keys::Keys,
     snapshot::{self, Snapshot},
-    went_back,
+    went_astray,
 };
 use crate::{Error, clock, daemon::Daemon};
 use lockkeeper_service::{
@@ -117,6 +117,7 @@ impl Lead<'_> {
                 }
                 () = written.notified() => {}
                 () = tokio::time::sleep_until(self.next_beat()) => {
+                    self.settle();
                     let beat = self.replica.beat();
                     if let Some(end) = self.execute(beat).await? {
                         return Ok(end);
@@ -131,6 +132,14 @@ impl Lead<'_> {
                 let operation = self.replica.hand_over();
                 return self.execute(operation).await.map(|end| end.unwrap_or(End::HandedOver));
             }
+        }
+    }
+
+    /// Once leases of before a recovery have expired, the head says so, before or together with the
+    /// first session.
+    fn settle(&mut self) {
+        if !self.daemon.borrow().is_blind() {
+            self.replica.settle();
         }
     }
 
@@ -159,6 +168,7 @@ impl Lead<'_> {
             }
         }
         let Some(round) = self.daemon.borrow_mut().take_round() else { return Ok(None) };
+        self.settle();
         let operation = match round.batch.is_empty() {
             // A heartbeat says the same as a read.
             true if self.next_beat() <= Instant::now() => self.replica.beat(),
@@ -171,7 +181,7 @@ impl Lead<'_> {
         if let Some(end) = self.execute(operation).await? {
             return Ok(Some(end));
         }
-        self.fleet.see(self.replica.position())?;
+        self.fleet.see(self.replica.seen().as_ref())?;
         self.daemon.borrow_mut().round_done(round.number);
         Ok(None)
     }
@@ -189,7 +199,7 @@ impl Lead<'_> {
             Reply::Seen(Some(_)) => {}
         }
         self.beat = if operation == Operation::Read { self.beat } else { Instant::now() };
-        Ok(match self.replica.answered(reply, clock::now()).map_err(went_back)? {
+        Ok(match self.replica.answered(reply, clock::now()).map_err(|astray| went_astray(astray, false))? {
             Verdict::Done => None,
             Verdict::Deposed => Some(End::Deposed),
             Verdict::HandedOver => Some(End::HandedOver),

@@ -46,7 +46,7 @@ impl Fleet {
                 url: self.store.advertise.clone(),
                 version: env!("CARGO_PKG_VERSION").into(),
                 leads,
-                position: self.known.get(),
+                position: self.memory.borrow().known().position,
                 lag: node.lag(),
                 time: clock::wall(),
                 trouble,
@@ -125,7 +125,7 @@ impl Fleet {
         let found = match self.etcd.get(&name).await {
             Ok((Some(kv), _)) => kv.value,
             Ok((None, _)) => {
-                let writes = Guarded { guard: (name.clone(), 0), puts, deletes: Vec::new() };
+                let writes = Guarded { key: name.clone(), guard: None, puts, deletes: Vec::new() };
                 match self.etcd.write(writes).await {
                     Ok(Outcome::Done(_)) => {
                         let name = String::from_utf8_lossy(&name).into_owned();
