@@ -116,16 +116,21 @@ pub(crate) fn serve(args: Serve) -> Done {
             error => (exit::UNAVAILABLE, error.to_string()),
         })
     };
-    // What is only half done must not be answered: a daemon that panics ends, and the next one replays the log.
+    end_on_panic();
+    // As a task: what the loop itself has to do is looked at for each message to anybody.
+    let served = LocalSet::new()
+        .block_on(&runtime, async { spawn_local(serve).await.expect("a daemon that panics ends") });
+    served.map(|()| ExitCode::SUCCESS)
+}
+
+/// What is only half done must not be answered: a daemon that panics ends, whichever task or thread
+/// that was, and the next one replays the log.
+fn end_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         report(panic);
         std::process::abort();
     }));
-    // As a task: what the loop itself has to do is looked at for each message to anybody.
-    let served = LocalSet::new()
-        .block_on(&runtime, async { spawn_local(serve).await.expect("a daemon that panics ends") });
-    served.map(|()| ExitCode::SUCCESS)
 }
 
 /// Until a daemon that was started on demand serves, its standard error is a pipe to who started
@@ -329,3 +334,4 @@ pub(crate) fn default_state_dir() -> Result<PathBuf, String> {
 fn state_dir_of(socket: &Path) -> PathBuf {
     lockkeeper_server::remembered_state_dir(socket).unwrap_or_else(|| lockkeeper_paths::state(socket))
 }
+

@@ -174,13 +174,18 @@ impl Settings {
         let Some(url) = &self.store else {
             let given = self.advertise.is_some()
                 || self.takeover.is_some()
+                || self.store_own
+                || self.accept_restored_store
                 || self.store_ca.is_some()
                 || self.store_cert.is_some()
                 || self.store_key.is_some()
                 || self.store_user.is_some()
                 || self.store_password_file.is_some();
             return match given {
-                true => Err("--advertise, --takeover and --store-… are for --store".into()),
+                true => {
+                    Err("--advertise, --takeover, --store-… and --accept-restored-store are for --store"
+                        .into())
+                }
                 false => Ok(None),
             };
         };

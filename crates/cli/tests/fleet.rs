@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Holder, PATIENCE, User, http, shown, wait_until};
+use common::{Holder, PATIENCE, User, http, shown, terminal::Terminal, wait_until};
 use lockkeeper_client::{Callbacks, Change, Endpoint, Options, Session};
 use lockkeeper_core::Mode;
+use lockkeeper_server::etcd::Etcd;
 use lockkeeper_testing::{Cluster, Daemons, Setup};
 use lockkeeper_wire::{
     frame,
@@ -75,6 +76,17 @@ fn get(url: &str, path: &str) -> String {
     http(stream, &format!("GET {path} HTTP/1.1\r\nHost: {address}\r\n\r\n"))
 }
 
+/// How many entries a daemon has applied.
+fn position(daemons: &Daemons, at: usize) -> Option<String> {
+    counted(daemons, at, "fleet_position")
+}
+
+/// What a daemon counts.
+fn counted(daemons: &Daemons, at: usize, name: &str) -> Option<String> {
+    let (metrics, name) = (get(&daemons.url(at), "/metrics"), format!("lockkeeper_{name} "));
+    metrics.lines().find_map(|line| line.strip_prefix(&name).map(str::to_owned))
+}
+
 /// A holder and waiters, through daemons that do not lead, live through every way in which a leader
 /// can go.
 #[test]
@@ -133,20 +145,32 @@ fn every_daemon_shows_the_whole() {
     let (first, other) = (daemons.wait_for_leader(), 1 - daemons.wait_for_leader());
     let _holder = hold(&socket(&daemons, other), "a");
     let _another = hold(&socket(&daemons, first), "b");
+    let _waiter = Holder::start(client(&daemons.url(first), &["run"]).arg("b"));
+    wait_for(&daemons.url(other), "b", 1, 1);
     for at in [first, other] {
+        let counts = [("held", "2"), ("pending", "1"), ("sessions", "3"), ("buckets", "1")];
+        // A question has a session, too, which may have yet to end.
+        wait_until(|| {
+            counts.iter().all(|(name, count)| counted(&daemons, at, name).as_deref() == Some(count))
+        });
+        assert!(counted(&daemons, at, "request_bytes").is_some_and(|bytes| bytes != "0"));
+        let inspected = run(&socket(&daemons, at), &["inspect", "--table"]);
+        let inspected = String::from_utf8(inspected.stdout).expect("it is text");
+        assert!(inspected.contains(" a") && inspected.contains(" b"), "{inspected}");
+        let mut top = Terminal::start(&client(&socket(&daemons, at), &["top"]));
+        top.shows("2 held, 1 waiting");
+        top.press("q");
+        assert!(top.ended().success());
         for url in [daemons.url(at), socket(&daemons, at)] {
             let shown = String::from_utf8(run(&url, &["query", "--json"]).stdout).expect("it is text");
             assert!(shown.contains("\"name\":\"a\"") && shown.contains("\"name\":\"b\""), "{url}: {shown}");
             assert!(run(&url, &["run", "-n", "a", "--", "true"]).status.code() == Some(75), "{url}");
         }
         assert!(get(&daemons.url(at), "/healthz").contains("200 OK"));
-        let position = |at: usize| {
-            let metrics = get(&daemons.url(at), "/metrics");
-            metrics
-                .lines()
-                .find_map(|line| line.strip_prefix("lockkeeper_fleet_position ").map(str::to_owned))
-        };
-        wait_until(|| position(first).is_some() && position(first) == position(other));
+        wait_until(|| {
+            let position = position(&daemons, first);
+            position.is_some() && position == self::position(&daemons, other)
+        });
         let metrics = get(&daemons.url(at), "/metrics");
         assert!(metrics.contains(&format!("lockkeeper_fleet_leads {}", u8::from(at == first))), "{metrics}");
     }
@@ -181,8 +205,8 @@ fn messages_that_are_not_whole_are_limited_at_a_follower() {
     });
 }
 
-/// A load balancer is told the truth while etcd is silent.
-/// A follower takes the messages out of the frames of a WebSocket, and puts those of the leader into frames.
+/// A follower takes the messages out of the frames of a WebSocket, and puts those of the leader
+/// into frames.
 #[test]
 fn frames_of_several_messages_go_through_a_follower() {
     const MANY: u64 = 1_000;
@@ -256,6 +280,7 @@ fn frames_of_several_messages_go_through_a_follower() {
     assert!(most > 1, "the answers of one round come in few frames");
 }
 
+/// A load balancer is told the truth while etcd is silent.
 #[test]
 fn nobody_is_healthy_while_etcd_does_not_answer() {
     let cluster = Cluster::start(1).expect("etcd starts");
@@ -613,13 +638,17 @@ fn a_follower_checks_tokens() {
 
 /// etcd answers requests of its own HTTP gateway.
 fn etcd(cluster: &Cluster, path: &str, body: &str) -> String {
+    etcd_with(cluster, &format!("{path} HTTP/1.1"), body)
+}
+
+/// The same, with headers after the path.
+fn etcd_with(cluster: &Cluster, path: &str, body: &str) -> String {
     let url = cluster.url("");
     let address = url.trim_start_matches("etcd://").trim_end_matches('/');
     let stream = TcpStream::connect(address).expect("it listens");
     let length = body.len();
-    let head = format!(
-        "POST {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n"
-    );
+    let head =
+        format!("POST {path}\r\nHost: {address}\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n");
     http(stream, &format!("{head}{body}"))
 }
 
@@ -628,8 +657,10 @@ fn etcd(cluster: &Cluster, path: &str, body: &str) -> String {
 #[test]
 fn a_full_etcd_refuses_and_loses_nothing() {
     let cluster = Cluster::start_with(1, &["--quota-backend-bytes", "4000000"]).expect("etcd starts");
-    let daemons = fleet_with(&cluster, 2, "8s", &[]);
-    let other = daemons.url(1 - daemons.wait_for_leader());
+    let mut daemons = fleet_with(&cluster, 3, "8s", &[]);
+    let leader = daemons.wait_for_leader();
+    let (follower, spare) = ((leader + 1) % 3, (leader + 2) % 3);
+    let other = daemons.url(follower);
     let (mut holder, _) = hold(&other, "held");
     let (mut waiter, _) = hold(&other, "asks");
     let value = "A".repeat(1 << 20);
@@ -641,6 +672,17 @@ fn a_full_etcd_refuses_and_loses_nothing() {
         let refused = run(&other, &["run", "--timeout", "5s", "another", "--", "true"]);
         String::from_utf8_lossy(&refused.stderr).contains("etcd is full")
     });
+    let leader = daemons.url(leader);
+    let health = || get(&leader, "/healthz");
+    wait_until(|| health().contains("503 ") && health().contains("etcd is full"));
+    // Clients of a follower are refused, too.
+    let health_of_follower = || get(&other, "/healthz");
+    wait_until(|| health_of_follower().contains("503 ") && health_of_follower().contains("etcd is full"));
+    // A daemon can start. It has nothing to write.
+    daemons.kill(spare);
+    daemons.run(spare).expect("it starts");
+    daemons.wait(spare).expect("it serves");
+    wait_until(|| matches!(report(&cluster), (shown, Some(1)) if shown.contains("NOSPACE")));
     // Longer than the lease.
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(11) {
@@ -660,6 +702,31 @@ fn a_full_etcd_refuses_and_loses_nothing() {
     etcd(&cluster, "/v3/maintenance/alarm", &disarm);
     assert_eq!(waiter.let_go(), 0);
     wait_until(|| run(&other, &["run", "--timeout", "5s", "asks", "--", "true"]).status.success());
+    wait_until(|| health().contains("200 OK") && health_of_follower().contains("200 OK"));
+    assert_eq!(holder.let_go(), 0);
+}
+
+/// etcd refuses writes also when it finds that its members differ.
+#[test]
+fn a_corrupt_etcd_is_named() {
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let daemons = fleet(&cluster, 2, &[]);
+    let leader = daemons.url(daemons.wait_for_leader());
+    let (mut holder, _) = hold(&leader, "held");
+    let alarm = |action: &str| {
+        let status = etcd(&cluster, "/v3/maintenance/status", "{}");
+        let member = status.split("\"member_id\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        let member = member.expect("it has an id");
+        let alarm = format!("{{\"action\":\"{action}\",\"memberID\":\"{member}\",\"alarm\":\"CORRUPT\"}}");
+        etcd(&cluster, "/v3/maintenance/alarm", &alarm);
+    };
+    alarm("ACTIVATE");
+    let health = || get(&leader, "/healthz");
+    wait_until(|| health().contains("503 ") && health().contains("alarm CORRUPT"));
+    let refused = run(&leader, &["run", "--timeout", "5s", "another", "--", "true"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("alarm CORRUPT"), "{refused:?}");
+    alarm("DEACTIVATE");
+    wait_until(|| health().contains("200 OK"));
     assert_eq!(holder.let_go(), 0);
 }
 
@@ -740,6 +807,29 @@ fn report(cluster: &Cluster) -> (String, Option<i32>) {
     let shown = Command::new(PROGRAM).args(["fleet", "--store", &cluster.url("test")]).output();
     let shown = shown.expect("it starts");
     (String::from_utf8(shown.stdout).expect("it is text"), shown.status.code())
+}
+
+#[test]
+fn a_member_of_etcd_that_is_gone_is_shown() {
+    let mut cluster = Cluster::start(3).expect("etcd starts");
+    let _daemons = fleet(&cluster, 1, &[]);
+    wait_until(|| report(&cluster).1 == Some(0));
+    let (shown, _) = report(&cluster);
+    let version = Command::new("etcd").arg("--version").output().expect("etcd is installed").stdout;
+    let version = String::from_utf8_lossy(&version).lines().next().map(str::to_owned).unwrap_or_default();
+    let version = version.trim_start_matches("etcd Version: ");
+    assert_eq!(shown.matches(version).count(), 3, "{shown}");
+    let store = cluster.url("test");
+    let json =
+        Command::new(PROGRAM).args(["fleet", "--json", "--store", &store]).output().expect("it starts");
+    assert!(String::from_utf8_lossy(&json.stdout).contains("\"lag\":0"), "{json:?}");
+    cluster.kill(2);
+    let member = store.trim_end_matches("/test").rsplit(',').next().expect("it has members").to_owned();
+    wait_until(|| {
+        let (shown, status) = report(&cluster);
+        let gone = shown.lines().any(|line| line.contains(&member) && line.contains("silent"));
+        gone && status == Some(1)
+    });
 }
 
 /// A daemon says so, and so does `lockkeeper fleet`: clients of the others would only wait.
@@ -846,6 +936,8 @@ fn what_is_wrong_with_the_store_is_said() {
     };
     says(&["--store", "etcd://127.0.0.1:1"], "--advertise");
     says(&["--advertise", "ws://127.0.0.1:1"], "--store");
+    says(&["--store-own"], "are for --store");
+    says(&["--accept-restored-store"], "are for --store");
     says(&[&advertised[..], &["http://127.0.0.1:1"]].concat(), "etcd://host:port");
     says(&[&advertised[..], &["etcd://127.0.0.1:1", "--store-ca", "x"]].concat(), "etcds://");
     says(&[&advertised[..], &["etcd://127.0.0.1:1", "--ttl", "1s"]].concat(), "four times");
@@ -896,7 +988,7 @@ fn etcd_can_want_tls_and_a_certificate() {
 #[test]
 fn etcd_can_want_a_password() {
     let user = User::new();
-    let cluster = Cluster::start(1).expect("etcd starts");
+    let mut cluster = Cluster::start(1).expect("etcd starts");
     let password = user.file("password", "secret\n");
     for (path, body) in [
         ("user/add", "{\"name\":\"root\",\"password\":\"secret\"}"),
@@ -908,7 +1000,44 @@ fn etcd_can_want_a_password() {
     }
     let without = user.run(&["fleet", "--store", &cluster.url("test")]);
     assert!(!without.status.success());
-    serves(&cluster, &["--store-user", "root", "--store-password-file", &password]);
+    let as_root = |path: &str, body: &str| {
+        let answer = etcd(&cluster, "/v3/auth/authenticate", "{\"name\":\"root\",\"password\":\"secret\"}");
+        let token = answer.split("\"token\":\"").nth(1).and_then(|rest| rest.split('"').next());
+        let path = format!("/v3/auth/{path} HTTP/1.1\r\nAuthorization: {}", token.expect("a token"));
+        let answer = etcd_with(&cluster, &path, body);
+        assert!(answer.contains("200 OK"), "{path}: {answer}");
+    };
+    // A user that may do nothing but read and write the keys with the prefix: "test/" to "test0".
+    let range = "\"key\":\"dGVzdC8=\",\"range_end\":\"dGVzdDA=\"";
+    let grant = |what: &str| {
+        let perm = format!("{{\"permType\":\"{what}\",{range}}}");
+        as_root("role/grant", &format!("{{\"name\":\"locks\",\"perm\":{perm}}}"));
+    };
+    as_root("role/add", "{\"name\":\"locks\"}");
+    grant("READWRITE");
+    as_root("user/add", "{\"name\":\"locks\",\"password\":\"secret\"}");
+    as_root("user/grant", "{\"user\":\"locks\",\"role\":\"locks\"}");
+    let more = ["--store-user", "locks", "--store-password-file", &password];
+    let daemons = fleet_with(&cluster, 2, "5m", &more);
+    let url = daemons.url(1 - daemons.wait_for_leader());
+    let (mut holder, _) = hold(&url, "held");
+    let asks = || run(&url, &["run", "--timeout", "5s", "asks", "--", "true"]);
+
+    // It may not write any more. Leases are kept by reading.
+    as_root("role/revoke", &format!("{{\"role\":\"locks\",{range}}}"));
+    grant("READ");
+    wait_until(|| String::from_utf8_lossy(&asks().stderr).contains("permission denied"));
+    grant("READWRITE");
+    wait_until(|| asks().status.success());
+    assert_eq!(holder.say("still"), "still", "the command was not ended");
+
+    // etcd forgets the tokens that it gave out.
+    cluster.kill(0);
+    cluster.run(0).expect("it starts");
+    cluster.wait(0).expect("it listens");
+    wait_until(|| asks().status.success());
+    assert_eq!(holder.let_go(), 0);
+    drop(daemons);
     let wrong = user.file("wrong", "wrong");
     let advertise =
         ["--listen", "127.0.0.1:0", "--advertise", "ws://127.0.0.1:1", "--store", &cluster.url("test")];

@@ -19,6 +19,11 @@ pub enum Error {
         /// The member.
         member: String,
     },
+    /// etcd takes no more writes: its members have different data.
+    Corrupt {
+        /// The member.
+        member: String,
+    },
     /// The history that was asked for is not kept any more.
     Compacted,
     /// etcd refused the call. It was not executed.
@@ -32,12 +37,25 @@ pub enum Error {
     Settings(String),
 }
 
+/// In etcd's words: a token is of before a change of users or roles.
+const OLD_TOKEN: &str = "revision of auth store is old";
+
+/// Whether another token is needed.
+pub(crate) fn is_token_over(status: &Status) -> bool {
+    status.code() == Code::Unauthenticated || status.message().contains(OLD_TOKEN)
+}
+
 impl Error {
     pub(crate) fn of(member: &str, status: &Status) -> Self {
         let (member, message) = (member.to_owned(), status.message());
         match status.code() {
             Code::ResourceExhausted if message.contains("database space exceeded") => Self::Full { member },
             Code::OutOfRange if message.contains("compacted") => Self::Compacted,
+            Code::DataLoss if message.contains("corrupt") => Self::Corrupt { member },
+            // Users or roles have changed since the token was given out: another one is good.
+            Code::InvalidArgument if message.contains(OLD_TOKEN) => {
+                Self::NoAnswer { member, why: message.into() }
+            }
             Code::PermissionDenied
             | Code::InvalidArgument
             | Code::FailedPrecondition
@@ -77,6 +95,11 @@ impl fmt::Display for Error {
                 f,
                 "{member}: etcd is full (its quota alarm is raised): compact and defragment it, then disarm the alarm"
             ),
+            Self::Corrupt { member } => write!(
+                f,
+                "{member}: etcd's data is corrupt (its alarm CORRUPT is raised): replace the member that differs, then disarm the \
+                 alarm"
+            ),
             Self::Compacted => f.write_str("etcd has compacted the history that was asked for"),
             Self::Refused { member, why } => write!(f, "{member}: {why}"),
             Self::Settings(why) => f.write_str(why),
@@ -85,3 +108,30 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(code: Code, message: &str) -> Error {
+        Error::of("a:1", &Status::new(code, message))
+    }
+
+    #[test]
+    fn alarms_are_named() {
+        let full = of(Code::ResourceExhausted, "etcdserver: mvcc: database space exceeded");
+        assert!(full.to_string().contains("a:1: etcd is full"));
+        let corrupt = of(Code::DataLoss, "etcdserver: corrupt cluster");
+        assert!(corrupt.to_string().contains("alarm CORRUPT"));
+    }
+
+    /// Every role that is changed makes all tokens old.
+    #[test]
+    fn a_call_with_an_old_token_is_made_again() {
+        let message = "etcdserver: revision of auth store is old";
+        assert!(matches!(of(Code::InvalidArgument, message), Error::NoAnswer { .. }));
+        assert!(is_token_over(&Status::new(Code::InvalidArgument, message)));
+        let denied = Status::new(Code::PermissionDenied, "etcdserver: permission denied");
+        assert!(matches!(Error::of("a:1", &denied), Error::Refused { .. }) && !is_token_over(&denied));
+    }
+}

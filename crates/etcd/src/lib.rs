@@ -29,8 +29,7 @@ use std::{
     time::Duration,
 };
 use tonic::{
-    Code, Request, client::Grpc, codegen::http::uri::PathAndQuery, metadata::AsciiMetadataValue,
-    transport::Channel,
+    Request, client::Grpc, codegen::http::uri::PathAndQuery, metadata::AsciiMetadataValue, transport::Channel,
 };
 use tonic_prost::ProstCodec;
 
@@ -308,8 +307,9 @@ impl Etcd {
         match grpc.unary(request, path, codec).await {
             Ok(answer) => Ok(answer.into_inner()),
             Err(status) => {
-                if status.code() == Code::Unauthenticated {
-                    // It has expired, or etcd was restarted: the next call has another.
+                if error::is_token_over(&status) {
+                    // It has expired, etcd was restarted, or has other users: the next call has
+                    // another.
                     *self.shared.token.lock().unwrap_or_else(PoisonError::into_inner) = None;
                 }
                 Err(Error::of(&self.shared.members[at].name, &status))

@@ -43,7 +43,7 @@ const TURN: u64 = 256;
 const UNIT: u64 = 512;
 
 /// How long a client may take to read the last message.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What carries a connection.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {

@@ -30,7 +30,8 @@ use lockkeeper_service::{
 };
 use std::{
     cell::{Cell, RefCell},
-    fs,
+    collections::BTreeMap,
+    fmt, fs,
     io::{self, Write},
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -74,13 +75,36 @@ pub(crate) struct Fleet {
     answered: Cell<Instant>,
     complained: Cell<Option<Instant>>,
     /// Why etcd does not answer, while it does not.
-    pub(crate) silence: Rc<RefCell<Option<String>>>,
+    pub(crate) silence: Rc<RefCell<Option<Silence>>>,
+}
+
+/// etcd does not answer.
+pub(crate) struct Silence {
+    pub(crate) since: Instant,
+    /// The members that were tried, and what became of it.
+    tried: BTreeMap<String, String>,
+}
+
+impl Silence {
+    fn new() -> Self {
+        Self { since: Instant::now(), tried: BTreeMap::new() }
+    }
+}
+
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tried: Vec<_> = self.tried.iter().map(|(member, why)| format!("{member} ({why})")).collect();
+        write!(f, "etcd cannot be reached: tried {}", tried.join(", "))
+    }
 }
 
 impl Fleet {
     /// Reaches etcd, and has the key that the fleet's daemons know each other by.
     pub(crate) async fn start(config: &Config, store: &Store) -> Result<(Self, Vec<u8>), Error> {
-        let etcd = Etcd::new(&store.etcd).map_err(|error| Error::Fleet(error.to_string()))?;
+        // A slow etcd needs a longer takeover, and is given more time then.
+        let deadline = store.etcd.deadline.max(store.takeover / 2);
+        let settings = lockkeeper_etcd::Settings { deadline, ..store.etcd.clone() };
+        let etcd = Etcd::new(&settings).map_err(|error| Error::Fleet(error.to_string()))?;
         let known_path = config.state_dir.join("fleet-position");
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&config.state_dir);
         made.map_err(|error| Error::File(config.state_dir.clone(), error))?;
@@ -115,20 +139,17 @@ impl Fleet {
 
     /// The key of the fleet. The first daemon makes it.
     async fn find_key(&self) -> Result<Vec<u8>, Error> {
-        let (name, begun) = (self.keys.key(), Instant::now());
-        let mut tried: Vec<(String, String)> = Vec::new();
+        let name = self.keys.key();
+        let mut silence = Silence::new();
         let key: Vec<u8> = random::<32>().into();
-        while begun.elapsed() < START {
-            let puts = vec![(name.clone(), key.clone())];
-            let writes = Guarded { key: name.clone(), guard: None, puts, deletes: Vec::new() };
-            match self.etcd.write(writes).await {
-                Ok(Outcome::Done(_)) => return Ok(key),
-                Ok(Outcome::Refused(Some(kv))) => return Ok(kv.value),
-                Ok(Outcome::Refused(None)) => {}
+        while silence.since.elapsed() < START {
+            match self.find_or_put(&name, &key).await {
+                Ok(Some(key)) => return Ok(key),
+                Ok(None) => {}
                 Err(lockkeeper_etcd::Error::NoAnswer { member, why }) => {
-                    tried.retain(|(known, _)| *known != member);
-                    tried.push((member, why));
-                    if tried.len() == self.etcd.members().len() && begun.elapsed() > START / 3 {
+                    silence.tried.insert(member, why);
+                    let all = silence.tried.len() == self.etcd.members().len();
+                    if all && silence.since.elapsed() > START / 3 {
                         break;
                     }
                     tokio::time::sleep(PAUSE).await;
@@ -136,8 +157,21 @@ impl Fleet {
                 Err(error) => return Err(Error::Fleet(error.to_string())),
             }
         }
-        let tried: Vec<_> = tried.into_iter().map(|(member, why)| format!("{member} ({why})")).collect();
-        Err(Error::Fleet(format!("etcd cannot be reached: tried {}", tried.join(", "))))
+        Err(Error::Fleet(silence.to_string()))
+    }
+
+    /// Reads first: an etcd that is full or read-only takes no write, not even one that its guard
+    /// refuses.
+    async fn find_or_put(&self, name: &[u8], key: &[u8]) -> Result<Option<Vec<u8>>, lockkeeper_etcd::Error> {
+        if let (Some(kv), _) = self.etcd.get(name).await? {
+            return Ok(Some(kv.value));
+        }
+        let puts = vec![(name.to_vec(), key.to_vec())];
+        let writes = Guarded { key: name.to_vec(), guard: None, puts, deletes: Vec::new() };
+        Ok(match self.etcd.write(writes).await? {
+            Outcome::Done(_) => Some(key.to_vec()),
+            Outcome::Refused(kv) => kv.map(|kv| kv.value),
+        })
     }
 
     /// Has the daemon hand over, if it leads, and stop.
@@ -212,7 +246,7 @@ impl Fleet {
                     return Ok(());
                 }
                 End::GaveUp => {
-                    let silence = self.silence.borrow().clone();
+                    let silence = self.silence.borrow().as_ref().map(ToString::to_string);
                     let why = silence.unwrap_or_else(|| "etcd takes no writes".into());
                     let takeover = self.store.takeover;
                     tracing::warn!(
@@ -259,18 +293,18 @@ impl Fleet {
             };
             if !matches!(answer, Err(lockkeeper_etcd::Error::NoAnswer { .. })) {
                 self.answered.set(Instant::now());
+                *self.silence.borrow_mut() = None;
             }
             match answer {
                 Ok(reply) => {
                     self.complained.set(None);
-                    *self.silence.borrow_mut() = None;
                     return reply;
                 }
                 Err(error) => {
                     self.complain(&error);
                     match error {
-                        lockkeeper_etcd::Error::NoAnswer { .. } => {
-                            *self.silence.borrow_mut() = Some(format!("etcd: {error}"));
+                        lockkeeper_etcd::Error::NoAnswer { member, why } => {
+                            self.note_silence(member, why);
                             tokio::time::sleep(PAUSE / 5).await;
                         }
                         // It may have room again, or other rules.
@@ -283,6 +317,10 @@ impl Fleet {
                 }
             }
         }
+    }
+
+    fn note_silence(&self, member: String, why: String) {
+        self.silence.borrow_mut().get_or_insert_with(Silence::new).tried.insert(member, why);
     }
 
     /// The head as it is, if etcd answers.

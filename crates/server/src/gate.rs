@@ -8,7 +8,7 @@ use crate::{
 };
 use lockkeeper_service::{Access, Origin, Rights};
 use std::{borrow::Cow, cell::RefCell};
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 /// Stands before the buckets of clients on the network without keys.
 const NETWORK: &str = "network:";
@@ -21,8 +21,9 @@ pub(crate) struct Gate {
     refusals: RefCell<Record>,
     /// Whether, without keys, clients on the network have the buckets of the Unix socket.
     share_buckets: bool,
-    /// Told when there are other keys.
-    pub(crate) reloaded: Notify,
+    /// Changed with the keys. Whoever watches it misses no change, also while it does something
+    /// else.
+    reloaded: watch::Sender<()>,
 }
 
 impl Gate {
@@ -32,7 +33,7 @@ impl Gate {
             allow,
             refusals: RefCell::new(Record::new()),
             share_buckets,
-            reloaded: Notify::new(),
+            reloaded: watch::Sender::default(),
         }
     }
 
@@ -48,7 +49,12 @@ impl Gate {
     /// Takes other keys.
     pub(crate) fn set_keys(&self, keys: Option<Keys>) {
         *self.keys.borrow_mut() = keys;
-        self.reloaded.notify_waiters();
+        self.reloaded.send_replace(());
+    }
+
+    /// Changes whenever the keys do from now on.
+    pub(crate) fn changes(&self) -> watch::Receiver<()> {
+        self.reloaded.subscribe()
     }
 
     /// What a client may do in a bucket; or why it is not let in, which is put on record.

@@ -144,8 +144,13 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
         (relay::PATH, Some(_)) => match node.relayed(header(request, relay::HEADER)) {
             Ok((access, daemon)) => {
                 let upgrade = relay::UPGRADE;
+                let why = node.unhealthy_reason().map(|why| {
+                    let line = why.replace(|c: char| c.is_control(), " ");
+                    format!("{}: {line}\r\n", relay::UNHEALTHY)
+                });
                 let head = format!(
-                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n\r\n"
+                    "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: {upgrade}\r\n{}\r\n",
+                    why.unwrap_or_default()
                 );
                 Response { bytes: head.into_bytes(), upgraded: Some(Upgraded::Relay(access, daemon)) }
             }

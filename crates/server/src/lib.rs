@@ -61,12 +61,13 @@ use std::{
     io,
     net::{SocketAddr, TcpListener},
     os::unix::net::UnixListener,
+    panic::resume_unwind,
     path::PathBuf,
     rc::Rc,
     sync::Arc,
     time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::{sync::Notify, task::JoinError};
 use tokio_rustls::TlsAcceptor;
 
 /// How a daemon is set up.
@@ -375,13 +376,13 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         () = listener.accept(&node) => {}
         () = listener.keep(&node) => {}
         () = &mut web => {}
-        done = &mut working => failure = done.unwrap_or(Ok(())),
+        done = &mut working => failure = result_of(done),
     }
     if let Some(fleet) = fleet {
         if failure.is_ok() {
             fleet.stop();
             failure = tokio::select! {
-                done = &mut working => done.unwrap_or(Ok(())),
+                done = &mut working => result_of(done),
                 // `/healthz` says that it stops.
                 () = web => Ok(()),
                 // A store that does not answer does not keep it.
@@ -413,6 +414,15 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     closed
 }
 
+/// What became of a task. A panic goes on: a daemon whose work has ended by one has not stopped
+/// gracefully.
+fn result_of(done: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
+    done.unwrap_or_else(|error| match error.try_into_panic() {
+        Ok(panic) => resume_unwind(panic),
+        Err(_) => Ok(()),
+    })
+}
+
 async fn idle(node: &Node, patience: Option<Duration>) {
     let Some(patience) = patience else { return pending().await };
     loop {
@@ -420,5 +430,19 @@ async fn idle(node: &Node, patience: Option<Duration>) {
         if node.daemon().is_some_and(|daemon| daemon.borrow().idle_for() >= patience) {
             return;
         }
+    }
+}
+#[cfg(test)]
+mod tests {
+    use super::result_of;
+    use tokio::{runtime::Builder, task::LocalSet};
+
+    #[test]
+    #[should_panic(expected = "the work ends")]
+    fn a_panic_of_the_work_is_not_a_graceful_stop() {
+        let runtime = Builder::new_current_thread().build().expect("a runtime");
+        let done = LocalSet::new()
+            .block_on(&runtime, async { tokio::task::spawn_local(async { panic!("the work ends") }).await });
+        let _ = result_of(done);
     }
 }

@@ -1,7 +1,7 @@
 //! Counts for those who watch the daemon, in Prometheus's text format. They name no lock and no
 //! client, and buckets only where they are asked for.
 
-use lockkeeper_service::{BucketView, Bytes, Histogram, Server};
+use lockkeeper_service::{BucketView, Bytes, Counts, Histogram, Server, State};
 use rustix::{param::page_size, process::Resource, time::ClockId};
 use std::{fmt::Write, fs};
 
@@ -10,14 +10,11 @@ const BUCKETS: usize = 100;
 
 pub(crate) fn render(server: &Server, buckets: bool) -> String {
     let counts = server.counts();
-    let mut out = String::new();
+    let mut out = shared(server.state(), counts, buckets);
     let mut one = |name: &str, kind: &str, help: &str, value: u64| {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
     };
     let gauge = "gauge";
-    one("lockkeeper_held", gauge, "Requests that hold their locks.", counts.held);
-    one("lockkeeper_pending", gauge, "Requests that wait.", counts.pending);
-    one("lockkeeper_sessions", gauge, "Sessions, connected or not.", server.state().session_count() as u64);
     let unverifiable = server.unverifiable_count() as u64;
     let help = "Sessions whose process may be alive or not: they end by hand.";
     one("lockkeeper_unverifiable_sessions", gauge, help, unverifiable);
@@ -34,13 +31,6 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     one("lockkeeper_expired_total", counter, "Sessions ended by their lease.", counts.expired);
     one("lockkeeper_losses_total", counter, "Locks that ended with their session.", counts.lost);
     one("lockkeeper_refused_total", counter, "Requests that were refused.", counts.refused);
-    one(
-        "lockkeeper_request_bytes",
-        gauge,
-        "Memory that sessions and requests take, about.",
-        server.state().bytes() as u64,
-    );
-    one("lockkeeper_buckets", gauge, "Buckets.", server.state().bucket_count() as u64);
     let config = server.config();
     one("lockkeeper_max_sessions", gauge, "The most sessions.", config.sessions as u64);
     one("lockkeeper_max_buckets", gauge, "The most buckets.", config.buckets as u64);
@@ -49,11 +39,32 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     one("lockkeeper_max_bucket_bytes", gauge, "The most memory of a bucket.", bucket as u64);
     one("lockkeeper_max_request_bytes", gauge, "The most memory of sessions and requests.", all as u64);
     out.push_str(&of_process());
-    if buckets {
-        by_bucket(&mut out, server);
-    }
     histogram(&mut out, "lockkeeper_wait_seconds", "From the request to the grant.", &counts.wait);
     histogram(&mut out, "lockkeeper_hold_seconds", "From the grant to the release.", &counts.hold);
+    out
+}
+
+/// What a daemon shows that follows: it has the state, and what happened is counted where it
+/// happens.
+pub(crate) fn of_state(state: &State, buckets: bool) -> String {
+    shared(state, &Counts::of(state), buckets)
+}
+
+/// What every daemon of a fleet shows alike.
+fn shared(state: &State, counts: &Counts, buckets: bool) -> String {
+    let mut out = String::new();
+    for (name, help, value) in [
+        ("lockkeeper_held", "Requests that hold their locks.", counts.held),
+        ("lockkeeper_pending", "Requests that wait.", counts.pending),
+        ("lockkeeper_sessions", "Sessions, connected or not.", state.session_count() as u64),
+        ("lockkeeper_request_bytes", "Memory that sessions and requests take, about.", state.bytes() as u64),
+        ("lockkeeper_buckets", "Buckets.", state.bucket_count() as u64),
+    ] {
+        let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
+    }
+    if buckets {
+        by_bucket(&mut out, state);
+    }
     out
 }
 
@@ -106,8 +117,8 @@ fn process(out: &mut String) {
     }
 }
 
-fn by_bucket(out: &mut String, server: &Server) {
-    let mut buckets: Vec<_> = server.state().buckets().collect();
+fn by_bucket(out: &mut String, state: &State) {
+    let mut buckets: Vec<_> = state.buckets().collect();
     buckets.sort_by_key(|bucket| std::cmp::Reverse(bucket.bytes));
     buckets.truncate(BUCKETS);
     let mut all = |name: &str, help: &str, value: fn(&BucketView<'_>) -> usize| {

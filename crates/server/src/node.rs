@@ -10,7 +10,7 @@ use crate::{
     connection::{self, Peer, Transport},
     daemon::Daemon,
     dashboard::FleetView,
-    fleet::Fleet,
+    fleet::{Fleet, Silence},
     gate::Gate,
     metrics,
     network::PendingHandshake,
@@ -30,6 +30,13 @@ use tokio::{
 /// How soon a leader that cannot be reached is tried again.
 const AGAIN: Duration = Duration::from_millis(200);
 
+/// How long the store may be silent, and clients may wait for a leader longer than a takeover
+/// takes, before new ones are told.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// A client itself waits for ten seconds: it is told before.
+const LONGEST: Duration = Duration::from_secs(5);
+
 pub(crate) struct Node {
     role: RefCell<Role>,
     /// Told when it has another role.
@@ -40,7 +47,9 @@ pub(crate) struct Node {
     /// How the fleet is, for who may see it.
     pub(crate) fleet: Option<FleetView>,
     /// Why the store does not answer, while it does not.
-    silence: Rc<RefCell<Option<String>>>,
+    silence: Rc<RefCell<Option<Silence>>>,
+    /// How long a client waits for a leader.
+    patience: Duration,
 }
 
 pub(crate) enum Role {
@@ -80,13 +89,14 @@ pub(crate) enum Route {
 impl Node {
     pub(crate) fn new(role: Role, gate: Rc<Gate>, relays: Option<Relays>) -> Self {
         let (role, changed, silence) = (RefCell::new(role), Notify::new(), Rc::default());
-        Self { role, changed, gate, relays, fleet: None, silence }
+        Self { role, changed, gate, relays, fleet: None, silence, patience: PATIENCE }
     }
 
     /// Shares the log of that store.
     pub(crate) fn of_fleet(self, fleet: &Fleet, store: &Store) -> Self {
         let silence = Rc::clone(&fleet.silence);
-        Self { fleet: Some(FleetView::new(store.etcd.clone())), silence, ..self }
+        let patience = PATIENCE + store.takeover.min(LONGEST);
+        Self { fleet: Some(FleetView::new(store.etcd.clone())), silence, patience, ..self }
     }
 
     pub(crate) fn set_role(&self, role: Role) {
@@ -109,7 +119,8 @@ impl Node {
         }
     }
 
-    /// Serves a client, or relays what it says, once somebody leads.
+    /// Serves a client, or relays what it says, once somebody leads. One that would wait too long
+    /// is told why.
     pub(crate) async fn serve<S: Transport>(
         self: &Rc<Self>,
         stream: S,
@@ -118,8 +129,14 @@ impl Node {
         handshake: Option<PendingHandshake>,
     ) {
         let mut client = Client { stream, input, peer, handshake };
+        let until = Instant::now() + self.patience;
         loop {
-            let leader = match self.route().await {
+            let route = match self.long_silence() {
+                None => timeout_at(until, self.route()).await.ok(),
+                Some(_) => None,
+            };
+            let Some(route) = route else { return self.turn_away(client).await };
+            let leader = match route {
                 Route::Here(daemon) => {
                     let Client { stream, input, peer, handshake } = client;
                     return connection::run(stream, input, peer, daemon, handshake).await;
@@ -132,12 +149,30 @@ impl Node {
                 Ok(None) => return,
                 Err(error) => return tracing::debug!(%error, "a relayed connection ended"),
             }
+            if Instant::now() >= until {
+                return self.turn_away(client).await;
+            }
             // It may have ended: then another one leads soon.
             tokio::select! {
                 () = self.leader_changed(&leader) => {}
                 () = tokio::time::sleep(AGAIN) => {}
             }
         }
+    }
+
+    /// Tells a client why nobody serves it. That confirms nothing: leases do not count from it.
+    async fn turn_away<S: Transport>(&self, client: Client<S>) {
+        let why = self.unhealthy_reason().unwrap_or_else(|| "the leader changes".into());
+        if let Err(error) = relay::turn_away(client, &why).await {
+            tracing::debug!(%error, "a client that was turned away");
+        }
+    }
+
+    /// Why the store does not answer, if that has lasted.
+    fn long_silence(&self) -> Option<String> {
+        let silence = self.silence.borrow();
+        let long = silence.as_ref().filter(|silence| silence.since.elapsed() >= PATIENCE);
+        long.map(ToString::to_string)
     }
 
     async fn route(&self) -> Route {
@@ -199,13 +234,12 @@ impl Node {
 
     /// Why a load balancer should send clients to another daemon.
     pub(crate) fn unhealthy_reason(&self) -> Option<String> {
-        let unreachable = || match &*self.role.borrow() {
-            Role::Following(Following { leader: Some(leader), .. }) => {
-                self.relays.as_ref()?.unreachable(leader)
-            }
-            _ => None,
+        let of_leader = || {
+            let (leader, relays) = (self.leader()?, self.relays.as_ref()?);
+            relays.unreachable(&leader).or_else(|| relays.unhealthy(&leader))
         };
-        self.not_ready_reason().or_else(|| self.silence.borrow().clone()).or_else(unreachable)
+        let silence = || self.silence.borrow().as_ref().map(ToString::to_string);
+        self.not_ready_reason().or_else(silence).or_else(of_leader)
     }
 
     /// How many entries it has yet to apply.
@@ -222,7 +256,10 @@ impl Node {
                 let position = daemon.borrow_mut().server().position();
                 (daemon.borrow().metrics(buckets), position, 0)
             }
-            Role::Following(following) => (metrics::of_process(), following.position, following.lag),
+            Role::Following(Following { state, position, lag, .. }) => {
+                let shown = state.upgrade().map(|state| metrics::of_state(&state.borrow(), buckets));
+                (shown.unwrap_or_default() + &metrics::of_process(), *position, *lag)
+            }
             Role::Stopping => (metrics::of_process(), 0, 0),
         };
         if let Some(relays) = &self.relays {

@@ -8,7 +8,7 @@
 //! leadership only.
 
 use crate::{
-    connection::{HELLO, Peer, Transport},
+    connection::{CLOSE_TIMEOUT, HELLO, Peer, Transport},
     daemon::Sender,
     network::PendingHandshake,
     node::{Leader, Node},
@@ -20,12 +20,13 @@ use lockkeeper_service::{Access, ConnectionId, Framing, Origin, Rights};
 use lockkeeper_wire::{
     frame,
     v2::{ToClient, ToServer, code},
-    websocket::{self, Frames, GOING_AWAY, Incoming},
+    websocket::{self, Broken, Frames, GOING_AWAY, Incoming},
 };
 use ring::hmac;
 use std::{
     cell::{Cell, OnceCell, RefCell},
     collections::HashMap,
+    future::pending,
     io,
     rc::Rc,
     sync::Arc,
@@ -34,7 +35,7 @@ use std::{
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf},
     net::TcpStream,
-    sync::Notify,
+    sync::{Notify, watch},
     time::timeout,
 };
 use tokio_rustls::{
@@ -46,6 +47,9 @@ use tokio_rustls::{
 pub(crate) const PATH: &str = "/relay";
 pub(crate) const HEADER: &str = "lockkeeper-relay";
 pub(crate) const UPGRADE: &str = "lockkeeper-relay";
+
+/// In the answer of a leader that cannot serve clients just now: why.
+pub(crate) const UNHEALTHY: &str = "lockkeeper-unhealthy";
 
 /// How long a leader may take to let a relay in.
 const CONNECT: Duration = Duration::from_secs(2);
@@ -76,6 +80,15 @@ pub(crate) struct Relays {
     last: Cell<ConnectionId>,
     /// The leader that could not be reached, when, and why.
     unreachable: RefCell<Option<(String, Instant, String)>>,
+    /// The leader that was reached and cannot serve clients, when it said so, and why.
+    unhealthy: RefCell<Option<(String, Instant, String)>>,
+}
+
+/// What was noticed of this leader lately.
+fn lately(noticed: &RefCell<Option<(String, Instant, String)>>, leader: &Leader) -> Option<String> {
+    let noticed = noticed.borrow();
+    let noticed = noticed.as_ref().filter(|(url, when, _)| *url == leader.url && when.elapsed() < LATELY);
+    noticed.map(|(_, _, why)| why.clone())
 }
 
 impl Relays {
@@ -90,6 +103,7 @@ impl Relays {
             too_much: RefCell::default(),
             last: Cell::new(0),
             unreachable: RefCell::default(),
+            unhealthy: RefCell::default(),
         }
     }
 
@@ -112,10 +126,14 @@ impl Relays {
 
     /// Why this leader could not be reached, if that was lately.
     pub(crate) fn unreachable(&self, leader: &Leader) -> Option<String> {
-        let unreachable = self.unreachable.borrow();
-        let (_, _, why) =
-            unreachable.as_ref().filter(|(url, when, _)| *url == leader.url && when.elapsed() < LATELY)?;
+        let why = lately(&self.unreachable, leader)?;
         Some(format!("the leader, {}, cannot be reached: {why}", leader.url))
+    }
+
+    /// Why this leader cannot serve clients, if it said so lately.
+    pub(crate) fn unhealthy(&self, leader: &Leader) -> Option<String> {
+        let why = lately(&self.unhealthy, leader)?;
+        Some(format!("the leader, {}: {why}", leader.url))
     }
 
     /// Finds out whether clients can be relayed to this leader. Why not, if they cannot.
@@ -190,6 +208,11 @@ impl Relays {
             let end = answer.windows(4).position(|end| end == b"\r\n\r\n");
             match end {
                 Some(end) if answer.starts_with(b"HTTP/1.1 101 ") => {
+                    let head = String::from_utf8_lossy(&answer[..end]);
+                    let mut headers = head.lines().filter_map(|line| line.split_once(": "));
+                    let why = headers.find(|(name, _)| name.eq_ignore_ascii_case(UNHEALTHY));
+                    let why = why.map(|(_, why)| (leader.url.clone(), Instant::now(), why.to_owned()));
+                    *self.unhealthy.borrow_mut() = why;
                     return Ok((stream, answer.split_off(end + 4)));
                 }
                 None if answer.len() < HEAD => {}
@@ -204,7 +227,7 @@ impl Relays {
     }
 }
 
-/// Counts what a relay has read of a message that is not whole.
+/// Counts what a relay keeps.
 struct Counted<'a> {
     relays: &'a Relays,
     id: ConnectionId,
@@ -330,7 +353,7 @@ pub(crate) async fn run<S: Transport>(
     let (from_leader, to_leader) = tokio::io::split(upstream);
     let watched = Watched { node, token, rights: access.rights };
     tokio::select! {
-        done = upward(from_client, to_leader, &to_client, watched) => if let Some(why) = done? {
+        done = upward(&mut from_client, to_leader, &to_client, watched) => if let Some(why) = done? {
             writer.goodbye(code::ENDED, why).await?;
         },
         done = downward(from_leader, answer, &mut writer, &to_client) => done?,
@@ -340,14 +363,48 @@ pub(crate) async fn run<S: Transport>(
         }
         () = node.leader_changed(leader) => {}
     }
-    Ok(None)
+    timeout(UNREAD, writer.writer.shutdown()).await??;
+    from_client.finish().await.map(|()| None)
 }
 
-/// Bytes for the client that do not come from the leader: answers to pings of a WebSocket.
+/// How messages of a client are told apart.
+fn framing_of(origin: Origin) -> Framing {
+    match origin {
+        Origin::Local => Framing::Lengths,
+        Origin::Network => Framing::WebSocket,
+    }
+}
+
+/// Tells a client why nobody can serve it now.
+pub(crate) async fn turn_away<S: Transport>(client: Client<S>, why: &str) -> io::Result<()> {
+    let framing = framing_of(client.peer.origin);
+    let (mut reader, writer) = tokio::io::split(client.stream);
+    Writer { writer, framing }.goodbye(code::RECOVERING, why).await?;
+    read_to_end(&mut reader).await
+}
+
+/// Closing a TCP connection with something unread resets it, and the last message could be lost on
+/// its way.
+async fn read_to_end(reader: &mut (impl AsyncRead + Unpin)) -> io::Result<()> {
+    let mut rest = Vec::with_capacity(READ);
+    let read = async {
+        while reader.read_buf(&mut rest).await? > 0 {
+            rest.clear();
+        }
+        Ok(())
+    };
+    timeout(CLOSE_TIMEOUT, read).await?
+}
+
+/// For the client, what does not come from the leader.
 #[derive(Default)]
 struct ToClientQueue {
+    /// Answers to pings of a WebSocket.
     bytes: RefCell<Vec<u8>>,
     filled: Notify,
+    /// Why what it sent is not passed on any more. The leader was sent a message that is none
+    /// instead: its Goodbye comes after its answers, and goes to the client with this reason.
+    malformed: RefCell<Option<String>>,
 }
 
 struct FromClient<'a, S> {
@@ -446,18 +503,25 @@ fn malformed(why: impl ToString) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why.to_string())
 }
 
+fn is_malformed(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::InvalidData
+}
+
 /// What may end a relay while the client is silent: other keys.
 struct Watched<'a> {
     node: &'a Node,
     token: Option<(String, String)>,
     rights: Rights,
+    changes: watch::Receiver<()>,
 }
 
 impl Watched<'_> {
     /// Done when what the client was let do is not what its token allows. True if that is nothing.
-    async fn revoked(&self) -> bool {
+    async fn revoked(&mut self) -> bool {
         loop {
-            self.node.gate.reloaded.notified().await;
+            if self.changes.changed().await.is_err() {
+                return pending().await;
+            }
             let Some((token, bucket)) = &self.token else { continue };
             match self.node.gate.check_again(token, bucket) {
                 Ok(Some(rights)) if rights != self.rights => return false,
@@ -471,23 +535,36 @@ impl Watched<'_> {
 /// Passes messages on to the leader, whole ones only. Says why if the client is not let in any
 /// more.
 async fn upward<S: Transport>(
-    mut from_client: FromClient<'_, S>,
+    from_client: &mut FromClient<'_, S>,
     mut to_leader: WriteHalf<Box<dyn Duplex>>,
     to_client: &ToClientQueue,
-    watched: Watched<'_>,
+    mut watched: Watched<'_>,
 ) -> io::Result<Option<&'static str>> {
     let mut out = Vec::new();
     loop {
         out.clear();
         tokio::select! {
             message = from_client.message(to_client) => {
-                let Some(message) = message? else { return Ok(None) };
-                frame::append(&mut out, |out| out.extend_from_slice(&message));
-                // What came with it goes with it.
-                while out.len() < READ
-                    && let Some(message) = from_client.next(to_client)?
-                {
-                    frame::append(&mut out, |out| out.extend_from_slice(&message));
+                let mut message = message;
+                loop {
+                    match message {
+                        Ok(Some(message)) => frame::append(&mut out, |out| out.extend_from_slice(&message)),
+                        Ok(None) => break,
+                        Err(error) if is_malformed(&error) => {
+                            *to_client.malformed.borrow_mut() = Some(error.to_string());
+                            frame::append(&mut out, |_| {});
+                            break;
+                        }
+                        Err(error) => return Err(error),
+                    }
+                    if out.len() >= READ {
+                        break;
+                    }
+                    // What came with it goes with it.
+                    message = from_client.next(to_client);
+                }
+                if out.is_empty() {
+                    return Ok(None);
                 }
             },
             gone = watched.revoked() => {
@@ -503,6 +580,10 @@ async fn upward<S: Transport>(
         }
         to_leader.write_all(&out).await?;
         to_leader.flush().await?;
+        if to_client.malformed.borrow().is_some() {
+            // The leader closes the connection.
+            std::future::pending::<()>().await;
+        }
     }
 }
 
@@ -519,7 +600,17 @@ async fn downward<S: Transport>(
         while let Some((message, length)) = frame::first(&input[done..], frame::MAX_TO_CLIENT)
             .map_err(|error| io::Error::other(error.to_string()))?
         {
-            writer.framing.append(&mut out, &mut open, |out| out.extend_from_slice(message));
+            let why = to_client.malformed.borrow();
+            let goodbye = why.as_ref().and_then(|why| match ToClient::decode(message) {
+                Ok(ToClient::Goodbye { code: code::MALFORMED, .. }) => {
+                    Some(ToClient::Goodbye { code: code::MALFORMED, message: why })
+                }
+                _ => None,
+            });
+            writer.framing.append(&mut out, &mut open, |out| match &goodbye {
+                Some(goodbye) => goodbye.encode(out),
+                None => out.extend_from_slice(message),
+            });
             done += length;
         }
         input.drain(..done);

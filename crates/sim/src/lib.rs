@@ -68,6 +68,8 @@ pub struct Stats {
     pub commands: u64,
     /// Clients' connections that were relayed.
     pub relays: u64,
+    /// Clients that were told that nobody serves them.
+    pub turned_away: u64,
     /// Snapshots that a follower read because entries were gone.
     pub reads: u64,
     /// Writes of a leader that the store had no room for.
@@ -93,6 +95,7 @@ impl Stats {
         self.takeovers += other.takeovers;
         self.commands += other.commands;
         self.relays += other.relays;
+        self.turned_away += other.turned_away;
         self.reads += other.reads;
         self.full += other.full;
         self.restored += other.restored;

@@ -108,6 +108,9 @@ impl World {
         self.clients[client].current = Some(index);
         if self.daemons[daemon].server.is_none() {
             self.begin_relay(index);
+        } else if self.daemons[daemon].partitioned_until > self.now && self.random.chance(500) {
+            // It leads, as far as it knows, and the store has been silent for a while.
+            self.turn_away(index);
         }
         self.feed(client, Input::Connected);
     }

@@ -1,14 +1,23 @@
 //! Clients of a daemon that follows: what they say is relayed to the leader, and its answers to
 //! them.
 //!
-//! Each client has a connection of its own between the two daemons. It ends with the client's, with the leader's, and when
-//! the follower sees another leader. It is good for one leadership: a leader refuses another number. Neither is needed
-//! for safety, because a leader answers only while the store confirms that it leads; so some runs do without both.
+//! Each client has a connection of its own between the two daemons. It ends with the client's, with
+//! the leader's, and when the follower sees another leader. It is good for one leadership: a leader
+//! refuses another number. Neither is needed for safety, because a leader answers only while the
+//! store confirms that it leads; so some runs do without both.
+//!
+//! A client that waits for too long, for a leader or for a store that is silent, is turned away.
+//! What it is told comes from no leader, and confirms nothing.
 
 use crate::{
     network::{Direction, Packet},
     world::{Happening, World, note},
 };
+use lockkeeper_service::Micros;
+use lockkeeper_wire::v2::{ToClient, code};
+
+/// How soon a leader that cannot be reached is tried again.
+const AGAIN: Micros = 200_000;
 
 /// A client's connection that is relayed.
 #[derive(Clone, Copy, Debug)]
@@ -25,9 +34,37 @@ impl World {
         let daemon = self.connections[connection].daemon;
         self.connections[connection].relayed = Some(Relayed { leader: None, upstream: None });
         self.daemons[daemon].relayed.push(connection);
+        let patience = self.random.between(self.plan.takeover_after, 2 * self.plan.takeover_after);
+        self.after(patience, Happening::Impatience(connection));
         if let Some(leader) = self.daemons[daemon].leader() {
             self.relay_to(connection, leader);
         }
+    }
+
+    /// A client has waited for long enough.
+    pub(crate) fn end_patience(&mut self, connection: usize) {
+        let (daemon, life) = (self.connections[connection].daemon, self.connections[connection].life);
+        let waits = |relayed: Relayed| relayed.upstream.is_none();
+        if !self.is_alive(daemon, life)
+            || self.connections[connection].is_closed()
+            || !self.connections[connection].relayed.is_some_and(waits)
+        {
+            return;
+        }
+        match self.daemons[daemon].stalled {
+            true => self.after(10_000, Happening::Impatience(connection)),
+            false => self.turn_away(connection),
+        }
+    }
+
+    /// Tells a client that nobody serves it just now.
+    pub(crate) fn turn_away(&mut self, connection: usize) {
+        note!(self, "connection {connection} is turned away");
+        let mut bytes = Vec::new();
+        ToClient::Goodbye { code: code::RECOVERING, message: "no leader" }.encode(&mut bytes);
+        self.put(connection, Direction::Down, Packet::Message(bytes, None));
+        self.server_closes(connection, false);
+        self.stats.turned_away += 1;
     }
 
     fn relay_to(&mut self, connection: usize, leader: (usize, u64)) {
@@ -51,14 +88,16 @@ impl World {
             self.after(10_000, Happening::Relay(connection));
             return;
         }
-        let Some(Relayed { leader: Some((target, owner)), .. }) = self.connections[connection].relayed else {
+        let Some(Relayed { leader: Some((target, owner)), upstream: None }) =
+            self.connections[connection].relayed
+        else {
             return;
         };
         let leads = |number| self.plan.careless_relays || number == owner;
         let lets_in = self.daemons[target].lead.as_ref().is_some_and(|lead| leads(lead.owner));
         if !lets_in || !self.daemons[target].running {
             note!(self, "daemon {target} does not lead as {owner:x}: no relay for connection {connection}");
-            return self.server_closes(connection, false);
+            return self.after(AGAIN, Happening::Relay(connection));
         }
         let upstream = self.new_connection(client, target);
         self.connections[upstream].downstream = Some(connection);
@@ -126,15 +165,21 @@ impl World {
             if self.connections[connection].is_closed() {
                 continue;
             }
-            let owner = self.relayed_to(connection);
+            let changes = self.relayed_to(connection) != leader.map(|(_, owner)| owner);
+            let begun = self.upstream(connection).is_some();
             let careless = self.plan.careless_relays && leader.is_some();
-            if !careless && owner.is_some() && owner != leader.map(|(_, owner)| owner) {
+            if changes && begun && !careless {
                 self.end_relay(connection);
                 continue;
             }
             self.daemons[daemon].relayed.push(connection);
-            if let Some(leader) = leader.filter(|_| owner.is_none()) {
-                self.relay_to(connection, leader);
+            if changes && !begun {
+                match leader {
+                    Some(leader) => self.relay_to(connection, leader),
+                    None => {
+                        self.connections[connection].relayed = Some(Relayed { leader: None, upstream: None });
+                    }
+                }
             }
         }
     }
@@ -153,7 +198,7 @@ impl World {
             if self.connections[connection].is_closed() {
                 continue;
             }
-            if self.relayed_to(connection).is_some() {
+            if self.upstream(connection).is_some() {
                 self.end_relay(connection);
                 continue;
             }

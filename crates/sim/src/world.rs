@@ -62,6 +62,8 @@ pub(crate) enum Happening {
     StopBy { daemon: usize, life: u64 },
     /// A daemon's attempt to reach the leader for a client is over.
     Relay(usize),
+    /// A client has waited for a leader for as long as it may.
+    Impatience(usize),
     /// The next fault.
     Fault,
     /// There are no more faults.
@@ -214,6 +216,7 @@ impl World {
             Happening::Beat { daemon, life } => self.beat(daemon, life),
             Happening::StopBy { daemon, life } => self.stop_by(daemon, life),
             Happening::Relay(connection) => self.reach_leader(connection),
+            Happening::Impatience(connection) => self.end_patience(connection),
             Happening::Fault => {
                 self.fault();
                 self.next_fault();

@@ -23,6 +23,19 @@ fn no_seed_has_a_violation() {
     assert!(stats.snapshots > 5_000 && stats.takeovers > 1_000, "{stats:?}");
     assert!(stats.commands > 1_000, "{stats:?}");
     assert!(stats.relays > 5_000 && stats.reads > 200 && stats.full > 1_000, "{stats:?}");
+    assert!(stats.turned_away > 1_000, "{stats:?}");
+    assert!(stats.restored > 100 && stats.blind > 150, "{stats:?}");
+}
+
+/// A client asks for the end of a session that ends in slices, and resumes, or ends itself, before
+/// that is done: it was answered twice, or the end counted as nobody's.
+#[test]
+fn nor_have_those_that_had_one() {
+    for seed in [906_524, 909_512] {
+        if let Err(violation) = run(seed, false) {
+            panic!("seed {seed}: {}", violation.what);
+        }
+    }
 }
 
 /// Whatever the rates of the clocks are, a session is never lost without a fault.

@@ -172,3 +172,18 @@ fn known_bug(version: &str) -> Option<String> {
     matches!(version, "3.5.0" | "3.5.1" | "3.5.2")
         .then(|| format!("etcd {version} can corrupt its data when it is killed: upgrade to 3.5.3 or later"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_that_lose_data_are_named() {
+        for version in ["3.5.0", "3.5.1", "3.5.2"] {
+            assert!(known_bug(version).is_some_and(|words| words.contains(version)));
+        }
+        for version in ["3.4.23", "3.5.3", "3.5.20", "3.6.0"] {
+            assert_eq!(known_bug(version), None);
+        }
+    }
+}

@@ -30,8 +30,8 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How it stands when a server begins to lead.
-    pub(super) fn of(state: &State) -> Self {
+    /// How it stands, with nothing that has happened: looks at every request.
+    pub fn of(state: &State) -> Self {
         let mut counts = Self::default();
         for session in state.sessions() {
             for (_, _, token) in state.requests(session) {
