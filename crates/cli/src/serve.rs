@@ -12,7 +12,7 @@ use crate::{
 use listenfd::ListenFd;
 use lockkeeper_client::Endpoint;
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Allow, Bytes, Config, Error, Listen};
+use lockkeeper_server::{Allow, Bytes, Config, Error, HandshakeLimits, Listen};
 use rustix::{
     fs::Mode,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -245,6 +245,7 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         bucket: settings.max_bytes_per_bucket.get_or_insert(Size(default.bucket)).0,
         all: settings.max_bytes.get_or_insert(Size(default.all)).0,
     };
+    let handshake = handshake_limits(&mut settings)?;
     settings.log_format.get_or_insert(LogFormat::Text);
     (settings.socket, settings.state_dir) = (Some(socket.clone()), Some(state_dir.clone()));
     let idle = settings.idle.map(|Span(idle)| idle);
@@ -265,9 +266,29 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
         idle,
         limits,
         bytes,
+        handshake,
         store,
     };
     Ok((settings, config))
+}
+
+fn handshake_limits(settings: &mut Settings) -> Result<HandshakeLimits, String> {
+    let default = HandshakeLimits::default();
+    let Size(bytes) = *settings.max_hello_bytes.get_or_insert(Size(default.bytes));
+    // What is shorter has no room for a token, and nothing is longer than a message.
+    if !(1 << 10..=1 << 20).contains(&bytes) {
+        return Err("--max-hello-bytes is at least 1KiB and at most 1MiB".into());
+    }
+    let Span(timeout) = *settings.hello_timeout.get_or_insert(Span(default.timeout));
+    if timeout.is_zero() {
+        return Err("--hello-timeout is more than nothing".into());
+    }
+    let connections =
+        *settings.max_handshakes.get_or_insert(u32::try_from(default.connections).unwrap_or(u32::MAX));
+    if connections < 2 {
+        return Err("--max-handshakes is at least 2".into());
+    }
+    Ok(HandshakeLimits { bytes, timeout, connections: connections as usize })
 }
 
 /// Where the daemon is that is meant.

@@ -140,6 +140,16 @@ pub(crate) struct Settings {
     /// of what the daemon may have]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
     pub(crate) max_bytes: Option<Size>,
+    /// The longest message before a client's Hello, and head of an HTTP request [default: 8KiB]
+    #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_HELLO_BYTES", hide_env = true)]
+    pub(crate) max_hello_bytes: Option<Size>,
+    /// How long a client may take to say Hello [default: 10s]
+    #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_HELLO_TIMEOUT", hide_env = true)]
+    pub(crate) hello_timeout: Option<Span>,
+    /// The most clients that have not said Hello, at the socket and at the port; half of them from
+    /// one user or address [default: 1000, or a quarter of the file descriptors if that is less]
+    #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_HANDSHAKES", hide_env = true)]
+    pub(crate) max_handshakes: Option<u32>,
     /// How to write the log [default: text]
     #[arg(long, value_name = "FORMAT", env = "LOCKKEEPER_LOG_FORMAT", hide_env = true)]
     pub(crate) log_format: Option<LogFormat>,

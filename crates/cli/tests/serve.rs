@@ -75,6 +75,9 @@ fn a_flag_wins_over_the_environment_and_that_over_the_file() {
     command.args(["--config", config.to_str().expect("it is text")]);
     let output = command.output().expect("it starts").stdout;
     assert!(text(&output).contains("max-requests = 300\n"));
+    for line in ["max-hello-bytes = \"8KiB\"\n", "hello-timeout = \"10s\"\n", "max-handshakes = 1000\n"] {
+        assert!(text(&output).contains(line), "{line}");
+    }
 }
 
 #[test]
@@ -92,6 +95,9 @@ fn what_is_wrong_is_said_with_its_place_and_status_64() {
     refused("ttl = 5\n", &["config.toml", "line 1"]);
     refused("ttl = \"5 days\"\n", &["line 1", "a duration is a number with"]);
     refused("ttl = \"0s\"\n", &["--ttl"]);
+    refused("max-hello-bytes = \"1000\"\n", &["--max-hello-bytes", "1KiB"]);
+    refused("hello-timeout = \"0s\"\n", &["--hello-timeout"]);
+    refused("max-handshakes = 1\n", &["--max-handshakes"]);
     refused("= nonsense", &["line 1"]);
     refused("listen = \"0.0.0.0:7420\"\n", &["--keys", "--insecure"]);
     refused("listen = \"[::]:7420\"\n", &["--keys", "--insecure"]);

@@ -571,6 +571,7 @@ mod parts {
             idle: Some(Duration::from_millis(100)),
             limits: Default::default(),
             bytes: lockkeeper_server::Bytes::default(),
+            handshake: lockkeeper_server::HandshakeLimits::default(),
             metrics: None,
         };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

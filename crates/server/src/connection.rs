@@ -2,13 +2,14 @@
 
 use crate::{
     daemon::{Daemon, Sender},
-    network::PendingHandshake,
+    handshakes::{PendingHandshake, why_malformed},
+    unfinished,
 };
 use lockkeeper_service::{ConnectionId, Framing, Origin};
 use lockkeeper_wire::{
     frame,
     v2::{ToServer, code, feature},
-    websocket::{self, Frames, GOING_AWAY, Incoming},
+    websocket::{self, Broken, Frames, GOING_AWAY, Incoming},
 };
 use std::{
     borrow::Cow,
@@ -33,11 +34,10 @@ const READ: usize = 16 << 10;
 /// Bytes of its buffer that an idle connection keeps.
 const KEPT: usize = 4 << 10;
 
-/// The longest message before Hello is done.
-pub(crate) const HELLO: usize = 8 << 10;
-
-/// How much is done for a connection before others have their turn, in units of a short message: some 100 µs.
-const TURN: u64 = 256;
+/// How much is done for a connection before others have their turn, in units of a short message:
+/// some 200 µs. A batch of requests that a client sends at once is worth more than the wait of the
+/// others.
+const TURN: u64 = 512;
 
 /// Bytes whose reading counts as much as a short message.
 const UNIT: u64 = 512;
@@ -74,6 +74,14 @@ impl Peer {
         }
     }
 
+    /// Who it is, as far as this daemon knows.
+    pub(crate) fn words(&self) -> &str {
+        match &self.sender {
+            Sender::Client(subject) => &subject.words,
+            Sender::Relayed(access) => &access.subject,
+        }
+    }
+
     /// Whether the client ends for good with status 1001: its Hello said so, and nobody else can
     /// have sent that.
     pub(crate) fn ends_going_away(&self, features: u64) -> bool {
@@ -88,7 +96,7 @@ struct Connection<S> {
     /// See [`Peer::ends_going_away`].
     going_away_ends: bool,
     daemon: Rc<RefCell<Daemon>>,
-    /// Until it has sent Hello.
+    /// Until its Hello is accepted. It can send no long messages before that.
     handshake: Option<PendingHandshake>,
     /// What was read and is not a whole message yet.
     input: Vec<u8>,
@@ -99,8 +107,6 @@ struct Connection<S> {
     frames: Option<Frames>,
     /// A frame whose messages have not all had their turn, and how much of it is done.
     batch: (Vec<u8>, usize),
-    /// It has sent Hello, and may send long messages.
-    greeted: bool,
     /// The server's work at which it is the others' turn.
     turn_ends: u64,
     /// Its last turn ended before its work did.
@@ -108,7 +114,9 @@ struct Connection<S> {
     /// When it ends whether or not its client has read the last message. Set while it is being
     /// closed.
     closes: Option<Pin<Box<Sleep>>>,
-    /// Bytes that it has of a long message, as the daemon knows it.
+    /// Bytes of the token that the daemon keeps.
+    token: usize,
+    /// Bytes that it keeps, as the daemon counts them.
     unfinished: usize,
 }
 
@@ -118,31 +126,30 @@ pub(crate) async fn run<S: Transport>(
     input: Vec<u8>,
     peer: Peer,
     daemon: Rc<RefCell<Daemon>>,
-    handshake: Option<PendingHandshake>,
+    handshake: PendingHandshake,
 ) {
     let (framing, frames) = match (peer.origin, &peer.sender) {
         (Origin::Local, _) | (_, Sender::Relayed(_)) => (Framing::Lengths, None),
-        (Origin::Network, _) => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
+        (Origin::Network, _) => (Framing::WebSocket, Some(Frames::new(true, handshake.max()))),
     };
     let id = daemon.borrow_mut().connect(peer.origin, framing);
     let more = !input.is_empty();
-    let (greeted, going_away_ends, turn_ends, yielded, closes, unfinished) =
-        (false, false, 0, false, None, 0);
+    let (going_away_ends, turn_ends, yielded, closes, token, unfinished) = (false, 0, false, None, 0, 0);
     let mut connection = Connection {
         stream,
         id,
         peer,
         going_away_ends,
         daemon,
-        handshake,
+        handshake: Some(handshake),
         input,
         more,
         frames,
         batch: (Vec::new(), 0),
-        greeted,
         turn_ends,
         yielded,
         closes,
+        token,
         unfinished,
     };
     let closed = poll_fn(|context| connection.poll(context)).await;
@@ -274,33 +281,35 @@ impl<S: Transport> Connection<S> {
         }
         while self.goes_on() {
             let rest = &mut input[done..];
-            let max = if self.greeted { frame::MAX } else { HELLO };
+            let max = self.handshake.as_ref().map_or(frame::MAX, PendingHandshake::max);
             let first = match &mut frames {
                 Some(frames) => {
                     frames.set_max(max);
-                    let first = frames.first(rest).map_err(|error| error.to_string());
+                    let first = frames.first(rest);
                     first.map(|first| first.map(|(said, length)| (self.on_frame(said), length)))
                 }
                 None => {
-                    let first = frame::first(rest, max).map_err(|error| error.to_string());
+                    let first = frame::first(rest, max).map_err(Broken::TooLong);
                     first.map(|first| first.map(|(message, length)| (self.on_message(message), length)))
                 }
             };
             match first {
                 Ok(Some(((), length))) => done += length,
                 Ok(None) => break,
-                Err(why) => self.daemon.borrow_mut().reject(self.id, code::MALFORMED, &why),
+                Err(error) => {
+                    let why = why_malformed(error, self.handshake.is_some());
+                    self.daemon.borrow_mut().reject(self.id, &self.peer, code::MALFORMED, &why);
+                }
             }
         }
         input.drain(..done);
-        // Not while a long message comes in pieces: it would be moved with each.
-        if input.is_empty() || input.capacity() > 2 * (input.len() + READ) {
+        // A buffer that grows has at most twice what is in it: a long message that comes in pieces
+        // is not moved with each.
+        if input.capacity() > KEPT + 2 * input.len() {
             input.shrink_to(KEPT);
         }
-        // What is read in one go is not counted: it is little, and everybody has some.
-        let batch = self.batch.0.len() - self.batch.1;
-        let kept = input.len() + batch + frames.as_ref().map_or(0, Frames::kept);
-        let unfinished = kept.saturating_sub(READ);
+        let kept = input.len() + self.batch.0.len() + frames.as_ref().map_or(0, Frames::kept);
+        let unfinished = unfinished::counted(kept) + unfinished::counted(self.token);
         if unfinished != self.unfinished {
             self.unfinished = unfinished;
             self.daemon.borrow_mut().set_unfinished(self.id, unfinished);
@@ -327,7 +336,9 @@ impl<S: Transport> Connection<S> {
                     self.on_message(message);
                     frame = rest;
                 }
-                Err(error) => self.daemon.borrow_mut().reject(self.id, code::MALFORMED, &error.to_string()),
+                Err(error) => {
+                    self.daemon.borrow_mut().reject(self.id, &self.peer, code::MALFORMED, &error.to_string())
+                }
             }
         }
         frame.len()
@@ -336,16 +347,17 @@ impl<S: Transport> Connection<S> {
     fn on_message(&mut self, bytes: &[u8]) {
         let mut daemon = self.daemon.borrow_mut();
         match ToServer::decode(bytes) {
-            Ok(message @ ToServer::Hello { features, .. })
-                if self.handshake.is_some() || self.peer.origin == Origin::Local =>
-            {
+            Ok(message @ ToServer::Hello { features, .. }) if self.handshake.is_some() => {
                 self.going_away_ends = self.peer.ends_going_away(features);
                 daemon.hello(self.id, message, &self.peer);
-                self.handshake = None;
-                self.greeted = true;
+                self.token = daemon.token_len(self.id);
+                // One that is refused gives way to others until it is closed.
+                if daemon.server().session_of(self.id).is_some() {
+                    self.handshake = None;
+                }
             }
             Ok(message) => daemon.message(self.id, message, bytes.len()),
-            Err(error) => daemon.reject(self.id, code::MALFORMED, &error.to_string()),
+            Err(error) => daemon.reject(self.id, &self.peer, code::MALFORMED, &error.to_string()),
         }
     }
 
@@ -357,7 +369,9 @@ impl<S: Transport> Connection<S> {
         }
         let mut daemon = self.daemon.borrow_mut();
         match said {
-            Incoming::Messages(_) => daemon.reject(self.id, code::MALFORMED, "a frame without a message"),
+            Incoming::Messages(_) => {
+                daemon.reject(self.id, &self.peer, code::MALFORMED, "a frame without a message")
+            }
             Incoming::Ping(ping) => daemon.pong(self.id, |out| websocket::append_pong(out, None, ping)),
             Incoming::Nothing => {}
             Incoming::Close(Some(GOING_AWAY)) if self.going_away_ends => {

@@ -83,6 +83,7 @@ pub(crate) struct Daemon {
     /// back.
     readers: Rc<()>,
     max_readers: usize,
+    max_descriptors: usize,
     /// The tasks of connections that sleep.
     wakers: HashMap<ConnectionId, Waker>,
     /// Write ends of FIFOs on their way to clients.
@@ -174,7 +175,8 @@ impl Daemon {
             to_watch: Vec::new(),
             watches: HashMap::new(),
             readers: Rc::default(),
-            max_readers: max_readers(),
+            max_readers: max_descriptors() / 2,
+            max_descriptors: max_descriptors(),
             wakers: HashMap::new(),
             descriptors: HashMap::new(),
             gate,
@@ -311,8 +313,16 @@ impl Daemon {
         if !self.settle(now) {
             return;
         }
+        self.server.set_crowded(
+            self.is_short_of_descriptors().then_some(
+                "the daemon keeps its last file descriptors for clients that come back (ulimit -n)",
+            ),
+        );
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
+        if let Some(why) = self.server.take_refused_hello() {
+            self.gate.record_refusal(peer.words(), &bucket, &why);
+        }
         if let (Sender::Client(_), Some(token)) = (&peer.sender, token.filter(|_| self.gate.has_keys())) {
             self.tokens.insert(id, token.into());
         }
@@ -320,6 +330,19 @@ impl Daemon {
             self.unwatch(session);
         }
         self.changed();
+    }
+
+    /// Bytes of the token that is kept of a connection.
+    pub(crate) fn token_len(&self, id: ConnectionId) -> usize {
+        self.tokens.get(&id).map_or(0, |token| token.len())
+    }
+
+    /// Whether only an eighth of the descriptors is left, besides those for files and sockets of
+    /// its own. Otherwise a process that opens sessions could have them all, and nobody could
+    /// resume.
+    fn is_short_of_descriptors(&self) -> bool {
+        let taken = self.server.connection_count() + Rc::strong_count(&self.readers) - 1;
+        taken + OWN_DESCRIPTORS > self.max_descriptors - self.max_descriptors / 8
     }
 
     pub(crate) fn message(&mut self, id: ConnectionId, message: ToServer<'_>, length: usize) {
@@ -347,7 +370,10 @@ impl Daemon {
                 Ok(None) => {}
                 Err(()) if self.make_room(RECORD) => {
                     let why = "the key of its token is gone, or is not for this bucket any more";
-                    tracing::info!(target: "audit", client = format!("{session:016x}"), why, "session ended");
+                    let view = self.server.state().session(session);
+                    let (by, bucket) = view.map_or(("", ""), |view| (view.owner, view.bucket));
+                    let client = format!("{session:016x}");
+                    tracing::info!(target: "audit", by, client, bucket, why, "session ended");
                     let done = self.server.revoke(session, why);
                     self.check(done);
                 }
@@ -364,16 +390,16 @@ impl Daemon {
     }
 
     /// Closes a connection for what it sent.
-    pub(crate) fn reject(&mut self, id: ConnectionId, code: u32, why: &str) {
-        // Everybody who can connect can have this said.
-        if self.record.admits() {
-            tracing::warn!(code, why, "closing a connection");
-        }
+    pub(crate) fn reject(&mut self, id: ConnectionId, peer: &Peer, code: u32, why: &str) {
+        let session = self.server.session_of(id).and_then(|session| self.server.state().session(session));
+        let bucket = session.map_or("", |session| session.bucket);
+        self.gate.record_refusal(peer.words(), bucket, why);
         self.server.close(id, code, why);
         self.changed();
     }
 
-    /// A connection has so many bytes of a long message that is not whole. If all have too many, one is closed.
+    /// A connection keeps so many bytes of messages and its token. If all keep too many, one is
+    /// closed.
     pub(crate) fn set_unfinished(&mut self, id: ConnectionId, bytes: usize) {
         if let Some(longest) = self.unfinished.set(id, bytes) {
             self.server.close(longest, code::LIMIT, &self.unfinished.why());
@@ -635,6 +661,8 @@ impl Daemon {
         self.server.backlog(id) > HIGH_WATER || self.is_batch_full()
     }
 
+    /// While so many bytes wait to be committed to a shared log, nobody is read: together with one
+    /// more message, they fit a transaction of etcd.
     fn is_batch_full(&self) -> bool {
         self.shared && self.server.batch_len() >= BATCH
     }
@@ -1016,11 +1044,14 @@ fn mark_of(bounds: Ttl, ttl: u64) -> u64 {
     steps.filter(|step| *step >= ttl).min().unwrap_or(ttl)
 }
 
-/// Half of the descriptors that this process may have.
-fn max_readers() -> usize {
+/// How many descriptors this process may have.
+pub(crate) fn max_descriptors() -> usize {
     let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-    limit.and_then(|limit| usize::try_from(limit / 2).ok()).unwrap_or(usize::MAX)
+    limit.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
+
+/// Descriptors of the daemon's own: its log and a snapshot of it, sockets, timers.
+const OWN_DESCRIPTORS: usize = 16;
 
 /// Buckets that a daemon keeps apart.
 const BUCKETS: usize = 10_000;

@@ -6,8 +6,9 @@ use crate::{auth::Keys, http};
 /// The response to an HTTP request for a WebSocket, whether the client has one then, and the length
 /// of the request's head.
 pub fn respond(input: &[u8], origins: &[String]) -> (Vec<u8>, bool, usize) {
-    let (response, length) =
-        http::respond(input, |request| http::upgrade(request, origins, false, false, || false));
+    let (response, length) = http::respond(input, crate::HandshakeLimits::default().bytes, |request| {
+        http::upgrade(request, origins, false, false, false, |_| ())
+    });
     (response.bytes, response.upgraded.is_some(), length)
 }
 

@@ -77,9 +77,7 @@ impl Gate {
             }
             Ok(Bearer { rights, subject: None }) => Ok(Access { rights, subject: subject.words.clone() }),
             Err(why) => {
-                if self.refusals.borrow_mut().admits() {
-                    tracing::info!(target: "audit", by = subject.words, bucket, why, "refused");
-                }
+                self.record_refusal(&subject.words, bucket, &why);
                 Err(why)
             }
         }
@@ -102,9 +100,12 @@ impl Gate {
         }
     }
 
-    /// Whether the log may have one more line about somebody who was refused.
-    pub(crate) fn may_log_refusal(&self) -> bool {
-        self.refusals.borrow_mut().admits()
+    /// Puts on record that somebody was refused, unless that was said too often just now: strangers
+    /// can have it said.
+    pub(crate) fn record_refusal(&self, by: &str, bucket: &str, why: &str) {
+        if self.refusals.borrow_mut().admits() {
+            tracing::info!(target: "audit", by, bucket, why, "refused");
+        }
     }
 
     /// What a token that was good once allows now: nothing if its key is gone. Without keys, all

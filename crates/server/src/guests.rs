@@ -33,11 +33,11 @@ impl Guests {
         let mut counts = self.0.borrow_mut();
         let (each, all) = (descriptors / 8, descriptors / 4);
         if counts.values().sum::<usize>() >= all {
-            return Err(format!("limit reached: {all} connections of other users"));
+            return Err(format!("limit reached: {all} connections of other users (ulimit -n)"));
         }
         let count = counts.entry(user).or_default();
         if *count >= each {
-            return Err(format!("limit reached: {each} connections of one user"));
+            return Err(format!("limit reached: {each} connections of one user (ulimit -n)"));
         }
         *count += 1;
         Ok(Guest { guests: self.clone(), user })

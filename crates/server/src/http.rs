@@ -11,8 +11,7 @@ use lockkeeper_wire::{
 use std::{cell::RefCell, io, net::IpAddr, rc::Rc};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// Bytes and number of the headers that are listened to.
-const HEAD: usize = 8 << 10;
+/// How many headers are listened to.
 const HEADERS: usize = 64;
 
 /// What a port answers.
@@ -24,9 +23,14 @@ pub(crate) struct Pages<'a> {
     /// Whether `/healthz` and `/metrics` are there, and whether the latter names buckets.
     pub(crate) health: bool,
     pub(crate) buckets: bool,
+    /// The longest head of a request.
+    pub(crate) head: usize,
     /// Whether there are examples.
     pub(crate) examples: bool,
-    /// Whether it can be reached from this machine only: then no page has a reason to call it by another name.
+    /// Who asks, for the record.
+    pub(crate) by: String,
+    /// Whether it was reached at an address of the loopback: no page has a reason to call that by
+    /// another name.
     pub(crate) loopback: bool,
 }
 
@@ -66,14 +70,15 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
         if stream.read_buf(&mut input).await? == 0 {
             return Ok(None);
         }
-        if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > HEAD {
-            let (response, length) = respond(&input, |request| match fleet_question(request, pages, node) {
-                None => answer(request, pages, node),
-                Some(allowed) => {
-                    asks_fleet = allowed.is_ok();
-                    plain(FORBIDDEN, &allowed.err().unwrap_or_default())
-                }
-            });
+        if input[seen..].windows(4).any(|end| end == b"\r\n\r\n") || input.len() > pages.head {
+            let (response, length) =
+                respond(&input, pages.head, |request| match fleet_question(request, pages, node) {
+                    None => answer(request, pages, node),
+                    Some(allowed) => {
+                        asks_fleet = allowed.is_ok();
+                        plain(FORBIDDEN, &allowed.err().unwrap_or_default())
+                    }
+                });
             break (response, input.split_off(length));
         }
     };
@@ -93,14 +98,26 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(None)
 }
 
+/// The answer to whoever cannot be served.
+pub(crate) fn refusal(why: &str) -> Vec<u8> {
+    plain(UNAVAILABLE, why).bytes
+}
+
 /// The answer to the request at the beginning of `input`, and how much of that it was: all, if it
 /// is no request.
-pub(crate) fn respond(input: &[u8], answer: impl FnOnce(&Request<'_, '_>) -> Response) -> (Response, usize) {
+pub(crate) fn respond(
+    input: &[u8],
+    max: usize,
+    answer: impl FnOnce(&Request<'_, '_>) -> Response,
+) -> (Response, usize) {
     let mut headers = [EMPTY_HEADER; HEADERS];
     let mut request = Request::new(&mut headers);
     match request.parse(input) {
-        Ok(Status::Complete(length)) if length <= HEAD => (answer(&request), length),
-        Ok(_) | Err(Error::TooManyHeaders) => (plain(TOO_LONG, "too many headers\n"), input.len()),
+        Ok(Status::Complete(length)) if length <= max => (answer(&request), length),
+        Ok(_) | Err(Error::TooManyHeaders) => {
+            let why = format!("at most {HEADERS} headers, and {max} bytes (max-hello-bytes)\n");
+            (plain(TOO_LONG, &why), input.len())
+        }
         Err(error) => (plain(BAD, &format!("this is no HTTP: {error}\n")), input.len()),
     }
 }
@@ -157,8 +174,9 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
             Err(why) => plain(FORBIDDEN, &format!("{why}\n")),
         },
         (_, Some(origins)) => {
-            let may_log = || node.gate.may_log_refusal();
-            upgrade(request, origins, pages.per_origin, node.gate.has_keys(), may_log)
+            let record = |why: &str| node.gate.record_refusal(&pages.by, "", why);
+            let has_keys = node.gate.has_keys();
+            upgrade(request, origins, pages.per_origin, pages.examples, has_keys, record)
         }
     }
 }
@@ -206,17 +224,17 @@ pub(crate) fn upgrade(
     request: &Request<'_, '_>,
     origins: &[String],
     per_origin: bool,
+    examples: bool,
     has_keys: bool,
-    may_log: impl FnOnce() -> bool,
+    record: impl FnOnce(&str),
 ) -> Response {
     let is_own = is_own_page(request, has_keys);
     let refused = match is_own {
         true => None,
         false => refused_origin(request, origins, per_origin),
     };
-    // Everybody who can connect can have this said.
-    if let Some(why) = refused.as_ref().filter(|_| may_log()) {
-        tracing::warn!(why, "refused: not an allowed origin");
+    if let Some(why) = &refused {
+        record(why);
     }
     let head = match (handshake(request), &refused) {
         (Ok(head), _) => head,

@@ -24,6 +24,7 @@ mod fleet;
 pub mod fuzzing;
 mod gate;
 mod guests;
+mod handshakes;
 mod http;
 mod listen;
 mod metrics;
@@ -98,9 +99,29 @@ pub struct Config {
     pub limits: Limits,
     /// How much memory clients may take.
     pub bytes: Bytes,
+    /// What a connection may take before it has said Hello.
+    pub handshake: HandshakeLimits,
     /// The store whose log is shared with other daemons. Without one, this daemon has a log of its
     /// own.
     pub store: Option<Store>,
+}
+
+/// What connections may take before they have said Hello.
+#[derive(Clone, Copy, Debug)]
+pub struct HandshakeLimits {
+    /// The bytes of the longest message, and of the head of an HTTP request.
+    pub bytes: usize,
+    /// How long it may take from the connection to the Hello.
+    pub timeout: Duration,
+    /// How many there may be at a time, at the socket and at the port: so many, or a quarter of the
+    /// descriptors that this process may have. One user, or address, has half of them at most.
+    pub connections: usize,
+}
+
+impl Default for HandshakeLimits {
+    fn default() -> Self {
+        Self { bytes: 8 << 10, timeout: Duration::from_secs(10), connections: 1_000 }
+    }
 }
 
 /// A log that several daemons share.
@@ -322,13 +343,13 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     };
     let (network, keys) = match &config.listen {
         Some(listen) => {
-            let (network, keys) = Network::bind(listen).await?;
+            let (network, keys) = Network::bind(listen, config.handshake).await?;
             (Some(Rc::new(network)), keys)
         }
         None => (None, None),
     };
     let metrics = match config.metrics {
-        Some(address) => Some(Metrics::bind(address).await?),
+        Some(address) => Some(Metrics::bind(address, config.handshake).await?),
         None => None,
     };
     node.gate.set_keys(keys);
@@ -357,7 +378,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     let web = async {
         let network = async {
             let Some(network) = &network else { return };
-            tokio::join!(network.accept(&node), network.time_out_handshakes(), network.reload(&node));
+            tokio::join!(network.accept(&node), network.handshakes().time_out(), network.reload(&node));
         };
         let metrics = async {
             if let Some(metrics) = &metrics {
@@ -373,8 +394,9 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
         biased;
         () = stop => tracing::info!("asked to stop"),
         () = idle(&node, config.idle) => tracing::info!("no session: exiting"),
-        () = listener.accept(&node) => {}
+        () = listener.accept(&node, network.as_deref()) => {}
         () = listener.keep(&node) => {}
+        () = listener.time_out_handshakes() => {}
         () = &mut web => {}
         done = &mut working => failure = result_of(done),
     }
@@ -432,6 +454,7 @@ async fn idle(node: &Node, patience: Option<Duration>) {
         }
     }
 }
+
 #[cfg(test)]
 mod tests {
     use super::result_of;

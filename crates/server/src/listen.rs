@@ -2,7 +2,14 @@
 //! one daemon listens.
 
 use crate::{
-    Config, Error, connection::Peer, daemon::Sender, guests::Guests, node::Node, socket::Socket,
+    Config, Error,
+    connection::Peer,
+    daemon::Sender,
+    guests::Guests,
+    handshakes::{Handshakes, Source},
+    network::Network,
+    node::Node,
+    socket::Socket,
     users::Subject,
 };
 use lockkeeper_service::Origin;
@@ -10,22 +17,25 @@ use lockkeeper_wire::{
     frame,
     v2::{ToClient, code},
 };
+use rustix::io::Errno;
 use std::{
     cell::RefCell,
     ffi::OsString,
     fs::{self, DirBuilder, File, Permissions},
-    future::pending,
+    future::{Future, poll_fn},
     io::{self, Read, Seek, Write},
     os::unix::{
         ffi::{OsStrExt, OsStringExt},
         fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     },
     path::{Path, PathBuf},
+    pin::pin,
     rc::Rc,
+    task::Poll,
     time::{Duration, Instant},
 };
 use tokio::{
-    net::{UnixListener, UnixStream},
+    net::{UnixListener, UnixStream, unix::UCred},
     sync::Notify,
 };
 
@@ -46,6 +56,7 @@ pub(crate) struct Listener {
     socket: RefCell<Rc<UnixListener>>,
     /// Told when there is another socket.
     remade: Notify,
+    handshakes: Rc<Handshakes>,
 }
 
 /// How often it is looked whether the socket is still there.
@@ -53,6 +64,9 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// How often the log says that nobody can be accepted.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
+
+/// How long a daemon without descriptors waits for one.
+pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
 /// How often in a row somebody else may have the lock.
 const DENIED: u32 = 3;
@@ -100,7 +114,8 @@ impl SocketOwner {
             None => open(&self.path, self.mode),
         };
         let socket = RefCell::new(Rc::new(socket.map_err(failed)?));
-        let listener = Listener { place: self, socket, remade: Notify::new() };
+        let handshakes = Handshakes::new(config.handshake);
+        let listener = Listener { place: self, socket, remade: Notify::new(), handshakes };
         listener.remember().map_err(|error| Error::File(config.socket.clone(), error))?;
         Ok(listener)
     }
@@ -160,7 +175,8 @@ impl Listener {
         }
     }
 
-    pub(crate) async fn accept(&self, node: &Rc<Node>) {
+    /// Strangers on the network give way to the processes of this machine.
+    pub(crate) async fn accept(&self, node: &Rc<Node>, network: Option<&Network>) {
         let next = async || loop {
             let socket = Rc::clone(&self.socket.borrow());
             tokio::select! {
@@ -169,17 +185,23 @@ impl Listener {
             }
         };
         let guests = Guests::default();
-        accept_all(next, |stream| admit(stream, node, &guests)).await;
+        let make_room =
+            || network.is_some_and(|network| network.handshakes().close_one()) || self.handshakes.close_one();
+        let refuse = async |stream| {
+            refuse(stream, "limit reached: the daemon has no file descriptor left (ulimit -n)")
+        };
+        accept_all(next, |stream| admit(stream, node, &guests, &self.handshakes), make_room, refuse).await;
     }
 
-    /// Makes the socket, its lock and their folder again if somebody has removed them. Ends if another daemon is there
-    /// instead, or the state was removed: nobody could be let in without a risk.
+    pub(crate) async fn time_out_handshakes(&self) {
+        self.handshakes.time_out().await;
+    }
+
+    /// Makes the socket, its lock and their folder again if somebody has removed them, unless
+    /// somebody else has opened the socket. Ends if another daemon is there instead, or the state
+    /// was removed: nobody could be let in without a risk.
     pub(crate) async fn keep(&self, node: &Rc<Node>) {
         let SocketOwner { path, state_dir, mode, lock } = &self.place;
-        // A socket that somebody else has opened, that one looks after.
-        if lock.borrow().is_none() {
-            return pending().await;
-        }
         let lock_path = path.with_extension("lock");
         let mut bound = identity(fs::symlink_metadata(path));
         let mut denied = 0;
@@ -187,6 +209,10 @@ impl Listener {
             tokio::time::sleep(LOOK).await;
             if !node.has_state() {
                 return tracing::error!(state = %state_dir.display(), "the state was removed: stopping");
+            }
+            // A socket that somebody else has opened, that one looks after.
+            if lock.borrow().is_none() {
+                continue;
             }
             let held = lock.borrow().as_ref().and_then(|lock| identity(lock.metadata()));
             if identity(fs::symlink_metadata(&lock_path)) != held {
@@ -226,51 +252,115 @@ fn identity(file: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
     file.ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Admits whoever comes.
-pub(crate) async fn accept_all<S, A>(next: impl AsyncFn() -> io::Result<(S, A)>, admit: impl Fn(S)) {
+/// Admits whoever comes. Who comes when no descriptor is left gets a spare one; `make_room` then
+/// closes what can be left out, and says whether there was something. If none is free a moment
+/// later either, that one is refused.
+pub(crate) async fn accept_all<S, A>(
+    next: impl AsyncFn() -> io::Result<(S, A)>,
+    admit: impl Fn(S),
+    make_room: impl Fn() -> bool,
+    refuse: impl AsyncFn(S),
+) {
+    accept_with(|| File::open("/dev/null").ok(), next, admit, make_room, refuse).await;
+}
+
+/// `open_spare` takes a descriptor, if there is one.
+async fn accept_with<D, S, A>(
+    open_spare: impl Fn() -> Option<D>,
+    next: impl AsyncFn() -> io::Result<(S, A)>,
+    admit: impl Fn(S),
+    make_room: impl Fn() -> bool,
+    refuse: impl AsyncFn(S),
+) {
     let mut said: Option<Instant> = None;
+    let mut spare = open_spare();
     loop {
-        match next().await {
-            Ok((stream, _)) => admit(stream),
-            Err(error) => {
-                // Out of file descriptors, most likely; those who wait are served when some are free.
-                if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
-                    said = Some(Instant::now());
-                    tracing::warn!(%error, "cannot accept");
+        let mut error = match next().await {
+            Ok((stream, _)) => {
+                admit(stream);
+                continue;
+            }
+            Err(error) => error,
+        };
+        if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) {
+            // That is said also if nobody waits.
+            spare = None;
+            let accepted = {
+                let mut next = pin!(next());
+                poll_fn(|context| Poll::Ready(next.as_mut().poll(context))).await
+            };
+            match accepted {
+                Poll::Ready(Ok((stream, _))) => {
+                    if make_room() {
+                        // What is closed is dropped meanwhile.
+                        tokio::task::yield_now().await;
+                        spare = open_spare();
+                    }
+                    if spare.is_none() {
+                        tokio::time::sleep(PAUSE).await;
+                        spare = open_spare();
+                    }
+                    if spare.is_some() {
+                        admit(stream);
+                        continue;
+                    }
+                    refuse(stream).await;
                 }
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                Poll::Ready(Err(again)) => error = again,
+                Poll::Pending => {
+                    spare = open_spare();
+                    tokio::time::sleep(PAUSE).await;
+                    continue;
+                }
             }
         }
+        if said.is_none_or(|said| said.elapsed() >= SAY_AGAIN) {
+            said = Some(Instant::now());
+            tracing::warn!(%error, "cannot accept");
+        }
+        spare = spare.or_else(&open_spare);
+        tokio::time::sleep(PAUSE).await;
     }
 }
 
-fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests) {
+fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests, handshakes: &Rc<Handshakes>) {
     let me = rustix::process::geteuid().as_raw();
     match stream.peer_cred() {
         Ok(peer) if peer.uid() == me || peer.uid() == 0 || node.gate.serves_others() => {
             let is_guest = peer.uid() != me && peer.uid() != 0;
             let guest = match is_guest.then(|| guests.admit(peer.uid())).transpose() {
                 Ok(guest) => guest,
-                Err(why) => return refuse(stream, &why),
+                Err(why) => {
+                    node.gate.record_refusal(&format!("uid {}", peer.uid()), "", &why);
+                    return refuse(stream, &why);
+                }
             };
-            let words = peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default();
-            let subject = Subject { words, user: Some(peer.uid()) };
+            let user = peer.uid();
+            let subject = Subject { words: process_of(peer), user: Some(user) };
             match Socket::new(stream) {
                 Ok(socket) => {
                     let node = Rc::clone(node);
                     let sender = Sender::Client(subject);
                     let peer = Peer { origin: Origin::Local, sender, page: None, trusts_status: false };
-                    tokio::task::spawn_local(async move {
-                        node.serve(socket, Vec::new(), peer, None).await;
+                    handshakes.spawn(Source::User(user), async move |handshake| {
+                        node.serve(socket, Vec::new(), peer, handshake).await;
                         drop(guest);
                     });
                 }
                 Err(error) => tracing::warn!(%error, "a connection cannot be read"),
             }
         }
-        Ok(peer) => tracing::warn!(uid = peer.uid(), "refused: another user"),
-        Err(error) => tracing::warn!(%error, "refused: nobody knows who it is"),
+        Ok(peer) => {
+            let by = format!("{} uid {}", process_of(peer), peer.uid());
+            node.gate.record_refusal(by.trim_start(), "", "another user");
+        }
+        Err(error) => node.gate.record_refusal("", "", &format!("nobody knows who it is: {error}")),
     }
+}
+
+/// The process that connected. Empty if it is in another PID namespace.
+fn process_of(peer: UCred) -> String {
+    peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default()
 }
 
 /// Says why there is no room. Nothing was written to the socket yet, so that it fits.
@@ -279,4 +369,68 @@ fn refuse(stream: UnixStream, why: &str) {
     let goodbye = ToClient::Goodbye { code: code::LIMIT, message: why };
     frame::append(&mut bytes, |out| goodbye.encode(out));
     let _ = stream.into_std().and_then(|mut stream| stream.write_all(&bytes));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Errno, accept_with};
+    use std::{
+        cell::{Cell, RefCell},
+        collections::VecDeque,
+        future::pending,
+    };
+
+    /// What becomes of those who come, and whether there was to be room for them: a descriptor is
+    /// left or not, and room can be made or not.
+    fn accept(come: &[Result<u32, Errno>], is_left: bool, has_room: bool) -> (Vec<u32>, Vec<u32>, bool) {
+        let script = RefCell::new(come.iter().copied().collect::<VecDeque<_>>());
+        let [admitted, refused] = [(); 2].map(|()| RefCell::new(Vec::new()));
+        let made = Cell::new(false);
+        let opened = Cell::new(false);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let over = tokio::sync::Notify::new();
+            let next = async || {
+                let next = script.borrow_mut().pop_front();
+                match next {
+                    Some(next) => Ok((next?, ())),
+                    None => {
+                        over.notify_one();
+                        pending().await
+                    }
+                }
+            };
+            let accepts = accept_with(
+                // The one that it begins with.
+                || (is_left || made.get() || !opened.replace(true)).then_some(()),
+                next,
+                |stream| admitted.borrow_mut().push(stream),
+                || {
+                    made.set(has_room);
+                    has_room
+                },
+                async |stream| refused.borrow_mut().push(stream),
+            );
+            tokio::select! {
+                () = accepts => {}
+                () = over.notified() => {}
+            }
+        });
+        (admitted.into_inner(), refused.into_inner(), made.get())
+    }
+
+    #[test]
+    fn without_a_descriptor_whoever_waits_is_let_in_or_told_why_not() {
+        let come = [Ok(1), Err(Errno::MFILE), Ok(2)];
+        assert_eq!(accept(&come, false, false), (vec![1], vec![2], false));
+        assert_eq!(accept(&come, false, true), (vec![1, 2], vec![], true));
+        assert_eq!(accept(&come, true, false), (vec![1, 2], vec![], false), "one is free a moment later");
+    }
+
+    /// The last who had a place was closed at once, though nobody waited for it: the system says
+    /// that there is no descriptor before it looks whether somebody waits.
+    #[test]
+    fn no_room_is_made_for_nobody() {
+        assert_eq!(accept(&[Ok(1), Err(Errno::MFILE)], true, true), (vec![1], vec![], false));
+    }
 }

@@ -1,30 +1,30 @@
-//! The TCP port. A connection is a pending handshake until it has sent Hello, and has little time and room for that.
+//! The TCP port. A connection is a [pending handshake](crate::handshakes) until it has sent Hello.
 
 use crate::{
-    Error, GoingAway, Listen,
+    Error, GoingAway, HandshakeLimits, Listen,
     auth::Keys,
     connection::{self, Peer, Transport},
     daemon::Sender,
+    handshakes::{Handshakes, PendingHandshake, Source, Stage},
     http::{self, Opened, Pages, Upgraded},
-    listen::accept_all,
+    listen::{PAUSE, accept_all},
     node::Node,
     users::Subject,
 };
 use lockkeeper_service::Origin;
 use std::{
     cell::RefCell,
-    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     net::{IpAddr, SocketAddr},
     path::Path,
     rc::Rc,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::{Notify, Semaphore},
-    task::AbortHandle,
+    sync::Semaphore,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -35,27 +35,20 @@ use tokio_rustls::{
     },
 };
 
-/// How long it may take from the connection to the hello.
-const HELLO: Duration = Duration::from_secs(10);
-
-/// Pending handshakes at a time, in all and of one address. One more, and the least advanced is closed; of those, the
-/// oldest.
-const HANDSHAKES: usize = 1_000;
-const HANDSHAKES_PER_ADDRESS: usize = 500;
-
 pub(crate) struct Network {
     listener: TcpListener,
     address: SocketAddr,
     listen: Listen,
     tls: RefCell<Option<TlsAcceptor>>,
-    handshakes: Rc<RefCell<Handshakes>>,
-    /// Told when the first stranger comes.
-    first: Rc<Notify>,
+    handshakes: Rc<Handshakes>,
 }
 
 impl Network {
     /// Opens the port. Returns the keys, too, of those who may do something there.
-    pub(crate) async fn bind(listen: &Listen) -> Result<(Self, Option<Keys>), Error> {
+    pub(crate) async fn bind(
+        listen: &Listen,
+        limits: HandshakeLimits,
+    ) -> Result<(Self, Option<Keys>), Error> {
         let failed = |error| Error::Address(listen.address, error);
         let listener = match &listen.given {
             Some(given) => {
@@ -69,7 +62,11 @@ impl Network {
         let (tls, keys) = listen.read()?;
         listen.check_address(address)?;
         let (listen, tls) = (listen.clone(), RefCell::new(tls));
-        Ok((Self { listener, address, listen, tls, handshakes: Rc::default(), first: Rc::default() }, keys))
+        Ok((Self { listener, address, listen, tls, handshakes: Handshakes::new(limits) }, keys))
+    }
+
+    pub(crate) fn handshakes(&self) -> &Handshakes {
+        &self.handshakes
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -93,39 +90,34 @@ impl Network {
     }
 
     pub(crate) async fn accept(self: &Rc<Self>, node: &Rc<Node>) {
-        accept_all(async || self.listener.accept().await, |stream| self.admit(stream, node)).await;
+        let admit = |stream| self.admit(stream, node);
+        let refuse = async |stream| {
+            let tls = self.tls.borrow().is_some();
+            refuse(stream, tls).await;
+        };
+        accept_all(async || self.listener.accept().await, admit, || self.handshakes.close_one(), refuse)
+            .await;
     }
 
     fn admit(self: &Rc<Self>, stream: TcpStream, node: &Rc<Node>) {
         // Messages are short, and somebody waits for each.
         let _ = stream.set_nodelay(true);
         let (network, node) = (Rc::clone(self), Rc::clone(node));
-        let Ok(address) = stream.peer_addr().map(|address| address.ip()) else { return };
-        let mut handshakes = self.handshakes.borrow_mut();
-        handshakes.last += 1;
-        let number = handshakes.last;
-        let handshake = PendingHandshake { number, handshakes: Rc::clone(&self.handshakes) };
-        let task = tokio::task::spawn_local(async move {
+        let Ok(address) = stream.peer_addr().map(|address| address.ip().to_canonical()) else { return };
+        let loopback = is_on_loopback(&stream);
+        self.handshakes.spawn(Source::of(address), async move |handshake| {
             let tls = network.tls.borrow().clone();
             let _ = match tls {
                 Some(tls) => match tls.accept(stream).await {
                     Ok(stream) => {
                         handshake.advance(Stage::Secured);
-                        network.serve(stream, address, true, node, handshake).await
+                        network.serve(stream, address, true, node, handshake, loopback).await
                     }
                     Err(error) => Err(error),
                 },
-                None => network.serve(stream, address, false, node, handshake).await,
+                None => network.serve(stream, address, false, node, handshake, loopback).await,
             };
         });
-        let pending = Pending {
-            until: Instant::now() + HELLO,
-            stage: Stage::Connected,
-            address,
-            task: task.abort_handle(),
-        };
-        handshakes.insert(number, pending);
-        self.first.notify_one();
     }
 
     async fn serve<S: Transport>(
@@ -135,14 +127,17 @@ impl Network {
         tls: bool,
         node: Rc<Node>,
         handshake: PendingHandshake,
+        loopback: bool,
     ) -> io::Result<()> {
         let pages = Pages {
             origins: Some(&self.listen.origins),
             per_origin: self.listen.bucket_per_origin,
             examples: self.listen.examples,
             health: !self.listen.metrics_elsewhere,
+            head: handshake.max(),
             buckets: false,
-            loopback: self.address.ip().is_loopback(),
+            by: address.to_string(),
+            loopback,
         };
         let Some((upgraded, input)) = http::greet(&mut stream, &pages, &node).await? else { return Ok(()) };
         handshake.advance(Stage::Upgraded);
@@ -151,38 +146,27 @@ impl Network {
             Upgraded::WebSocket(Opened { origin: page, relayed }) => {
                 let subject = Subject { words: address.to_string(), user: None };
                 let page = page.filter(|_| self.listen.bucket_per_origin);
-                let trusts_status = match self.listen.going_away {
-                    GoingAway::Auto => !relayed && (tls || address.is_loopback()),
-                    GoingAway::Ends => true,
-                    GoingAway::Ignored => false,
-                };
+                let trusts_status = trusts_status(self.listen.going_away, relayed, tls, address);
                 let peer = Peer { origin, sender: Sender::Client(subject), page, trusts_status };
-                node.serve(stream, input, peer, Some(handshake)).await;
+                node.serve(stream, input, peer, handshake).await;
             }
             Upgraded::Relay(access, daemon) => {
                 let sender = Sender::Relayed(access);
                 let peer = Peer { origin, sender, page: None, trusts_status: false };
-                connection::run(stream, input, peer, daemon, Some(handshake)).await;
+                connection::run(stream, input, peer, daemon, handshake).await;
             }
         }
         Ok(())
     }
+}
 
-    /// Sends away those who have had their time.
-    pub(crate) async fn time_out_handshakes(&self) {
-        loop {
-            let first = self.handshakes.borrow().waiting.values().next().map(|pending| pending.until);
-            match first {
-                Some(until) => tokio::time::sleep_until(until.into()).await,
-                None => self.first.notified().await,
-            }
-            let mut handshakes = self.handshakes.borrow_mut();
-            while let Some((&number, _)) =
-                handshakes.waiting.first_key_value().filter(|(_, pending)| pending.until <= Instant::now())
-            {
-                handshakes.close(number);
-            }
-        }
+/// Whether a status of 1001 can only be the client's own. A proxy can send it, too: one that shows
+/// itself, or, without TLS, any between here and another machine.
+fn trusts_status(policy: GoingAway, proxied: bool, tls: bool, address: IpAddr) -> bool {
+    match policy {
+        GoingAway::Auto => !proxied && (tls || address.is_loopback()),
+        GoingAway::Ends => true,
+        GoingAway::Ignored => false,
     }
 }
 
@@ -190,121 +174,72 @@ impl Network {
 pub(crate) struct Metrics {
     listener: TcpListener,
     pub(crate) address: SocketAddr,
+    limits: HandshakeLimits,
 }
+
+/// Bytes that are read in one go of a request that is refused.
+const READ: usize = 8 << 10;
 
 /// Questions that are answered at a time.
 const QUESTIONS: usize = 16;
 
 impl Metrics {
-    pub(crate) async fn bind(address: SocketAddr) -> Result<Self, Error> {
+    pub(crate) async fn bind(address: SocketAddr, limits: HandshakeLimits) -> Result<Self, Error> {
         let failed = |error| Error::Address(address, error);
         let listener = TcpListener::bind(address).await.map_err(failed)?;
-        Ok(Self { address: listener.local_addr().map_err(failed)?, listener })
+        Ok(Self { address: listener.local_addr().map_err(failed)?, listener, limits })
     }
 
     pub(crate) async fn accept(&self, node: &Rc<Node>) {
-        let free = Rc::new(Semaphore::new(QUESTIONS));
+        let (free, limits) = (Rc::new(Semaphore::new(QUESTIONS)), self.limits);
         let admit = |mut stream: TcpStream| {
-            let (node, free, loopback) = (Rc::clone(node), Rc::clone(&free), self.address.ip().is_loopback());
+            let (node, free, loopback) = (Rc::clone(node), Rc::clone(&free), is_on_loopback(&stream));
             let answer = async move {
                 let Ok(_place) = free.try_acquire() else { return };
                 let pages = Pages {
                     origins: None,
                     per_origin: false,
                     health: true,
+                    head: limits.bytes,
                     buckets: true,
                     examples: false,
+                    by: String::new(),
                     loopback,
                 };
-                let _ = tokio::time::timeout(HELLO, http::greet(&mut stream, &pages, &node)).await;
+                let _ = tokio::time::timeout(limits.timeout, http::greet(&mut stream, &pages, &node)).await;
             };
             tokio::task::spawn_local(answer);
         };
-        accept_all(async || self.listener.accept().await, admit).await;
+        let refuse = async |stream| refuse(stream, false).await;
+        accept_all(async || self.listener.accept().await, admit, || false, refuse).await;
     }
 }
 
-/// How far a handshake has come.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    Connected,
-    Secured,
-    Upgraded,
+/// Says why there is no room. Without the keys of TLS there are no words.
+async fn refuse(stream: TcpStream, tls: bool) {
+    if !tls {
+        refuse_within(PAUSE, stream).await;
+    }
 }
 
-struct Pending {
-    until: Instant,
-    stage: Stage,
-    address: IpAddr,
-    task: AbortHandle,
-}
-
-/// Those who have connected and not said hello, by their number, which is the order of their coming.
-#[derive(Default)]
-struct Handshakes {
-    waiting: BTreeMap<u64, Pending>,
-    /// The same of each address, by stage and number.
-    by_address: HashMap<IpAddr, BTreeSet<(Stage, u64)>>,
-    last: u64,
-}
-
-impl Handshakes {
-    fn insert(&mut self, number: u64, pending: Pending) {
-        let place = (pending.stage, number);
-        let of_address = self.by_address.entry(pending.address).or_default();
-        of_address.insert(place);
-        self.waiting.insert(number, pending);
-        let crowded = match of_address.len() > HANDSHAKES_PER_ADDRESS {
-            true => of_address.first(),
-            // Of the address that has the most: it crowds out the others.
-            false if self.waiting.len() > HANDSHAKES => {
-                self.by_address.values().max_by_key(|of_address| of_address.len()).and_then(BTreeSet::first)
-            }
-            false => None,
-        };
-        if let Some(&(_, number)) = crowded {
-            self.close(number);
+async fn refuse_within(patience: Duration, mut stream: TcpStream) {
+    let refusal = http::refusal("limit reached: the daemon has no file descriptor left (ulimit -n)\n");
+    let refuse = async {
+        stream.write_all(&refusal).await?;
+        stream.shutdown().await?;
+        // Closing with something unread would reset the connection, and the answer could be lost.
+        let mut unread = Vec::with_capacity(READ);
+        while stream.read_buf(&mut unread).await? > 0 {
+            unread.clear();
         }
-    }
-
-    fn remove(&mut self, number: u64) -> Option<Pending> {
-        let pending = self.waiting.remove(&number)?;
-        let place = (pending.stage, number);
-        if let Some(of_address) = self.by_address.get_mut(&pending.address) {
-            of_address.remove(&place);
-            if of_address.is_empty() {
-                self.by_address.remove(&pending.address);
-            }
-        }
-        Some(pending)
-    }
-
-    fn close(&mut self, number: u64) {
-        if let Some(pending) = self.remove(number) {
-            pending.task.abort();
-        }
-    }
+        io::Result::Ok(())
+    };
+    let _ = tokio::time::timeout(patience, refuse).await;
 }
 
-/// Leaves the handshake set on drop.
-pub(crate) struct PendingHandshake {
-    number: u64,
-    handshakes: Rc<RefCell<Handshakes>>,
-}
-
-impl PendingHandshake {
-    fn advance(&self, stage: Stage) {
-        let mut handshakes = self.handshakes.borrow_mut();
-        if let Some(pending) = handshakes.remove(self.number) {
-            handshakes.insert(self.number, Pending { stage, ..pending });
-        }
-    }
-}
-
-impl Drop for PendingHandshake {
-    fn drop(&mut self) {
-        self.handshakes.borrow_mut().remove(self.number);
-    }
+/// Whether a connection was made to an address of the loopback, at whichever the port is open.
+fn is_on_loopback(stream: &TcpStream) -> bool {
+    stream.local_addr().is_ok_and(|address| address.ip().to_canonical().is_loopback())
 }
 
 impl Transport for TcpStream {}
@@ -330,32 +265,42 @@ pub(crate) fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {
 
 #[cfg(test)]
 mod tests {
-    use super::{HANDSHAKES, HANDSHAKES_PER_ADDRESS, Handshakes, Pending, Stage};
-    use std::{
-        future::pending,
-        net::{IpAddr, Ipv4Addr},
-        time::Instant,
-    };
+    use super::{Duration, GoingAway, TcpListener, refuse_within, trusts_status};
+    use std::io::{Read, Write};
 
-    /// Two addresses with as many idle handshakes as one may have kept everybody else out.
+    /// Whoever came by the port was dropped without a word.
     #[test]
-    fn an_address_with_few_handshakes_is_not_crowded_out() {
-        let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
-        let task = runtime.spawn(pending::<()>()).abort_handle();
-        let mut handshakes = Handshakes::default();
-        let mut insert = |number: u64, last: u8, stage| {
-            let address = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
-            handshakes.insert(number, Pending { until: Instant::now(), stage, address, task: task.clone() });
-            handshakes.waiting.contains_key(&number)
-        };
-        let many = u64::try_from(HANDSHAKES_PER_ADDRESS).expect("it fits");
-        let addresses = u8::try_from(HANDSHAKES / HANDSHAKES_PER_ADDRESS).expect("it fits");
-        for address in 0..addresses {
-            (0..many).for_each(|number| {
-                _ = insert(u64::from(address) * many + number, address + 2, Stage::Upgraded)
+    fn who_is_refused_is_told_why() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let told = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+            let address = listener.local_addr().expect("it has one");
+            let asks = std::thread::spawn(move || {
+                let mut stream = std::net::TcpStream::connect(address).expect("somebody listens");
+                let mut told = Vec::new();
+                stream
+                    .write_all(b"GET / HTTP/1.1\r\n\r\n")
+                    .and_then(|()| stream.read_to_end(&mut told))
+                    .map(|_| told)
             });
-        }
-        assert!(insert(u64::MAX, 1, Stage::Connected));
-        assert_eq!(handshakes.waiting.len(), HANDSHAKES);
+            let (stream, _) = listener.accept().await.expect("somebody connects");
+            // It may wait for longer than a slow machine takes to ask.
+            refuse_within(Duration::from_secs(60), stream).await;
+            asks.join().expect("it asks").expect("it is told")
+        });
+        let told = String::from_utf8(told).expect("it is text");
+        assert!(told.starts_with("HTTP/1.1 503 ") && told.contains("file descriptor"), "{told}");
+    }
+
+    #[test]
+    fn status_1001_is_the_clients_over_loopback_or_tls_without_a_proxy() {
+        let [here, there] = ["127.0.0.1", "192.0.2.1"].map(|address| address.parse().expect("it is one"));
+        let auto = |proxied, tls, address| trusts_status(GoingAway::Auto, proxied, tls, address);
+        assert!(auto(false, false, here));
+        assert!(!auto(false, false, there), "another machine, without TLS");
+        assert!(auto(false, true, there));
+        assert!(!auto(true, true, there) && !auto(true, false, here));
+        assert!(trusts_status(GoingAway::Ends, true, false, there));
+        assert!(!trusts_status(GoingAway::Ignored, false, true, here));
     }
 }

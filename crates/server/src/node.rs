@@ -12,8 +12,8 @@ use crate::{
     dashboard::FleetView,
     fleet::{Fleet, Silence},
     gate::Gate,
+    handshakes::PendingHandshake,
     metrics,
-    network::PendingHandshake,
     relay::{self, Client, Relays},
 };
 use lockkeeper_service::{Access, State};
@@ -126,7 +126,7 @@ impl Node {
         stream: S,
         input: Vec<u8>,
         peer: Peer,
-        handshake: Option<PendingHandshake>,
+        handshake: PendingHandshake,
     ) {
         let mut client = Client { stream, input, peer, handshake };
         let until = Instant::now() + self.patience;

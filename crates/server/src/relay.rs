@@ -8,11 +8,11 @@
 //! leadership only.
 
 use crate::{
-    connection::{CLOSE_TIMEOUT, HELLO, Peer, Transport},
+    connection::{CLOSE_TIMEOUT, Peer, Transport},
     daemon::Sender,
-    network::PendingHandshake,
+    handshakes::{PendingHandshake, why_malformed},
     node::{Leader, Node},
-    unfinished::Unfinished,
+    unfinished::{self, Unfinished},
 };
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};
 use lockkeeper_client::Address;
@@ -73,7 +73,7 @@ pub(crate) struct Relays {
     /// The number of this daemon's leadership.
     owner: Cell<u64>,
     counted: Rc<()>,
-    /// What relays have read of messages that are not whole.
+    /// What relays keep of messages that are not passed on, and long tokens.
     unfinished: RefCell<Unfinished>,
     /// Told to a relay that has too much of it.
     too_much: RefCell<HashMap<ConnectionId, Rc<Notify>>>,
@@ -243,7 +243,7 @@ impl<'a> Counted<'a> {
     }
 
     fn set(&self, bytes: usize) {
-        let longest = self.relays.unfinished.borrow_mut().set(self.id, bytes.saturating_sub(READ));
+        let longest = self.relays.unfinished.borrow_mut().set(self.id, bytes);
         if let Some(relay) = longest.and_then(|longest| self.relays.too_much.borrow().get(&longest).cloned())
         {
             relay.notify_one();
@@ -268,7 +268,7 @@ pub(crate) struct Client<S> {
     pub(crate) stream: S,
     pub(crate) input: Vec<u8>,
     pub(crate) peer: Peer,
-    pub(crate) handshake: Option<PendingHandshake>,
+    pub(crate) handshake: PendingHandshake,
 }
 
 /// Relays a client. Gives it back as it was if the leader cannot be reached.
@@ -281,10 +281,8 @@ pub(crate) async fn run<S: Transport>(
     let Sender::Client(subject) = &peer.sender else { return Ok(None) };
     let Some(relays) = &node.relays else { return Ok(None) };
     let origin = peer.origin;
-    let (framing, frames) = match origin {
-        Origin::Local => (Framing::Lengths, None),
-        Origin::Network => (Framing::WebSocket, Some(Frames::new(true, HELLO))),
-    };
+    let framing = framing_of(origin);
+    let frames = matches!(framing, Framing::WebSocket).then(|| Frames::new(true, handshake.max()));
     let (reader, writer) = tokio::io::split(stream);
     let counted = Counted::new(relays);
     let too_much = Rc::clone(&counted.too_much);
@@ -295,14 +293,26 @@ pub(crate) async fn run<S: Transport>(
         counted,
         frames,
         batch: (Vec::new(), 0),
-        max: HELLO,
+        token: 0,
+        max: handshake.max(),
+        before_hello: true,
         going_away_ends: false,
         over: false,
     };
     let to_client = ToClientQueue::default();
     let mut writer = Writer { writer, framing };
-    let Some(hello) = from_client.message(&to_client).await? else { return Ok(None) };
+    let hello = match from_client.message(&to_client).await {
+        Ok(Some(hello)) => hello,
+        Ok(None) => return Ok(None),
+        Err(error) if is_malformed(&error) => {
+            writer.goodbye(code::MALFORMED, &error.to_string()).await?;
+            return from_client.finish().await.map(|()| None);
+        }
+        Err(error) => return Err(error),
+    };
     let mut first = Vec::new();
+    // From before its token is looked at: it may be good no longer once the leader is reached.
+    let changes = node.gate.changes();
     let admitted = match ToServer::decode(&hello) {
         Ok(ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner }) => {
             let bucket = &*peer.bucket(bucket);
@@ -347,11 +357,12 @@ pub(crate) async fn run<S: Transport>(
         }
     };
     drop(handshake);
+    from_client.token = token.as_ref().map_or(0, |(token, _)| token.len());
     upstream.write_all(&first).await?;
     let _counted = Rc::clone(&relays.counted);
     from_client.grant_length();
     let (from_leader, to_leader) = tokio::io::split(upstream);
-    let watched = Watched { node, token, rights: access.rights };
+    let watched = Watched { node, token, rights: access.rights, changes };
     tokio::select! {
         done = upward(&mut from_client, to_leader, &to_client, watched) => if let Some(why) = done? {
             writer.goodbye(code::ENDED, why).await?;
@@ -416,7 +427,10 @@ struct FromClient<'a, S> {
     frames: Option<Frames>,
     /// A frame whose messages were not all taken, and how much of it is done.
     batch: (Vec<u8>, usize),
+    /// Bytes of the token that is kept.
+    token: usize,
     max: usize,
+    before_hello: bool,
     /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
     going_away_ends: bool,
     over: bool,
@@ -425,10 +439,22 @@ struct FromClient<'a, S> {
 impl<S: Transport> FromClient<'_, S> {
     /// After Hello, messages may be long.
     fn grant_length(&mut self) {
-        self.max = frame::MAX;
+        (self.max, self.before_hello) = (frame::MAX, false);
         if let Some(frames) = &mut self.frames {
             frames.set_max(frame::MAX);
         }
+    }
+
+    /// Reads what is left, for nobody.
+    async fn finish(mut self) -> io::Result<()> {
+        self.counted.set(0);
+        read_to_end(&mut self.reader).await
+    }
+
+    /// Counts what it keeps of messages that were not passed on.
+    fn count(&self) {
+        let kept = self.input.len() + self.batch.0.len() + self.frames.as_ref().map_or(0, Frames::kept);
+        self.counted.set(unfinished::counted(kept) + unfinished::counted(self.token));
     }
 
     /// The next message, or none at the end. Nothing is lost if it is not awaited to its end.
@@ -441,8 +467,8 @@ impl<S: Transport> FromClient<'_, S> {
                 return Ok(None);
             }
             self.input.drain(..std::mem::take(&mut self.start));
-            self.counted.set(self.input.len());
-            self.input.reserve(READ);
+            self.count();
+            make_room(&mut self.input);
             if self.reader.read_buf(&mut self.input).await? == 0 {
                 return Ok(None);
             }
@@ -451,8 +477,11 @@ impl<S: Transport> FromClient<'_, S> {
 
     /// The next message of what was read.
     fn next(&mut self, to_client: &ToClientQueue) -> io::Result<Option<Vec<u8>>> {
+        let before_hello = self.before_hello;
+        let refused = |error| malformed(why_malformed(error, before_hello));
         let Some(frames) = &mut self.frames else {
-            let first = frame::first(&self.input[self.start..], self.max).map_err(malformed)?;
+            let first = frame::first(&self.input[self.start..], self.max);
+            let first = first.map_err(|error| refused(Broken::TooLong(error)))?;
             let Some((message, length)) = first else { return Ok(None) };
             self.start += length;
             return Ok(Some(message.to_vec()));
@@ -464,7 +493,7 @@ impl<S: Transport> FromClient<'_, S> {
                 *done += message.len();
                 return Ok(Some(message.to_vec()));
             }
-            let Some((said, length)) = frames.first(&mut self.input[self.start..]).map_err(malformed)? else {
+            let Some((said, length)) = frames.first(&mut self.input[self.start..]).map_err(refused)? else {
                 self.batch = (Vec::new(), 0);
                 break;
             };
@@ -497,6 +526,14 @@ impl<S: Transport> FromClient<'_, S> {
         }
         Ok(None)
     }
+}
+
+/// For the next read. What a long message took is given back: it is not counted any more.
+fn make_room(input: &mut Vec<u8>) {
+    if input.capacity() > 2 * (input.len() + READ) {
+        input.shrink_to(input.len() + READ);
+    }
+    input.reserve(READ);
 }
 
 fn malformed(why: impl ToString) -> io::Error {
@@ -543,6 +580,7 @@ async fn upward<S: Transport>(
     let mut out = Vec::new();
     loop {
         out.clear();
+        out.shrink_to(2 * READ);
         tokio::select! {
             message = from_client.message(to_client) => {
                 let mut message = message;
@@ -578,6 +616,8 @@ async fn upward<S: Transport>(
                 return Ok(None);
             }
         }
+        // The leader may take a while.
+        from_client.count();
         to_leader.write_all(&out).await?;
         to_leader.flush().await?;
         if to_client.malformed.borrow().is_some() {
@@ -617,7 +657,7 @@ async fn downward<S: Transport>(
         if !out.is_empty() {
             writer.write(&out).await?;
         }
-        input.reserve(READ);
+        make_room(&mut input);
         tokio::select! {
             read = from_leader.read_buf(&mut input) => if read? == 0 {
                 return Ok(());
@@ -641,12 +681,121 @@ impl<S: Transport> Writer<S> {
         timeout(UNREAD, self.writer.shutdown()).await?
     }
 
-    /// Fails if the client does not read.
-    async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
-        timeout(UNREAD, async {
-            self.writer.write_all(bytes).await?;
-            self.writer.flush().await
-        })
-        .await?
+    /// Fails if the client does not read. It has time for each part: a message may be long.
+    async fn write(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            match timeout(UNREAD, self.writer.write(bytes)).await?? {
+                0 => return Err(io::ErrorKind::WriteZero.into()),
+                count => bytes = &bytes[count..],
+            }
+        }
+        timeout(UNREAD, self.writer.flush()).await?
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Duplex, READ, ToClientQueue, Transport, UNREAD, Watched, Writer, downward};
+    use crate::{
+        auth::{Keys, Permit, new_keys, sign},
+        gate::Gate,
+        node::{Following, Node, Role},
+    };
+    use lockkeeper_service::{Framing, Rights};
+    use lockkeeper_wire::{frame, v2::ToClient};
+    use std::{io, rc::Rc, time::Duration};
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split},
+        join,
+        time::{Instant, timeout},
+    };
+
+    impl Transport for DuplexStream {}
+
+    /// A relay to a client, between sockets in memory.
+    async fn relay(from_leader: DuplexStream, to_client: DuplexStream) -> io::Result<()> {
+        let from_leader: Box<dyn Duplex> = Box::new(from_leader);
+        let mut writer = Writer { writer: split(to_client).1, framing: Framing::Lengths };
+        downward(split(from_leader).0, Vec::new(), &mut writer, &ToClientQueue::default()).await
+    }
+
+    /// Time passes while nobody has anything to do, and no faster: the runtime's clock is the
+    /// test's.
+    #[tokio::test(start_paused = true)]
+    async fn who_reads_nothing_for_15_seconds_is_cut_off_and_delays_nobody() {
+        const MANY: usize = 1_000;
+        let mut messages = Vec::new();
+        for seq in 0..1_000 {
+            frame::append(&mut messages, |out| ToClient::Pong { seq }.encode(out));
+        }
+        let begun = Instant::now();
+        let [(mut leader, from_leader), (mut leader_too, from_leader_too)] = [(); 2].map(|()| duplex(READ));
+        let [(mut deaf, to_deaf), (mut other, to_other)] = [(); 2].map(|()| duplex(READ));
+        let deaf = async {
+            let mut some = [0; 100];
+            // It reads a little, late, and then no more.
+            tokio::time::sleep(UNREAD / 2).await;
+            deaf.read_exact(&mut some).await.expect("it is there");
+            tokio::time::sleep(2 * UNREAD).await;
+        };
+        let leaders = async {
+            // The leader's own connection to a deaf client fills up as well.
+            let (stuck, done) = join!(
+                async {
+                    loop {
+                        if let Err(error) = leader.write_all(&messages).await {
+                            break error;
+                        }
+                    }
+                },
+                async {
+                    for _ in 0..MANY {
+                        leader_too.write_all(&messages).await.expect("it is there");
+                    }
+                    drop(leader_too);
+                    begun.elapsed()
+                },
+            );
+            assert_eq!(done, Duration::ZERO, "others are told at once");
+            stuck
+        };
+        let reads = async {
+            let mut all = Vec::new();
+            other.read_to_end(&mut all).await.expect("it is there");
+            all.len()
+        };
+        let cut = async {
+            let cut = relay(from_leader, to_deaf).await;
+            (cut.expect_err("it is cut off").kind(), begun.elapsed())
+        };
+        let (cut, (), served, all, _) = join!(cut, deaf, relay(from_leader_too, to_other), reads, leaders);
+        served.expect("it is served to the end");
+        assert_eq!(cut, (io::ErrorKind::TimedOut, UNREAD / 2 + UNREAD));
+        assert_eq!(all, MANY * messages.len());
+    }
+
+    /// A client that said much was let go on with the token of a key that was removed meanwhile.
+    #[test]
+    fn keys_that_change_while_nobody_listens_count() {
+        let text = new_keys();
+        let keys = |text: &str| Some(Keys::parse(text).expect("keys"));
+        let permit = Permit { buckets: vec!["default".into()], ..Permit::default() };
+        let token = sign(&text, permit, Duration::from_secs(600)).expect("a token");
+        let gate = Rc::new(Gate::new(Vec::new(), false));
+        gate.set_keys(keys(&text));
+        let node = Node::new(Role::Following(Following::default()), Rc::clone(&gate), None);
+        let rights = Rights { steal: false, force_release: false, inspect: false };
+        let token = Some((token, "default".into()));
+        let mut watched = Watched { node: &node, token, rights, changes: gate.changes() };
+        // The same keys again are no reason.
+        gate.set_keys(keys(&text));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build().expect("a runtime");
+        runtime.block_on(async {
+            let nothing = timeout(Duration::ZERO, watched.revoked()).await;
+            assert!(nothing.is_err(), "{nothing:?}");
+            gate.set_keys(keys(&new_keys()));
+            let revoked = timeout(Duration::from_secs(60), watched.revoked()).await;
+            assert_eq!(revoked, Ok(true));
+        });
     }
 }

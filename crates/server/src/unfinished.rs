@@ -1,4 +1,5 @@
-//! How much memory long messages take that have not come as a whole.
+//! How much memory connections take for messages that have not come as a whole, or have not had
+//! their turn, and for long tokens.
 //!
 //! A message has at most 1 MiB, but a client can have many connections, and leave one unfinished on
 //! each. It never looks at what is in them.
@@ -12,6 +13,15 @@ use std::{
 /// Bytes of all connections: an eighth of what clients may take in all, within these bounds.
 const LEAST: usize = 8 << 20;
 const MOST: usize = 128 << 20;
+
+/// Bytes that are not counted: every connection takes more than that for itself, and to count each
+/// short message would cost more than to handle it.
+const FREE: usize = 1 << 10;
+
+/// How much of so many bytes counts.
+pub(crate) fn counted(bytes: usize) -> usize {
+    bytes.saturating_sub(FREE)
+}
 
 pub(crate) struct Unfinished {
     limit: usize,
@@ -28,14 +38,18 @@ impl Unfinished {
         Self { limit, sizes: HashMap::new(), order: BTreeSet::new(), total: 0 }
     }
 
-    /// What the client is told whose message had to go.
+    /// What the client is told whose connection had to go.
     pub(crate) fn why(&self) -> String {
-        format!("limit reached: {} bytes of messages that are not whole", self.limit)
+        let setting = if self.limit < MOST { " (max-bytes)" } else { "" };
+        format!("limit reached: {} bytes of tokens, and of messages that are not whole{setting}", self.limit)
     }
 
     /// A connection has so many bytes now. Returns the one that has to be closed, if there is too
     /// much: that with the most, which is forgotten here.
     pub(crate) fn set(&mut self, id: ConnectionId, bytes: usize) -> Option<ConnectionId> {
+        if self.sizes.get(&id).copied().unwrap_or(0) == bytes {
+            return None;
+        }
         self.forget(id);
         if bytes == 0 {
             return None;
@@ -67,6 +81,9 @@ mod tests {
     fn the_longest_and_of_those_the_oldest_has_to_go() {
         let mut unfinished = Unfinished::new(16 * LEAST);
         assert!(unfinished.why().contains(&(2 * LEAST).to_string()));
+        assert!(
+            unfinished.why().ends_with("(max-bytes)") && !Unfinished::new(16 * MOST).why().contains("max-")
+        );
         assert_eq!((Unfinished::new(0).limit, Unfinished::new(usize::MAX).limit), (LEAST, MOST));
         let part = 2 * LEAST / 4;
         assert_eq!(unfinished.set(1, part), None);

@@ -2,7 +2,7 @@
 
 use super::members;
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Bytes, Config, Listen, Store, serve};
+use lockkeeper_server::{Bytes, Config, HandshakeLimits, Listen, Store, serve};
 use lockkeeper_testing::{Cluster, Folder};
 use std::{
     future::pending,
@@ -113,6 +113,7 @@ impl Daemon {
             idle: None,
             limits: Limits::default(),
             bytes: Bytes::default(),
+            handshake: HandshakeLimits::default(),
             store: None,
             metrics: None,
         };

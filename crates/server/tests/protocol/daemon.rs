@@ -9,7 +9,7 @@ use crate::{
     temp::Temp,
 };
 use lockkeeper_core::Limits;
-use lockkeeper_server::{Bytes, Config, GoingAway, Listen, Store, serve};
+use lockkeeper_server::{Bytes, Config, GoingAway, HandshakeLimits, Listen, Store, serve};
 use lockkeeper_testing::Cluster;
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, setrlimit};
 use serde::{Deserialize, Serialize};
@@ -56,6 +56,8 @@ pub(crate) struct Setup {
     pub(crate) limits: Limits,
     /// The most bytes of a client, of a bucket, and of all.
     pub(crate) bytes: (usize, usize, usize),
+    /// What a connection may take before its Hello: bytes, time, and how many.
+    pub(crate) handshake: (usize, Duration, usize),
     /// The most descriptors that it may have.
     pub(crate) files: Option<u64>,
     /// Where the log is that it shares, and the URL at which the others reach it.
@@ -65,6 +67,7 @@ pub(crate) struct Setup {
 impl Setup {
     pub(crate) fn config(self, listen: Option<Listen>) -> Config {
         let (session, bucket, all) = self.bytes;
+        let (bytes, timeout, connections) = self.handshake;
         Config {
             socket: self.socket,
             given: None,
@@ -85,6 +88,7 @@ impl Setup {
                 accept_restored: false,
             }),
             bytes: Bytes { session, bucket, all },
+            handshake: HandshakeLimits { bytes, timeout, connections },
         }
     }
 }
@@ -154,6 +158,7 @@ impl Daemon {
             sync: false,
             limits: Limits::default(),
             bytes: (256 << 20, 1 << 30, 2 << 30),
+            handshake: (8 << 10, SILENCE, 1_000),
             files: None,
             store: None,
         };

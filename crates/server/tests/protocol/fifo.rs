@@ -398,6 +398,31 @@ fn a_daemon_without_descriptors_takes_nobody_for_dead() {
     }
 }
 
+/// Whoever cannot be served is told so. Nobody else is harmed.
+#[test]
+fn clients_of_a_daemon_without_descriptors_are_told_so() {
+    let daemon = Daemon::start_with(|setup| setup.files = Some(64));
+    let mut first = Client::open(&daemon);
+    first.hold("a");
+    let mut others = Vec::new();
+    let (code, why) = loop {
+        let mut other = Client::mute(&daemon).without_features();
+        match other.open_session(None) {
+            Ok(_) => others.push(other),
+            Err(refusal) => break refusal,
+        }
+    };
+    assert!(code == code::LIMIT && why.contains("descriptor"), "{why}");
+    assert!(others.len() > 20, "{}", others.len());
+    first.ping();
+    // Some are kept for those who come back.
+    assert!(first.resume(&daemon).resumed);
+    for other in others.iter_mut().rev().take(5) {
+        assert!(other.resume(&daemon).resumed);
+    }
+    assert_eq!(first.query(None).len(), 1);
+}
+
 /// A session that is connected again needs nothing but its connection.
 #[cfg(target_os = "linux")]
 #[test]

@@ -1,6 +1,11 @@
 //! The files of a daemon, when somebody else has their hands on them.
 
-use crate::{client::Client, daemon::Daemon};
+use crate::{
+    client::Client,
+    daemon::{Daemon, send_signal},
+    temp::Temp,
+};
+use rustix::process::Signal;
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, net::UnixStream},
@@ -33,8 +38,11 @@ fn a_socket_that_was_removed_is_made_again() {
             fs::remove_file(daemon.setup.socket.with_extension("lock")).expect("it is there");
         }
         wait_until(|| listens(&daemon.setup.socket));
-        let mode = fs::metadata(&daemon.setup.socket).expect("it is there").permissions().mode();
-        assert_eq!(mode & 0o777, 0o600);
+        // Whoever could open the lock could hold it, and no daemon would start.
+        for file in [daemon.setup.socket.clone(), daemon.setup.socket.with_extension("lock")] {
+            let mode = fs::metadata(&file).expect("it is there").permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{}", file.display());
+        }
         // It is the same daemon.
         let mut other = Client::open(&daemon);
         other.wait_for("a");
@@ -53,6 +61,23 @@ fn a_folder_that_was_removed_is_made_again() {
     fs::remove_dir_all(daemon.setup.socket.parent().expect("it is in a folder")).expect("it is there");
     wait_until(|| listens(&daemon.setup.socket));
     Client::open(&daemon).wait_for("a");
+}
+
+#[test]
+fn a_daemon_whose_place_another_has_taken_ends() {
+    let mut daemon = Daemon::start();
+    // It must not make its lock again before the other one has it.
+    send_signal(daemon.pid(), Signal::STOP);
+    fs::remove_file(daemon.setup.socket.with_extension("lock")).expect("it is there");
+    let mut other = Daemon::prepare(Temp::new());
+    other.setup.socket.clone_from(&daemon.setup.socket);
+    other.run();
+    let mut client = Client::open(&other);
+    client.hold("a");
+    send_signal(daemon.pid(), Signal::CONT);
+    assert!(daemon.ended(), "it stops gracefully");
+    // It leaves the other one's socket alone.
+    Client::open(&other).wait_for("a");
 }
 
 #[test]
