@@ -9,6 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+/// The path of its WebSocket.
+pub(crate) const SOCKET: &str = "/dashboard";
+
 /// The type and the bytes of what is at a path.
 pub(crate) fn find(path: &str) -> Option<(&'static str, &'static str)> {
     Some(match path {

@@ -136,7 +136,7 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
     if request.method != Some("GET") {
         return plain(METHOD, "only GET\n");
     }
-    let path = request.path.unwrap_or("/").split('?').next().unwrap_or_default();
+    let path = path(request);
     if let Some((kind, text)) = examples::find(path).filter(|_| pages.examples) {
         return page(kind, text, examples::POLICY);
     }
@@ -228,8 +228,8 @@ pub(crate) fn upgrade(
     has_keys: bool,
     record: impl FnOnce(&str),
 ) -> Response {
-    let is_own = is_own_page(request, has_keys);
-    let refused = match is_own {
+    let is_dashboard = path(request) == dashboard::SOCKET && is_own_page(request, has_keys);
+    let refused = match is_dashboard || examples && is_own_page(request, false) {
         true => None,
         false => refused_origin(request, origins, per_origin),
     };
@@ -242,8 +242,9 @@ pub(crate) fn upgrade(
         (Err(response), None) => return response,
     };
     let Some(why) = refused else {
-        // The daemon's own page is no application with a bucket: it names the one that is looked at.
-        let origin = header(request, "origin").filter(|_| !is_own).map(str::to_ascii_lowercase);
+        // The dashboard is no application with a bucket: it names the one that is looked at. With
+        // keys, its token decides.
+        let origin = header(request, "origin").filter(|_| !is_dashboard).map(str::to_ascii_lowercase);
         let relayed = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| has_any(request, name));
         let opened = Upgraded::WebSocket(Opened { origin, relayed });
         return Response { bytes: head.into_bytes(), upgraded: Some(opened) };
@@ -256,8 +257,13 @@ pub(crate) fn upgrade(
     Response { bytes, upgraded: None }
 }
 
-/// Whether a page was served here. What calls itself by the name of this host may be a page that had its own name resolve to
-/// it: so without keys, only a name counts that this machine has for itself. With keys, such a page has no token.
+fn path<'a>(request: &Request<'a, '_>) -> &'a str {
+    request.path.unwrap_or("/").split('?').next().unwrap_or_default()
+}
+
+/// Whether a page has the origin of the host asked for. Behind a proxy that keeps the host's name,
+/// pages of an application have it too. So has a page whose own name resolves to this machine:
+/// without keys, only names of the loopback count. With keys, such a page has no token.
 fn is_own_page(request: &Request<'_, '_>, has_keys: bool) -> bool {
     let (Some(origin), Some(host)) = (header(request, "origin"), header(request, "host")) else {
         return false;

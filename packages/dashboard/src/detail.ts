@@ -3,7 +3,7 @@
 import type { Actions } from './actions.js';
 import { h, setText } from './dom.js';
 import type { Lock, Model, Request } from './model.js';
-import { age, count, nameText, several, visible, who } from './text.js';
+import { age, count, isUnverifiable, nameText, several, visible, who } from './text.js';
 import { Window } from './window.js';
 
 export class Detail {
@@ -111,6 +111,7 @@ function describe(request: Request, lock: Lock | undefined): string {
     request.nestedIn === null ? null : `within request ${request.nestedIn}`,
     request.stole ? 'stole it' : null,
     request.token === null ? null : `token ${request.token}`,
+    isUnverifiable(request.owner) ? 'end the session if its process is gone' : null,
   ];
   return parts.filter((part) => part !== null).join(' · ');
 }

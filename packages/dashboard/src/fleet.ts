@@ -7,6 +7,7 @@ interface Report {
   leader: { url: string; vacant: boolean; position: number; takeover: number } | null;
   daemons: { url: string; version: string; position: number; lag: number; seen: number }[];
   etcd: { member: string; version: string | null; leads: boolean; bytes: number; trouble: string[] }[];
+  trouble: string[];
 }
 
 /** A daemon says every three seconds that it is there. */
@@ -18,6 +19,7 @@ const PAUSE = 4_000;
 export class Fleet {
   readonly element: HTMLElement;
   readonly #summary = h('p', { id: 'fleet-summary', role: 'status' });
+  readonly #trouble = h('ul', { id: 'fleet-trouble', role: 'alert', hidden: true });
   readonly #daemons = h('tbody');
   readonly #members = h('tbody');
   #asked = 0;
@@ -30,6 +32,7 @@ export class Fleet {
       'section',
       { class: 'fleet', 'aria-label': 'Fleet' },
       this.#summary,
+      this.#trouble,
       table('Daemons', ['Daemon', 'Role', 'Entries behind', 'Version', 'Seen'], this.#daemons),
       table('etcd', ['Member', 'Role', 'Version', 'Size', 'Trouble'], this.#members),
     );
@@ -52,7 +55,7 @@ export class Fleet {
   }
 
   #show(report: Report): void {
-    const { leader, daemons, etcd } = report;
+    const { leader, daemons, etcd, trouble } = report;
     setText(this.#summary, summarise(report));
     // Times apart, it is drawn only if it has changed: a screen reader may be in it.
     const rows = daemons.map(({ url, version, lag, seen }) => {
@@ -64,13 +67,15 @@ export class Fleet {
       const role = version === null ? 'silent' : leads ? 'leads' : 'follows';
       return { cells: [member, role, version ?? '–', `${(bytes / 2 ** 20).toFixed(1)} MiB`, trouble.join('; ')], red: trouble.length > 0 };
     });
-    const key = JSON.stringify([rows, members]);
+    const key = JSON.stringify([rows, members, trouble]);
     if (key === this.#shown) return;
     this.#shown = key;
     const fill = (body: HTMLElement, rows: { cells: string[]; red: boolean }[]) =>
       body.replaceChildren(...rows.map(({ cells, red }) => h('tr', red ? { class: 'red' } : {}, ...cells.map((cell) => h('td', {}, visible(cell, 300))))));
     fill(this.#daemons, rows);
     fill(this.#members, members);
+    this.#trouble.hidden = trouble.length === 0;
+    this.#trouble.replaceChildren(...trouble.map((text) => h('li', {}, visible(text, 1000))));
   }
 }
 

@@ -18,10 +18,15 @@ const [BOX, ROW, COLUMN] = [{ width: 186, height: 44 }, 72, 240];
 export class Graph {
   readonly element: HTMLElement;
   readonly #model: Model;
-  readonly #drawing = svg('svg', { class: 'graph', role: 'img', 'aria-labelledby': 'graph-summary' });
+  readonly #drawing = svg('svg', { class: 'graph', role: 'group', 'aria-labelledby': 'graph-summary' });
   readonly #summary = h('p', { id: 'graph-summary' });
   readonly #onLock: (lock: Lock) => void;
+  /** What is drawn, by its node. */
+  #boxes = new Map<string, SVGElement>();
   #version = -1;
+  /** How long the last drawing took, and when it was. */
+  #took = 0;
+  #at = 0;
 
   constructor(model: Model, onLock: (lock: Lock) => void) {
     this.#model = model;
@@ -30,9 +35,22 @@ export class Graph {
     this.element = h('section', { class: 'graph-view', 'aria-label': 'Wait-for graph' }, this.#summary, h('div', { class: 'scroll', tabindex: '0' }, this.#drawing), legend);
   }
 
-  update(): void {
-    if (this.#version === this.#model.version) return;
+  /**
+   * Draws what there is, only so often that this takes a tenth of the time. Returns whether that is
+   * what is drawn now.
+   */
+  update(now: number): boolean {
+    if (this.#version === this.#model.version) return true;
+    if (now - this.#at <= this.#took * 10) return false;
     this.#version = this.#model.version;
+    const began = performance.now();
+    this.#arrange();
+    this.#took = performance.now() - began;
+    this.#at = now;
+    return true;
+  }
+
+  #arrange(): void {
     const model = this.#model;
     const waited = [...model.locks.values()].filter(({ waiters }) => waiters.length > 0);
     const rank = (lock: Lock) => (model.isDeadlocked(lock) ? 0 : 1);
@@ -96,7 +114,9 @@ export class Graph {
     this.#drawing.setAttribute('width', String(width));
     this.#drawing.setAttribute('height', String(height));
     const lines = edges.map(({ from, to, red }) => svg('path', { d: curve(at(from), at(to)), class: `edge${red ? ' red' : ''}`, 'marker-end': `url(#arrow${red ? '-red' : ''})` }));
-    const boxes = [...nodes.values()].map((node) => {
+    const focused = [...this.#boxes].find(([, box]) => box === document.activeElement)?.[0];
+    this.#boxes.clear();
+    for (const node of nodes.values()) {
       const { x, y } = at(node.id);
       const { lock } = node;
       const box = svg(
@@ -107,10 +127,21 @@ export class Graph {
         svg('text', { x: '14', y: '35', class: 'sub' }, cut(node.sub)),
         svg('title', {}, `${node.label}, ${node.sub}`),
       );
-      if (lock !== undefined) box.addEventListener('click', () => this.#onLock(lock));
-      return box;
-    });
-    this.#drawing.replaceChildren(marker('arrow'), marker('arrow-red'), ...lines, ...boxes);
+      if (lock !== undefined) {
+        const label = `${node.red ? 'Deadlock. ' : ''}${node.label}, ${node.sub}, ${several(lock.waiters.length, 'request')} waiting`;
+        for (const [name, value] of [['tabindex', '0'], ['role', 'button'], ['aria-label', label]]) box.setAttribute(name!, value!);
+        box.addEventListener('click', () => this.#onLock(lock));
+        box.addEventListener('keydown', (event) => {
+          if (event.key !== 'Enter' && event.key !== ' ') return;
+          event.preventDefault();
+          this.#onLock(lock);
+        });
+      }
+      this.#boxes.set(node.id, box);
+    }
+    this.#drawing.replaceChildren(marker('arrow'), marker('arrow-red'), ...lines, ...this.#boxes.values());
+    // The box that had the focus was replaced.
+    if (focused !== undefined) this.#boxes.get(focused)?.focus({ preventScroll: true });
   }
 
   /** Whether a holder is in a cycle by another of its requests: those nested in this one. */

@@ -72,7 +72,9 @@ export class Locks {
     return ranked.sort(by[this.order]).map(({ lock }) => lock);
   }
 
-  #fill(row: HTMLElement, lock: Lock): void {
+  #fill(row: HTMLElement, listed: Lock): void {
+    // The list may be older than the model. A lock that was free in between is another object.
+    const lock = this.#model.locks.get(listed.key) ?? { ...listed, holders: [], waiters: [] };
     const now = Date.now();
     const [name, holder, label, held, waiting, wait] = row.children as unknown as HTMLElement[];
     const first = lock.holders[0];
@@ -81,7 +83,8 @@ export class Locks {
     row.classList.toggle('red', red);
     setText(name!.firstElementChild!, nameText(lock.name, SHORT));
     name!.title = nameText(lock.name, 1000);
-    const holders = first === undefined ? '—' : who(first.owner, first.clientId) + (more > 0 ? ` and ${count(more)} more` : '');
+    const nobody = lock.waiters.length === 0 ? 'released' : '—';
+    const holders = first === undefined ? nobody : who(first.owner, first.clientId) + (more > 0 ? ` and ${count(more)} more` : '');
     setText(holder!, holders);
     setText(label!, first?.info ? visible(first.info, SHORT) : '');
     setText(held!, first === undefined ? '' : age(now - first.since));

@@ -45,6 +45,7 @@ function build() {
   const locks = new Locks(model, (lock, entered) => select(lock, entered));
   const graph = new Graph(model, (lock) => {
     show('locks');
+    locks.window.element.focus();
     select(lock, true);
     locks.window.select(lock.key);
   });
@@ -67,7 +68,15 @@ function build() {
 const now = (): number => Date.now();
 
 /** The bucket that the address names: it can be bookmarked. A token never stands there. */
-const bucketOf = (): string => decodeURIComponent(/^#bucket=(.+)$/.exec(location.hash)?.[1] ?? 'default');
+function bucketOf(): string {
+  const named = /^#bucket=(.+)$/.exec(location.hash)?.[1] ?? 'default';
+  try {
+    return decodeURIComponent(named);
+  } catch {
+    // Somebody has typed it.
+    return named;
+  }
+}
 
 function connect(): void {
   session?.close();
@@ -82,7 +91,7 @@ function connect(): void {
   byId('logout').hidden = token === null;
   const bucket = bucketOf();
   byId<HTMLInputElement>('bucket').value = bucket;
-  const url = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/`;
+  const url = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/dashboard`;
   const onLost = (name: Uint8Array, by: string | null) =>
     say(`${nameText(fromName(name), 100)} is not held here any more${by === null ? '' : `: taken by ${visible(by, 100)}`}`);
   session = new Session({ url, bucket, token, model, onStatus, onChange: later, onLost });
@@ -125,7 +134,9 @@ function draw(): void {
     session?.searchDeadlocks();
   }
   parts.deadlocks.update();
-  if (view === 'graph') parts.graph.update();
+  if (view === 'graph') {
+    if (!parts.graph.update(time)) later();
+  }
   else if (view === 'locks') {
     const shown = parts.locks.update(time);
     if (shown >= 0) setText(byId('shown'), summary(shown));

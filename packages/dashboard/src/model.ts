@@ -61,13 +61,14 @@ export class Model {
   change(entries: WireEntry[], gone: Uint[], lastToken: Uint, now: number): void {
     this.version += 1;
     this.lastToken = lastToken;
-    for (const arrival of gone) this.#remove(arrival);
+    const touched = new Set<Lock>();
+    for (const arrival of gone) this.#remove(arrival, touched);
     const fresh = new Set<Uint>();
     for (const entry of entries) {
       const [bytes, shared, clientId, arrival, token, info, since, nestedIn, stole, owner] = entry;
       if (!fresh.has(arrival)) {
         fresh.add(arrival);
-        this.#remove(arrival);
+        this.#remove(arrival, touched);
         const request = { arrival, clientId, token, info, owner, since: now - Number(since), nestedIn, stole, names: [] };
         this.requests.set(arrival, request);
         this.#count(request, 1);
@@ -75,7 +76,14 @@ export class Model {
       const request = this.requests.get(arrival)!;
       const lock = this.#lock(bytes);
       request.names.push({ lock, shared });
-      insert(token === null ? lock.waiters : lock.holders, request);
+      (token === null ? lock.waiters : lock.holders).push(request);
+      touched.add(lock);
+    }
+    // Once for each lock: a queue may be long, and many of it come and go at once.
+    for (const lock of touched) {
+      this.#settle(lock.holders);
+      this.#settle(lock.waiters);
+      if (lock.holders.length + lock.waiters.length === 0) this.locks.delete(lock.key);
     }
   }
 
@@ -103,14 +111,22 @@ export class Model {
     return lock;
   }
 
-  #remove(arrival: Uint): void {
+  /** It stays in its queues until they are settled. */
+  #remove(arrival: Uint, touched: Set<Lock>): void {
     const request = this.requests.get(arrival);
     if (request === undefined) return;
     this.requests.delete(arrival);
     this.#count(request, -1);
-    for (const { lock } of request.names) {
-      remove(request.token === null ? lock.waiters : lock.holders, request);
-      if (lock.holders.length + lock.waiters.length === 0) this.locks.delete(lock.key);
+    for (const { lock } of request.names) touched.add(lock);
+  }
+
+  /** Puts a queue in order, without those that are gone. */
+  #settle(queue: Request[]): void {
+    let length = 0;
+    for (const request of queue) if (this.requests.get(request.arrival) === request) queue[length++] = request;
+    queue.length = length;
+    if (queue.some((request, i) => i > 0 && queue[i - 1]!.arrival > request.arrival)) {
+      queue.sort((a, b) => (a.arrival < b.arrival ? -1 : 1));
     }
   }
 
@@ -121,27 +137,4 @@ export class Model {
       if (nestedIn !== null) this.nested += by;
     }
   }
-}
-
-/** Where a request stands, or would. Nearly always it is the last or the first. */
-function place(queue: Request[], arrival: Uint): number {
-  let [low, high] = [0, queue.length];
-  if (high > 0 && queue[high - 1]!.arrival < arrival) return high;
-  while (low < high) {
-    const middle = (low + high) >> 1;
-    if (queue[middle]!.arrival < arrival) low = middle + 1;
-    else high = middle;
-  }
-  return low;
-}
-
-function insert(queue: Request[], request: Request): void {
-  const at = place(queue, request.arrival);
-  // A name can stand in a request once only.
-  if (queue[at] !== request) queue.splice(at, 0, request);
-}
-
-function remove(queue: Request[], request: Request): void {
-  const at = place(queue, request.arrival);
-  if (queue[at] === request) queue.splice(at, 1);
 }

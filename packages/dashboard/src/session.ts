@@ -1,14 +1,19 @@
 /**
- * A session with the daemon that served the page: it subscribes, asks, and resumes after a lost connection, so that a lock that
- * was stolen here stays held. It never draws.
+ * A session with the daemon that served the page: it subscribes, asks, and resumes after a lost
+ * connection, so that a lock that was stolen here stays held. It drives the `SessionMachine` of the
+ * package: it owns the connection and the clock. It never draws.
  */
 
+import { LIMIT, STORAGE, UNAUTHORIZED } from '../../lockkeeper/src/codes.js';
+import { later, now } from '../../lockkeeper/src/host.js';
 import { pack, type Uint } from '../../lockkeeper/src/pack.js';
+import { SessionMachine } from '../../lockkeeper/src/session.js';
+import type { Ended, Event, Failure, Key } from '../../lockkeeper/src/session-types.js';
 import * as to from '../../lockkeeper/src/to-client.js';
 import * as from from '../../lockkeeper/src/to-server.js';
-import { SUBPROTOCOL, VERSION } from '../../lockkeeper/src/wire.js';
+import { SUBPROTOCOL } from '../../lockkeeper/src/wire.js';
 import { CHANGES, decodeAll, SUBSCRIBE, type ToClient, type ToServer } from './messages.js';
-import type { Deadlock, Lock, Model, Request } from './model.js';
+import type { Lock, Model, Request } from './model.js';
 
 /** Flags of a request. */
 const STEAL = 2;
@@ -16,12 +21,16 @@ const STEAL = 2;
 /** A reserved name: a question about it is answered with deadlocks alone. */
 const NOBODY = Uint8Array.of(0x2d);
 
-const UNAUTHORIZED = 20;
-/** Codes from here on: the same may succeed later. */
-const TEMPORARY = 32;
-const ENDED = 22;
-const SUPERSEDED = 21;
-const LIMIT = 2;
+/**
+ * A question about this very name is sent as Subscribe. The machine asks it again whenever the
+ * session is resumed.
+ */
+const ALL = Uint8Array.of(0x2d);
+
+/** Milliseconds until what a limit forbids is tried again. */
+const PAUSE = 2000;
+
+const SILENT = 'the daemon does not answer';
 
 export type Status =
   | { kind: 'connecting' | 'live' }
@@ -42,72 +51,94 @@ export interface Options {
   readonly onLost: (name: Uint8Array, by: string | null) => void;
 }
 
-type Answer = { ok: true; count: number } | { ok: false; why: string };
+export type Answer = { ok: true; count: number } | { ok: false; why: string };
+
+/** What was asked. */
 interface Asked {
-  message: (ack: Uint, rid: number) => ToServer;
-  done: (answer: Answer) => void;
+  over(outcome: Ended): void;
+  granted?(): void;
+}
+
+interface Connection {
+  readonly socket: WebSocket;
+  /** The machine's number of it, once Hello was sent. */
+  number: number;
+  cancelTimeout: () => void;
 }
 
 export class Session {
   readonly #options: Options;
-  #socket: WebSocket | undefined;
-  #identity: [clientId: string, secret: Uint8Array] | null = null;
-  #hello = 0;
-  #ack: Uint = 0;
-  #rid = 0;
-  #ttl = 10_000;
-  #seq = 0;
-  #unanswered = 0;
-  #synced = false;
-  #failures = 0;
+  #machine!: SessionMachine<Asked>;
+  #connection: Connection | undefined;
+  #isOpen = false;
   #closed = false;
-  #timer: ReturnType<typeof setTimeout> | undefined;
-  #ping: ReturnType<typeof setInterval> | undefined;
-  #subscription = 0;
+  /** Why the connection is about to end. */
+  #why: string | undefined;
+  #wakeTime = Infinity;
+  #cancelWake = (): void => {};
+  #subscription: Uint = 0;
   /** Parts of a state that is not whole yet. */
   #parts: to.WireEntry[] | null = null;
-  #asked = new Map<number, Asked>();
-  #searching: { rid: number; found: Deadlock[] } | null = null;
+  /** Whether deadlocks are being searched, and whether the answer will be outdated. */
+  #searching = false;
   #outdated = false;
-  /** Locks that were stolen here, by rid. */
-  readonly held = new Map<number, Uint8Array>();
+  /** Locks that were stolen here. They stay until the daemon has them back. */
+  readonly held = new Map<Key, Uint8Array>();
+  /** What was asked and not answered yet. It ends with the connection. */
+  readonly #unanswered = new Map<Key, (answer: Answer) => void>();
+  /** Whom to tell that a lock was given back. */
+  readonly #givenBack = new Map<Key, (answer: Answer) => void>();
   clientId = '';
 
   constructor(options: Options) {
     this.#options = options;
-    this.#connect();
+    this.#start();
   }
 
   /** Ends the session, with what it holds. */
   close(): void {
-    this.#closed = true;
-    clearTimeout(this.#timer);
-    if (this.#synced) this.#send([from.BYE, this.#ack]);
-    this.#drop();
+    if (!this.#closed) this.#end();
   }
 
   forceRelease(name: Uint8Array): Promise<Answer> {
-    return this.#ask((ack, rid) => [from.FORCE_RELEASE, ack, rid, name]);
+    return this.#force(name);
   }
 
   endSession(clientId: string): Promise<Answer> {
-    return this.#ask((ack, rid) => [from.END_SESSION, ack, rid, clientId]);
+    return this.#force(clientId);
   }
 
   /** Takes a lock from those who hold it, and keeps it until it is released here. */
-  async steal(name: Uint8Array): Promise<Answer> {
-    const scope: [Uint8Array, boolean][] = [[name, false]];
-    const rid = this.#rid + 1;
-    const answer = await this.#ask((ack, rid) => [from.REQUEST, ack, rid, scope, STEAL, null, 'stolen from the dashboard']);
-    if (answer.ok) this.held.set(rid, name);
-    return answer;
+  steal(name: Uint8Array): Promise<Answer> {
+    return this.#ask((done) => {
+      const granted = () => {
+        this.held.set(key, name);
+        done({ ok: true, count: 1 });
+        this.#options.onChange();
+      };
+      const over = (outcome: Ended) => {
+        if (!this.held.delete(key)) return done(answerOf(outcome));
+        const back = this.#givenBack.get(key);
+        this.#givenBack.delete(key);
+        if (outcome.how === 'released') back?.({ ok: true, count: 1 });
+        else this.#options.onLost(name, outcome.how === 'broken' ? outcome.by : null);
+        this.#options.onChange();
+      };
+      const request = { scope: [[name, false]] as [Uint8Array, boolean][], flags: STEAL, nestedIn: null, info: 'stolen from the dashboard' };
+      const key: Key = this.#machine.request(request, { granted, over });
+      return key;
+    });
   }
 
-  release(rid: number): Promise<Answer> {
-    this.held.delete(rid);
+  /**
+   * Gives a lock back: without a connection, once there is one. If it is lost before, `onLost`
+   * tells that instead.
+   */
+  release(key: Key): Promise<Answer> {
     return new Promise((done) => {
-      this.#asked.set(rid, { message: (ack) => [from.RELEASE, ack, rid, 0], done });
-      this.#send([from.RELEASE, this.#ack, rid, 0]);
+      this.#givenBack.set(key, done);
+      this.#machine.release(key);
+      this.#pump();
     });
   }
 
@@ -123,209 +154,257 @@ export class Session {
 
   /** Has the daemon search for deadlocks, if there can be one. */
   searchDeadlocks(): void {
-    const { model } = this.#options;
-    if (!this.#synced) return;
+    const { model, onChange } = this.#options;
+    if (!this.#isOpen) return;
     if (model.nested === 0) {
       if (model.deadlocks.length > 0) model.setDeadlocks([]);
       return;
     }
-    this.#outdated = this.#searching !== null;
-    if (this.#outdated) return;
-    this.#rid += 1;
-    this.#searching = { rid: this.#rid, found: [] };
-    this.#send([from.QUERY, this.#ack, this.#rid, NOBODY, true]);
+    this.#outdated = this.#searching;
+    if (this.#searching) return;
+    this.#searching = true;
+    const over = (outcome: Ended) => {
+      this.#searching = false;
+      model.setDeadlocks(outcome.how === 'snapshot' ? outcome.snapshot.deadlocks : []);
+      if (this.#outdated) this.searchDeadlocks();
+      onChange();
+    };
+    this.#machine.query(NOBODY, true, { over });
+    this.#pump();
   }
 
-  #ask(message: Asked['message']): Promise<Answer> {
-    return new Promise((done) => {
-      if (!this.#synced) return done({ ok: false, why: 'not connected' });
-      this.#rid += 1;
-      this.#asked.set(this.#rid, { message, done });
-      this.#send(message(this.#ack, this.#rid));
+  #force(target: Uint8Array | string): Promise<Answer> {
+    return this.#ask((done) => this.#machine.force(target, { over: (outcome) => done(answerOf(outcome)) }));
+  }
+
+  /**
+   * Asks now or never: later, others may hold the lock, and it was not confirmed that it is taken
+   * from them.
+   */
+  #ask(enter: (done: (answer: Answer) => void) => Key): Promise<Answer> {
+    return new Promise((resolve) => {
+      if (!this.#isOpen) return resolve({ ok: false, why: 'not connected' });
+      const done = (answer: Answer) => {
+        this.#unanswered.delete(key);
+        resolve(answer);
+      };
+      const key = enter(done);
+      this.#unanswered.set(key, done);
+      this.#pump();
     });
   }
 
-  #connect(): void {
-    this.#options.onStatus({ kind: 'connecting' });
-    const socket = new WebSocket(this.#options.url, SUBPROTOCOL);
-    socket.binaryType = 'arraybuffer';
-    this.#socket = socket;
-    socket.onopen = () => {
-      this.#hello += 1;
-      const { bucket, token } = this.#options;
-      // A page that is closed gives up what it holds.
-      const features = from.FEATURE_GOING_AWAY_ENDS;
-      this.#send([from.HELLO, VERSION, features, this.#hello, bucket, this.#identity, this.#ack, token, null, 'dashboard']);
-    };
-    socket.onmessage = ({ data }: MessageEvent<ArrayBuffer>) => {
-      try {
-        for (const message of decodeAll(new Uint8Array(data))) if (this.#socket === socket) this.#onMessage(message);
-      } catch (error) {
-        if (this.#socket === socket) this.#fail(String(error));
-      }
-    };
-    socket.onclose = () => {
-      if (this.#socket === socket) this.#lose('the connection was lost');
-    };
-  }
-
-  #send(message: ToServer): void {
-    if (this.#socket?.readyState === WebSocket.OPEN) this.#socket.send(pack(message));
-  }
-
-  #drop(): void {
-    clearInterval(this.#ping);
-    this.#synced = false;
-    this.#parts = null;
-    this.#searching = null;
-    const socket = this.#socket;
-    this.#socket = undefined;
-    socket?.close();
-  }
-
-  /** What was asked may have been done, or not. */
-  #lose(why: string): void {
-    this.#drop();
+  #start(): void {
     if (this.#closed) return;
-    for (const { done } of this.#asked.values()) done({ ok: false, why: `${why}: whether it was done is not known` });
-    this.#asked.clear();
-    this.#options.onStatus({ kind: 'lost', why });
-    const pause = Math.min(200 * 2 ** this.#failures, 5_000);
-    this.#failures += 1;
-    this.#timer = setTimeout(() => this.#connect(), pause);
+    const { bucket } = this.#options;
+    // A page that is closed gives up what it holds.
+    this.#machine = new SessionMachine<Asked>({ bucket, owner: 'dashboard', ttl: null, goingAwayEnds: true }, now());
+    this.#searching = false;
+    this.#subscribe();
   }
 
-  #fail(why: string): void {
-    this.#closed = true;
-    this.#drop();
-    this.#options.onStatus({ kind: 'refused', why });
+  #subscribe(): void {
+    const over = (outcome: Ended) => {
+      if (outcome.how !== 'refused') return;
+      if (outcome.code !== LIMIT) return this.#fail({ kind: 'refused', why: outcome.message });
+      this.#options.onStatus({ kind: 'lost', why: outcome.message });
+      later(() => !this.#closed && this.#machine === machine && this.#subscribe(), PAUSE);
+    };
+    const machine = this.#machine;
+    machine.query(ALL, false, { over });
+    this.#pump();
   }
 
-  #onMessage(message: ToClient): void {
-    const { model, onChange } = this.#options;
-    switch (message[0]) {
-      case to.WELCOME: {
-        const [, , , number, clientId, secret, ttl, resumed, lastRid] = message;
-        this.clientId = clientId;
-        this.#identity = [clientId, secret.slice()];
-        this.#ttl = Number(ttl) || this.#ttl;
-        if (!resumed) {
-          this.#loseLocks(null);
-          this.#ack = 0;
-          this.#rid = 0;
-        }
-        this.#rid = Math.max(this.#rid, Number(lastRid));
-        this.#ack = number > this.#ack ? number : this.#ack;
-        return;
-      }
-      case to.SYNCED:
-        this.#synced = true;
-        this.#failures = 0;
-        this.#unanswered = 0;
-        clearInterval(this.#ping);
-        this.#ping = setInterval(() => this.#beat(), this.#ttl / 5);
-        this.#rid += 1;
-        this.#subscription = this.#rid;
-        this.#send([SUBSCRIBE, this.#ack, this.#rid]);
-        return;
-      case to.SNAPSHOT: {
-        const [, rid, entries, deadlocks, lastToken, more] = message;
-        if (rid === this.#searching?.rid) {
-          this.#searching.found.push(...deadlocks);
-          if (!more) this.#onDeadlocks();
-        } else if (rid === this.#subscription) {
-          this.#parts ??= [];
-          for (const entry of entries) this.#parts.push(entry);
-          if (more) return;
-          const whole = this.#parts;
-          this.#parts = null;
-          model.replace(whole, lastToken, Date.now());
-          this.#options.onStatus({ kind: 'live' });
-          onChange();
-        }
-        return;
-      }
-      case CHANGES: {
-        const [, rid, entries, gone, lastToken] = message;
-        if (rid !== this.#subscription) return;
-        // In the middle of a state: the daemon begins it again.
-        if (this.#parts !== null) this.#parts = null;
-        else {
-          model.change(entries, gone, lastToken, Date.now());
-          onChange();
-        }
-        return;
-      }
-      case to.OUTCOME:
-        this.#acknowledge(message[1]);
-        return this.#finish(message[2], { ok: true, count: Number(message[3]) });
-      case to.GRANTED:
-      case to.RELEASED:
-        return this.#finish(message[1], { ok: true, count: 1 });
-      case to.BROKEN: {
-        const [, number, rid, , by] = message;
-        this.#acknowledge(number);
-        const name = this.held.get(Number(rid));
-        if (name !== undefined) {
-          this.held.delete(Number(rid));
-          this.#options.onLost(name, by);
-        }
-        return;
-      }
-      case to.REFUSED: {
-        const [, rid, code, why] = message;
-        if (rid === this.#subscription) {
-          return code === LIMIT ? this.#lose(why) : this.#fail(why);
-        }
-        if (rid === this.#searching?.rid) return this.#onDeadlocks();
-        return this.#finish(rid, { ok: false, why });
-      }
-      case to.PONG:
-        this.#unanswered = 0;
-        return;
-      case to.GOODBYE:
-        return this.#onGoodbye(Number(message[1]), message[2]);
+  #flush(): void {
+    for (const message of this.#machine.takeOutput()) {
+      const subscribes = message[0] === from.QUERY && message[3] === ALL;
+      if (subscribes) [this.#subscription, this.#parts] = [message[2], null];
+      const sent: ToServer = subscribes ? [SUBSCRIBE, message[1], message[2]] : message;
+      if (this.#connection?.socket.readyState === WebSocket.OPEN) this.#connection.socket.send(pack(sent));
     }
   }
 
-  #onGoodbye(code: number, why: string): void {
-    if (code === UNAUTHORIZED) {
-      this.#closed = true;
-      this.#drop();
-      this.#options.onStatus({ kind: 'login', why });
-    } else if (code >= TEMPORARY || code === ENDED || code === SUPERSEDED || code === LIMIT) {
-      if (code === ENDED) this.#identity = null;
-      this.#lose(why);
-    } else this.#fail(why);
+  /**
+   * Does what the machine wants. With `anew`, the timer is set again: one that is set by a message
+   * is never one of a chain, which browsers slow down in pages that are not seen.
+   */
+  #pump(anew = false): void {
+    if (this.#closed) return;
+    const machine = this.#machine;
+    this.#flush();
+    const drop = machine.wantsDrop();
+    if (drop) this.#drop();
+    const events = machine.takeEvents();
+    for (const event of events) this.#onEvent(event);
+    if (drop && !this.#closed && !events.some(({ type }) => type === 'failed')) this.#lost(SILENT);
+    if (this.#closed || this.#machine !== machine) return;
+    this.#flush();
+    this.#schedule(anew);
   }
 
-  #onDeadlocks(): void {
-    const { model, onChange } = this.#options;
-    model.setDeadlocks(this.#searching?.found ?? []);
-    this.#searching = null;
-    if (this.#outdated) this.searchDeadlocks();
+  #schedule(anew: boolean): void {
+    const machine = this.#machine;
+    const time = now();
+    const connectAt = this.#connection === undefined ? machine.connectAt() : undefined;
+    if (connectAt !== undefined && connectAt <= time) return this.#connect();
+    const at = Math.min(machine.nextWake(), connectAt ?? Infinity);
+    if (at === this.#wakeTime && !anew) return;
+    this.#cancelWake();
+    this.#wakeTime = at;
+    if (at === Infinity) return;
+    const wake = () => {
+      this.#wakeTime = Infinity;
+      machine.wake(now());
+      if (this.#machine === machine) this.#pump();
+    };
+    this.#cancelWake = later(wake, Math.max(1, Math.ceil((at - time) / 1000)));
+  }
+
+  #connect(): void {
+    const { url, token, onStatus } = this.#options;
+    onStatus({ kind: 'connecting' });
+    const socket = new WebSocket(url, SUBPROTOCOL);
+    socket.binaryType = 'arraybuffer';
+    const timeout = Math.ceil(this.#machine.helloTimeout() / 1000);
+    const connection: Connection = { socket, number: 0, cancelTimeout: later(() => this.#onClose(SILENT), timeout) };
+    this.#connection = connection;
+    socket.onopen = () => {
+      if (this.#connection !== connection) return;
+      connection.cancelTimeout();
+      connection.number = this.#machine.connected(now(), token);
+      this.#pump();
+    };
+    socket.onmessage = ({ data }: MessageEvent<ArrayBuffer>) => this.#receive(connection, data);
+    socket.onclose = () => this.#connection === connection && this.#onClose('the connection was lost');
+    // The lease may end meanwhile.
+    this.#schedule(false);
+  }
+
+  #receive(connection: Connection, data: ArrayBuffer): void {
+    if (this.#connection !== connection) return;
+    let messages: ToClient[];
+    try {
+      messages = decodeAll(new Uint8Array(data));
+    } catch (error) {
+      return this.#fail({ kind: 'refused', why: String(error) });
+    }
+    const time = now();
+    for (const message of messages) {
+      if (message[0] === CHANGES) this.#onChanges(message);
+      else if (message[0] === to.SNAPSHOT && message[1] === this.#subscription) this.#onState(message);
+      else {
+        if (message[0] === to.GOODBYE) this.#why = message[2];
+        this.#machine.message(time, connection.number, message);
+      }
+    }
+    this.#pump(messages.some(([kind]) => kind === to.PONG));
+  }
+
+  #onState([, , entries, , lastToken, more]: Extract<ToClient, [typeof to.SNAPSHOT, ...unknown[]]>): void {
+    this.#parts ??= [];
+    for (const entry of entries) this.#parts.push(entry);
+    if (more) return;
+    const { model, onStatus, onChange } = this.#options;
+    model.replace(this.#parts, lastToken, Date.now());
+    this.#parts = null;
+    onStatus({ kind: 'live' });
     onChange();
   }
 
-  #loseLocks(by: string | null): void {
-    for (const name of this.held.values()) this.#options.onLost(name, by);
-    this.held.clear();
+  #onChanges([, rid, entries, gone, lastToken]: Extract<ToClient, [typeof CHANGES, ...unknown[]]>): void {
+    if (rid !== this.#subscription) return;
+    // In the middle of a state: the daemon begins it again.
+    if (this.#parts !== null) this.#parts = null;
+    else {
+      this.#options.model.change(entries, gone, lastToken, Date.now());
+      this.#options.onChange();
+    }
   }
 
-  #finish(rid: Uint, answer: Answer): void {
-    this.#asked.get(Number(rid))?.done(answer);
-    this.#asked.delete(Number(rid));
+  #onEvent(event: Event<Asked>): void {
+    switch (event.type) {
+      case 'opened':
+        this.#isOpen = this.#connection !== undefined;
+        this.#why = undefined;
+        this.clientId = event.clientId;
+        return;
+      case 'failed':
+        return this.#onFailure(event.failure);
+      case 'granted':
+        return event.data.granted?.();
+      case 'over':
+        return event.data.over(event.outcome);
+    }
   }
 
-  #acknowledge(number: Uint): void {
-    if (number > this.#ack) this.#ack = number;
+  #onFailure({ code, message }: Failure): void {
+    if (code === LIMIT || code === STORAGE) {
+      this.#lost(message);
+      later(() => this.#start(), PAUSE);
+    } else {
+      // No token helps a page of an origin that is refused.
+      const needsToken = code === UNAUTHORIZED && !/^(the|an opaque) origin /.test(message);
+      this.#fail({ kind: needsToken ? 'login' : 'refused', why: message });
+    }
   }
 
-  #beat(): void {
-    // Two without an answer: another connection may do better.
-    if (this.#unanswered > 1) return this.#lose('the daemon does not answer');
-    this.#unanswered += 1;
-    this.#seq += 1;
-    this.#send([from.PING, this.#ack, this.#seq]);
+  #onClose(why: string): void {
+    const { number } = this.#connection!;
+    this.#drop();
+    if (number > 0) this.#machine.disconnected(now(), number);
+    else this.#machine.connectFailed(now(), { kind: 'unreachable', message: why });
+    this.#lost(why);
+    this.#pump();
+  }
+
+  /** The machine has no connection any more. */
+  #lost(why: string): void {
+    why = this.#why ?? why;
+    this.#why = undefined;
+    for (const [key, done] of this.#unanswered) {
+      // The next connection does not send it again, and releases what it got.
+      this.#machine.release(key, false, true);
+      done({ ok: false, why: `${why}: whether it was done is not known` });
+    }
+    this.#options.onStatus({ kind: 'lost', why });
+  }
+
+  #fail(status: Status): void {
+    this.#end();
+    this.#options.onStatus(status);
+  }
+
+  #end(): void {
+    this.#closed = true;
+    this.#machine.close();
+    this.#flush();
+    this.#drop();
+    for (const event of this.#machine.takeEvents()) this.#onEvent(event);
+  }
+
+  #drop(): void {
+    this.#isOpen = false;
+    this.#parts = null;
+    this.#cancelWake();
+    this.#wakeTime = Infinity;
+    const connection = this.#connection;
+    this.#connection = undefined;
+    connection?.cancelTimeout();
+    connection?.socket.close();
+  }
+}
+
+function answerOf(outcome: Ended): Answer {
+  switch (outcome.how) {
+    case 'done':
+      return { ok: true, count: Number(outcome.count) };
+    case 'released':
+      return { ok: true, count: 1 };
+    case 'refused':
+      return { ok: false, why: outcome.message };
+    case 'failed':
+      return { ok: false, why: outcome.failure.message };
+    default:
+      return { ok: false, why: 'the session was lost: whether it was done is not known' };
   }
 }

@@ -42,11 +42,17 @@ export const count = (number: number): string => number.toLocaleString('en');
 /** `1 request`, `2 requests`. */
 export const several = (number: number, what: string): string => `${count(number)} ${what}${number === 1 ? '' : 's'}`;
 
+/** The end of the owner of a session whose client may be alive or not: the daemon cannot tell. */
+const UNVERIFIABLE = ' (unverifiable)';
+
+export const isUnverifiable = (owner: string | null): boolean => owner?.endsWith(UNVERIFIABLE) ?? false;
+
 /**
  * Who a client is, in few words: `ann@build7, pid 4711`. The daemon puts what it knows before what
  * the client says.
  */
 export function who(owner: string | null, clientId: string): string {
+  if (isUnverifiable(owner)) return who(owner!.slice(0, -UNVERIFIABLE.length), clientId) + UNVERIFIABLE;
   if (owner === null || owner === '') return `client ${visible(clientId)}`;
   const user = owner.split(' ').find((word) => word.includes('@'));
   const pid = /^pid (\d+)/.exec(owner)?.[1] ?? /\[(\d+)\]$/.exec(owner)?.[1];

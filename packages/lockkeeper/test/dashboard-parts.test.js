@@ -96,4 +96,5 @@ test('names, times and people are written so that nothing hides', () => {
   assert.equal(who('pid 71 ann@build7 lockkeeper[71]', 'c'), 'ann@build7, pid 71');
   assert.equal(who('10.0.0.1 ann@build7 my job[71]', 'c'), 'ann@build7, pid 71');
   assert.equal(who(null, 'c0'), 'client c0');
+  assert.equal(who('pid 71 ann@build7 make[71] (unverifiable)', 'c'), 'ann@build7, pid 71 (unverifiable)');
 });

@@ -8,14 +8,21 @@ import { writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { browser } from './chromium.js';
 import { assert, test, until } from './harness.js';
-import { machine } from './machine.js';
+import { etcd, freePort, machine, network } from './machine.js';
 import { speaker } from './speaker.js';
 
-/** A daemon, a browser, and the dashboard in it, once that is `state`. `fleet` stands in for what a store would tell. */
-async function setting({ flags = [], state = 'live', fleet } = {}) {
-  const there = machine({ network: true });
+/**
+ * A daemon, a browser, and the dashboard in it, once that is `state`. `fleet` stands in for what a
+ * store would tell; `store` is the address of one. With `cuttable`, the page has a `net` of its
+ * own.
+ */
+async function setting({ flags = [], state = 'live', fleet, cuttable = false, store } = {}) {
+  const port = store ? await freePort() : 0;
+  const there = machine({ network: true, share: !store, port });
+  if (store) flags = ['--store', `etcd://${store}/test`, '--advertise', `ws://127.0.0.1:${port}`];
   const daemon = await there.start(...flags);
-  const address = there.url.replace('ws:', 'http:');
+  const net = cuttable ? await network(there.url) : undefined;
+  const address = (net ?? there).url.replace('ws:', 'http:');
   const chromium = await browser();
   const page = await chromium.open('about:blank');
   const seen = { urls: [], complaints: [] };
@@ -39,7 +46,7 @@ async function setting({ flags = [], state = 'live', fleet } = {}) {
   const is = (state) => until(() => page.evaluate((state) => document.body?.dataset.status === state, state).catch(() => false));
   await is(state);
   const client = (owner, more = {}) => speaker(there.url, { owner, ...more });
-  return { there, daemon, address, page, seen, client, is };
+  return { there, daemon, address, net, page, seen, client, is };
 }
 
 /** Waits until an expression, a function in the page, gives something. */
@@ -68,7 +75,7 @@ const press = async (page, key, text) => {
   await page.command('Input.dispatchKeyEvent', { type: text ? 'keyDown' : 'rawKeyDown', key, text, windowsVirtualKeyCode: KEYS[key] ?? key.charCodeAt(0) });
   await page.command('Input.dispatchKeyEvent', { type: 'keyUp', key });
 };
-const KEYS = { ArrowDown: 40, ArrowUp: 38, End: 35, Escape: 27, Enter: 13 };
+const KEYS = { ArrowLeft: 37, ArrowRight: 39, ArrowDown: 40, ArrowUp: 38, End: 35, Escape: 27, Enter: 13 };
 
 test('what is held, by whom, under which label, and who waits in order, as it changes', async () => {
   const { page, client } = await setting();
@@ -184,7 +191,10 @@ test('a stolen lock is held by the page, until it is given back', async () => {
   const held = await ann.request('a');
   await bob.request('a');
   await choose(page, 'a');
+  await until(async () => (await queue(page)).length === 2);
   await click(page, '#steal');
+  const asked = await page.evaluate(() => document.querySelector('dialog').innerText);
+  for (const part of ['Steal a?', 'This breaks:', 'ann@build7', 'held for', 'until you give it back', '1 request waiting']) assert.ok(asked.includes(part), asked);
   await click(page, 'dialog .danger');
   await held.broken;
   await until(async () => (await queue(page))[0]?.[1].includes('stolen from the dashboard'));
@@ -192,6 +202,54 @@ test('a stolen lock is held by the page, until it is given back', async () => {
   await click(page, '#give-back');
   await until(async () => (await queue(page))[0]?.[1].startsWith('bob@db-2'));
   await shows(page, () => document.querySelector('#give-back').hidden);
+});
+
+test('a stolen lock outlives its connection, and is held here until the daemon has it back', async () => {
+  const { page, seen, net, client, is } = await setting({ cuttable: true });
+  const [ann, bob] = [await client('ann@build7'), await client('bob@db-2')];
+  const held = await ann.request('a');
+  await bob.request('a');
+  await choose(page, 'a');
+  await click(page, '#steal');
+  await click(page, 'dialog .danger');
+  await held.broken;
+  await shows(page, () => !document.querySelector('#give-back').hidden);
+  net.drop();
+  await until(() => seen.urls.filter((url) => url.startsWith('ws:')).length > 1);
+  await is('live');
+  assert.match((await queue(page))[0][1], /stolen from the dashboard/);
+  net.cut();
+  await shows(page, () => document.body.dataset.status !== 'live');
+  await click(page, '#give-back');
+  await click(page, '#tab-locks');
+  await page.evaluate(() => new Promise((drawn) => requestAnimationFrame(() => requestAnimationFrame(() => drawn(true)))));
+  assert.equal(await page.evaluate(() => document.querySelector('#give-back').hidden), false);
+  net.mend();
+  await shows(page, () => document.querySelector('#toast').textContent === 'Gave a back');
+  await until(async () => (await queue(page))[0]?.[1].startsWith('bob@db-2'));
+  await shows(page, () => document.querySelector('#give-back').hidden);
+});
+
+test('what was confirmed and got lost on the way is not asked again', async () => {
+  const { page, net, client, is } = await setting({ cuttable: true });
+  const ann = await client('ann@build7');
+  const held = await ann.request('a');
+  let broken = false;
+  void held.broken.then(() => (broken = true));
+  await choose(page, 'a');
+  for (const action of ['#release', '#steal', '#queue button']) {
+    net.silence();
+    await click(page, action);
+    await click(page, 'dialog .danger');
+    await shows(page, () => document.querySelector('dialog') === null);
+    net.drop();
+    net.silence(false);
+    await shows(page, () => document.querySelector('#toast').textContent.endsWith('whether it was done is not known'));
+    await page.evaluate(() => (document.querySelector('#toast').textContent = ''));
+    await is('live');
+    await ann.request(`after ${action}`);
+    assert.equal(broken, false, action);
+  }
 });
 
 test('ending a session names all that ends with it', async () => {
@@ -249,6 +307,17 @@ test('with keys, a token is asked for; it stands in no address, and decides what
   await click(page, '#release');
   await click(page, 'dialog .danger');
   await held.broken;
+  const stealer = token({ inspect: true, steal: true });
+  await click(page, '#logout');
+  await is('login');
+  await login(stealer);
+  await is('live');
+  await holder.request('b');
+  await choose(page, 'b');
+  assert.deepEqual(await offered(), [false, true, false]);
+  await click(page, '#steal');
+  await click(page, 'dialog .danger');
+  await until(async () => (await queue(page))[0]?.[1].includes('stolen from the dashboard'));
   // One for another bucket looks at that.
   await click(page, '#logout');
   await is('login');
@@ -264,6 +333,11 @@ test('with keys, a token is asked for; it stands in no address, and decides what
 
 test('100,000 locks: only those in sight are elements, and the page answers', async () => {
   const { page, client } = await setting();
+  await page.evaluate(() => {
+    globalThis.longest = 0;
+    const take = (list) => list.getEntries().forEach(({ duration }) => (longest = Math.max(longest, duration)));
+    new PerformanceObserver(take).observe({ type: 'longtask' });
+  });
   const crowd = await client('ci@runner');
   await Promise.all(Array.from({ length: 100_000 }, (_, i) => crowd.request(`lock/${String(i).padStart(6, '0')}`, { info: `job ${i}` })));
   await shows(page, () => document.querySelector('#shown').textContent.startsWith('100,000 locks'));
@@ -286,6 +360,8 @@ test('100,000 locks: only those in sight are elements, and the page answers', as
   await click(page, '[data-order=queue]');
   await until(async () => (await rows(page))[0]?.[4] === '1');
   assert.ok((await elements()) < 1000);
+  const longest = await page.evaluate(() => longest);
+  assert.ok(longest < 3_000, `the page did not answer for ${longest} ms`);
 });
 
 test('a queue of 20,000 is shown in part, and moves on', async () => {
@@ -368,7 +444,8 @@ test('nothing is asked of anybody else, and the policy is not broken', async () 
 });
 
 test('a narrow screen shows one thing at a time, and nothing is wider than it', async () => {
-  const { page, client } = await setting();
+  const { page, client } = await setting({ fleet: FLEET });
+  await shows(page, () => !document.querySelector('#tab-fleet').hidden);
   await page.command('Emulation.setDeviceMetricsOverride', { width: 360, height: 640, deviceScaleFactor: 1, mobile: true });
   await (await client('ann@build7 make[1]')).request(`a/${'very/long/name/'.repeat(20)}`, { info: 'label '.repeat(50) });
   await until(async () => (await rows(page)).length === 1);
@@ -376,22 +453,24 @@ test('a narrow screen shows one thing at a time, and nothing is wider than it', 
   assert.deepEqual(await visible(), [true, false]);
   await click(page, '#locks .row');
   assert.deepEqual(await visible(), [false, true]);
-  for (const tab of ['#tab-locks', '#tab-graph']) {
+  for (const tab of ['#tab-locks', '#tab-graph', '#tab-fleet']) {
     await click(page, tab);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 360), tab);
   }
 });
 
+const daemonAt = (url, lag, seen) => ({ url, version: '0.1.0', leads: false, position: 7, lag, seen });
+const FLEET = {
+  leader: { url: 'wss://a.example', vacant: false, position: 1234, snapshot: null, takeover: 1500 },
+  daemons: [daemonAt('wss://a.example', 0, 900), daemonAt('wss://b.example/<img src=x onerror=pwned=1>', 3, 1200), daemonAt('wss://c.example', 40, 60_000)],
+  etcd: [{ member: 'e:2379', version: '3.5.21', leads: true, bytes: 2 ** 21, trouble: ['its alarm is on'] }],
+  trouble: ['wss://b.example: two daemons have this URL <img src=x onerror=pwned=1>'],
+};
+
 test('the daemons of a fleet: who leads, who is behind, who is silent; without a fleet, no such view', async () => {
   const alone = await setting();
   assert.equal(await alone.page.evaluate(() => document.querySelector('#tab-fleet').hidden), true);
-  const daemon = (url, lag, seen) => ({ url, version: '0.1.0', leads: false, position: 7, lag, seen });
-  const fleet = {
-    leader: { url: 'wss://a.example', vacant: false, position: 1234, snapshot: null, takeover: 1500 },
-    daemons: [daemon('wss://a.example', 0, 900), daemon('wss://b.example/<img src=x onerror=pwned=1>', 3, 1200), daemon('wss://c.example', 40, 60_000)],
-    etcd: [{ member: 'e:2379', version: '3.5.21', leads: true, bytes: 2 ** 21, trouble: ['its alarm is on'] }],
-  };
-  const { page } = await setting({ fleet });
+  const { page } = await setting({ fleet: FLEET });
   await shows(page, () => !document.querySelector('#tab-fleet').hidden);
   await click(page, '#tab-fleet');
   await shows(page, () => document.querySelectorAll('.fleet tbody tr').length === 4);
@@ -401,5 +480,137 @@ test('the daemons of a fleet: who leads, who is behind, who is silent; without a
   assert.equal(await page.evaluate(() => document.querySelectorAll('.fleet tr.red').length), 2);
   const summary = await page.evaluate(() => document.querySelector('#fleet-summary').textContent);
   assert.match(summary, /^wss:\/\/a\.example leads 3 daemons\. The log has 1,234 entries\. 1 daemon silent\./);
+  assert.equal(await page.evaluate(() => document.querySelector('#fleet-trouble').innerText), 'wss://b.example: two daemons have this URL <img src=x onerror=pwned=1>');
   assert.equal(await page.evaluate(() => typeof pwned + document.images.length), 'undefined0');
+});
+
+test('a real fleet is told in the form that the page reads', async () => {
+  const store = await etcd();
+  const { page, address } = await setting({ store });
+  await shows(page, () => !document.querySelector('#tab-fleet').hidden);
+  await click(page, '#tab-fleet');
+  const cells = () => page.evaluate(() => [...document.querySelectorAll('.fleet tbody tr')].map((row) => [...row.children].map(({ textContent }) => textContent)));
+  const [own, member] = await until(async () => {
+    const found = await cells();
+    return found.length === 2 && found[0][1] === 'leads' && found;
+  });
+  assert.deepEqual([own[0], own[4]], [address.replace('http:', 'ws:').replace(/\/$/, ''), 'now']);
+  assert.match(own[2], /^\d+$/);
+  assert.match(own[3], /^\d+\.\d+\.\d+$/);
+  assert.deepEqual([member[0], member[1], member[4]], [store, 'leads', '']);
+  assert.match(member[2], /^3\./);
+  assert.match(member[3], /^\d+\.\d MiB$/);
+  const summary = await page.evaluate(() => document.querySelector('#fleet-summary').textContent);
+  assert.match(summary, /^ws:\S+ leads 1 daemon\. The log has [\d,]+ entries\. Another daemon takes over after \d/);
+  assert.equal(await page.evaluate(() => document.querySelector('#fleet-trouble').hidden), true);
+});
+
+test('a lock in the graph is reached and opened by keys, and keeps the focus when it is drawn anew', async () => {
+  const { page, client } = await setting();
+  const [ann, bob] = [await client('ann@build7'), await client('bob@db-2')];
+  await ann.request('a');
+  await bob.request('a');
+  await hasRow(page, 'a');
+  await click(page, '#tab-graph');
+  await shows(page, () => document.querySelector('.graph .node.lock') !== null);
+  await page.evaluate(() => {
+    globalThis.before = document.querySelector('.graph .node.lock');
+    before.focus();
+  });
+  await (await client('eve@web-1')).request('a');
+  await shows(page, () => document.activeElement !== before && document.activeElement.matches('.node.lock'));
+  const [role, label] = await page.evaluate(() => ['role', 'aria-label'].map((name) => document.activeElement.getAttribute(name)));
+  assert.equal(role, 'button');
+  assert.match(label, /^a, held for .*s, 2 requests waiting$/);
+  await press(page, 'Enter');
+  await shows(page, () => document.querySelector('.detail h2').textContent === 'a');
+  assert.equal(await page.evaluate(() => document.activeElement.id), 'locks');
+});
+
+test('a name that was free in between is never shown as held by nobody', async () => {
+  const { page, client } = await setting();
+  const [ann, bob] = [await client('ann@build7'), await client('bob@db-2')];
+  await page.evaluate(() => {
+    // The list takes long to arrange, so it is drawn several times in between.
+    let time = performance.now();
+    performance.now = () => (time += 100);
+    globalThis.holders = new Set();
+    const look = () => document.querySelectorAll('#locks .row .who').forEach(({ textContent }) => holders.add(textContent));
+    new MutationObserver(look).observe(document.querySelector('#list'), { childList: true, subtree: true, characterData: true });
+  });
+  for (let i = 0; i < 3; i++) {
+    const held = await ann.request('a');
+    await hasRow(page, 'a');
+    await ann.release(held.rid);
+    await until(async () => !(await rows(page)).some(([name, holder]) => name === 'a' && holder !== 'released'));
+    const again = await bob.request('a');
+    await until(async () => (await hasRow(page, 'a'))[1] === 'bob@db-2');
+    await bob.release(again.rid);
+  }
+  await noRow(page, 'a');
+  assert.deepEqual((await page.evaluate(() => [...holders])).sort(), ['ann@build7', 'bob@db-2', 'released']);
+});
+
+test('the plots draw what is held and what waits', async () => {
+  const { page, client } = await setting();
+  const [ann, bob] = [await client('ann@build7'), await client('bob@db-2')];
+  await ann.request('a');
+  await bob.request('a');
+  // The last point of a line, above the axis.
+  const drawn = (page, id) =>
+    shows(page, (id) => Number(/ ([\d.]+)$/.exec(document.querySelector(`#${id} .since`).getAttribute('d'))?.[1] ?? 55) < 50, id);
+  for (const id of ['plot-held', 'plot-waiting', 'plot-wait', 'plot-rate']) await drawn(page, id);
+  const told = await page.evaluate(() => [...document.querySelectorAll('.plots svg')].map((plot) => plot.getAttribute('aria-label')));
+  assert.match(told[0], /^now 1, at most 1 in ten minutes$/);
+  assert.match(told[2], /^now 1, at most 1 in ten minutes$/);
+});
+
+test('light or dark, every text can be read', async () => {
+  const { page, client } = await setting();
+  const [ann, bob] = [await client('ann@build7 make[1]'), await client('bob@db-2 backup[2]')];
+  const [a, b] = [await ann.request('a', { info: 'first' }), await bob.request('b', { info: 'second' })];
+  await ann.request('b', { within: a.rid });
+  await bob.request('a', { within: b.rid });
+  await ann.request('c', { info: 'third' });
+  await shows(page, () => document.querySelectorAll('#locks .row.red').length === 2);
+  await choose(page, 'c');
+  const contrasts = () =>
+    page.evaluate(() => {
+      const parse = (color) => color.match(/[\d.]+/g).map(Number);
+      const luminance = ([r, g, b]) => {
+        const [x, y, z] = [r, g, b].map((part) => part / 255).map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * x + 0.7152 * y + 0.0722 * z;
+      };
+      const behind = (element) => {
+        const [r, g, b, alpha = 1] = parse(getComputedStyle(element).backgroundColor);
+        return alpha > 0 ? [r, g, b] : behind(element.parentElement);
+      };
+      const texts = [...document.body.querySelectorAll('*')].filter(
+        (element) => !element.closest('svg') && !element.disabled && element.checkVisibility() && [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim() !== ''),
+      );
+      return texts.map((element) => {
+        const [text, ground] = [parse(getComputedStyle(element).color), behind(element)].map(luminance);
+        return [element.textContent, (Math.max(text, ground) + 0.05) / (Math.min(text, ground) + 0.05)];
+      });
+    });
+  const grounds = [];
+  for (const value of ['light', 'dark']) {
+    await page.command('Emulation.setEmulatedMedia', { features: [{ name: 'prefers-color-scheme', value }] });
+    const found = await contrasts();
+    assert.ok(found.length > 30, `${found.length} texts`);
+    assert.deepEqual(found.filter(([, contrast]) => contrast < 4.5), [], value);
+    grounds.push(await page.evaluate(() => getComputedStyle(document.body).backgroundColor));
+  }
+  assert.notEqual(...grounds);
+});
+
+test('arrow keys go from tab to tab, round', async () => {
+  const { page } = await setting();
+  await page.evaluate(() => document.querySelector('#tab-locks').focus());
+  const chosen = () => page.evaluate(() => [document.activeElement.id, ...[...document.querySelectorAll('[role=tab][aria-selected=true]')].map(({ id }) => id)]);
+  for (const [key, tab] of [['ArrowRight', 'tab-graph'], ['ArrowRight', 'tab-locks'], ['ArrowLeft', 'tab-graph']]) {
+    await press(page, key);
+    assert.deepEqual(await chosen(), [tab, tab]);
+  }
+  assert.equal(await page.evaluate(() => document.querySelector('#view-locks').hidden && !document.querySelector('#view-graph').hidden), true);
 });

@@ -4,6 +4,7 @@ use crate::{
     client::Client,
     daemon::{Daemon, Setup},
     network::certify,
+    temp::Temp,
     web,
 };
 use lockkeeper_server::{GoingAway, code};
@@ -114,6 +115,7 @@ fn ends(daemon: &Daemon, mut client: Client, status: u16) -> bool {
     let held = next.queue_of("a");
     if held.is_empty() {
         next.hold("a");
+        next.bye();
         return true;
     }
     assert_eq!(held, [(client.id.clone(), true)]);
@@ -227,16 +229,25 @@ fn the_dashboard_is_served_to_who_calls_this_machine_by_its_name() {
     }
 }
 
+/// A page could have its own name mean the loopback, and read what a daemon at all addresses says
+/// there.
+#[test]
+fn a_port_of_all_addresses_is_called_by_this_machines_name_on_the_loopback() {
+    let mut daemon = Daemon::prepare(Temp::new());
+    daemon.open_port_at("0.0.0.0:0");
+    daemon.run();
+    for path in ["/", "/healthz", "/metrics"] {
+        let host = format!("GET {path} HTTP/1.1\r\nHost: evil.test\r\n\r\n");
+        assert!(web::http(&daemon, &host).starts_with("HTTP/1.1 421 "), "{path}");
+        assert!(web::get(&daemon, path).starts_with("HTTP/1.1 200 "), "{path}");
+    }
+}
+
 /// A page that had its own name resolve to this machine is refused where no token is asked for;
 /// elsewhere it has none.
 #[test]
 fn the_dashboard_may_connect_and_names_any_bucket() {
-    let connect = |daemon: &Daemon, host: &str, origin: &str| {
-        let port = daemon.address().port();
-        let (host, origin) = (format!("{host}:{port}"), origin.replace("PORT", &port.to_string()));
-        let add = |request: tungstenite::ClientRequestBuilder| request.with_header("Origin", origin);
-        Client::on_web(web::connect_to(&host, Box::new(web::dial(daemon)), add).expect("a WebSocket"))
-    };
+    let connect = |daemon: &Daemon, host: &str, origin: &str| connect_at(daemon, host, "/dashboard", origin);
     let open = Daemon::on_network_with(per_origin_only);
     let mut page = connect(&open, "localhost", "http://localhost:PORT").in_bucket("jobs");
     page.open_session(None).expect("it was served here");
@@ -250,12 +261,7 @@ fn the_dashboard_may_connect_and_names_any_bucket() {
         let (code, words) = connect(&open, host, origin).goodbye();
         assert!(code == code::UNAUTHORIZED && words.contains("--allow-origin"), "{words}");
     }
-    let keys = Daemon::on_network_with(|setup| {
-        let file = setup.socket.with_file_name("keys.json");
-        let key = r#"{"keys":[{"kty":"oct","k":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
-        std::fs::write(&file, key).expect("a file");
-        setup.keys = Some(file);
-    });
+    let keys = Daemon::on_network_with(with_keys);
     let refused = connect(&keys, "locks.example", "https://locks.example:PORT").open_session(None);
     assert!(refused.is_err_and(|(_, words)| words.contains("token")), "it may ask, and needs a token");
     let other = connect(&keys, "locks.example", "https://other.example").goodbye();
@@ -264,4 +270,42 @@ fn the_dashboard_may_connect_and_names_any_bucket() {
 
 fn per_origin_only(setup: &mut Setup) {
     setup.bucket_per_origin = true;
+}
+
+fn with_keys(setup: &mut Setup) {
+    let file = setup.socket.with_file_name("keys.json");
+    let key = r#"{"keys":[{"kty":"oct","k":"AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"}]}"#;
+    std::fs::write(&file, key).expect("a file");
+    setup.keys = Some(file);
+}
+
+/// A page at a path of a host. `PORT` is the daemon's, in the origin.
+fn connect_at(daemon: &Daemon, host: &str, path: &str, origin: &str) -> Client {
+    let port = daemon.address().port();
+    let (host, origin) = (format!("{host}:{port}"), origin.replace("PORT", &port.to_string()));
+    let add = |request: tungstenite::ClientRequestBuilder| request.with_header("Origin", origin);
+    Client::on_web(web::connect_at(&host, path, Box::new(web::dial(daemon)), add).expect("a WebSocket"))
+}
+
+/// Behind a proxy that keeps the name of the host, pages of an application have the origin that the
+/// daemon has.
+#[test]
+fn a_page_of_the_daemons_host_is_let_in_as_any_other() {
+    for (daemon, host) in
+        [(Daemon::on_network_with(with_keys), "app.example"), (Daemon::on_network(), "localhost")]
+    {
+        let (code, words) = connect_at(&daemon, host, "/", &format!("http://{host}:PORT")).goodbye();
+        assert!(code == code::UNAUTHORIZED && words.contains("--allow-origin"), "{words}");
+    }
+    let examples = |setup: &mut Setup| {
+        setup.examples = true;
+        setup.bucket_per_origin = true;
+    };
+    let daemon = Daemon::on_network_with(examples);
+    let mut page = connect_at(&daemon, "localhost", "/", "http://localhost:PORT").in_bucket("jobs");
+    page.open_session(None).expect("it is an example");
+    page.hold("a");
+    let mut program = Client::mute_on_network(&daemon).in_bucket("jobs");
+    program.open_session(None).expect("it is let in");
+    assert!(program.query(None).is_empty(), "the bucket is not the page's word");
 }
