@@ -1,8 +1,11 @@
 //! `lockkeeper stop`, `restart` and `logs`: care for a daemon that was started on demand.
 
-use crate::{Done, Failure, args::Logs, exit, session};
+use crate::{Done, Failure, args::Logs, exit, process::Process, session};
 use lockkeeper_client::Endpoint;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::{
+    io::Errno,
+    process::{Pid, Signal, kill_process},
+};
 use std::{
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
@@ -68,7 +71,9 @@ fn end(endpoint: &Endpoint) -> Result<Option<u32>, Failure> {
     // One that is stopped hears nothing else.
     let _ = kill_process(process, Signal::CONT);
     let deadline = Instant::now() + LEAVE;
-    while endpoint.server_pid() == Some(pid) || Path::new(&format!("/proc/{pid}")).exists() {
+    // One that is dead, and that nobody has waited for, is gone.
+    let runs = || Process::of(pid).is_some_and(|process| !process.ended);
+    while endpoint.server_pid() == Some(pid) || runs() {
         if Instant::now() >= deadline {
             let why = format!("the daemon at {endpoint} does not leave: `kill -KILL {pid}` loses no lock");
             return Err((exit::UNAVAILABLE, why));

@@ -10,6 +10,7 @@ mod lock;
 mod log_file;
 mod man;
 mod memory;
+mod process;
 mod query;
 mod release;
 mod run;

@@ -29,8 +29,17 @@ fn of_group() -> Option<u64> {
     groups.lines().filter_map(limit).min()
 }
 
+#[cfg(not(target_vendor = "apple"))]
 fn of_machine() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let kib = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"))?;
     kib.trim().parse::<u64>().ok()?.checked_mul(1 << 10)
+}
+
+#[cfg(target_vendor = "apple")]
+#[expect(unsafe_code, reason = "no safe wrapper has this call")]
+fn of_machine() -> Option<u64> {
+    // SAFETY: it has no preconditions.
+    let pages = unsafe { libc::sysconf(libc::_SC_PHYS_PAGES) };
+    u64::try_from(pages).ok()?.checked_mul(rustix::param::page_size() as u64)
 }

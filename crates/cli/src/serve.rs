@@ -21,13 +21,10 @@ use std::{
     env,
     fs::{self, File},
     io::{self, IsTerminal},
-    os::{
-        linux::net::SocketAddrExt,
-        unix::{
-            ffi::OsStrExt,
-            fs::DirBuilderExt,
-            net::{SocketAddr, UnixDatagram, UnixListener},
-        },
+    os::unix::{
+        ffi::OsStrExt,
+        fs::DirBuilderExt,
+        net::{SocketAddr, UnixDatagram, UnixListener},
     },
     path::{Path, PathBuf},
     process::ExitCode,
@@ -147,7 +144,14 @@ fn release_stderr(log: Option<File>) {
 /// Has as much of a resource as the system allows.
 fn raise(resource: Resource) {
     let limit = getrlimit(resource);
-    let _ = setrlimit(resource, Rlimit { current: limit.maximum, ..limit });
+    let current = match resource {
+        // macOS accepts no more than OPEN_MAX, though the hard limit is none.
+        Resource::Nofile if cfg!(target_vendor = "apple") => {
+            Some(limit.maximum.unwrap_or(u64::MAX).min(10_240))
+        }
+        _ => limit.maximum,
+    };
+    let _ = setrlimit(resource, Rlimit { current, ..limit });
 }
 
 /// Closes descriptors that whoever started this process has passed on without meaning to. One of a
@@ -335,7 +339,8 @@ impl Given {
 fn notify(state: &str) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes() {
-        [b'@', name @ ..] => SocketAddr::from_abstract_name(name),
+        #[cfg(target_os = "linux")]
+        [b'@', name @ ..] => <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name),
         _ => SocketAddr::from_pathname(&path),
     };
     let told = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
@@ -356,3 +361,34 @@ fn state_dir_of(socket: &Path) -> PathBuf {
     lockkeeper_server::remembered_state_dir(socket).unwrap_or_else(|| lockkeeper_paths::state(socket))
 }
 
+#[cfg(test)]
+mod tests {
+    use super::end_on_panic;
+    use std::{
+        env,
+        os::unix::process::ExitStatusExt,
+        process::{Command, Stdio},
+    };
+    use tokio::task::{LocalSet, spawn_local};
+
+    const CHILD: &str = "LOCKKEEPER_TEST_PANICS";
+
+    /// A panic of one task, which tokio catches, left the daemon answering with half of a change.
+    #[test]
+    fn a_daemon_that_panics_ends_and_says_why() {
+        let name = "serve::tests::a_daemon_that_panics_ends_and_says_why";
+        if env::var_os(CHILD).is_some() {
+            end_on_panic();
+            let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
+            let caught = LocalSet::new()
+                .block_on(&runtime, async { spawn_local(async { panic!("half a change") }).await });
+            panic!("it goes on: {caught:?}");
+        }
+        let mut child = Command::new(env::current_exe().expect("this program"));
+        child.args(["--exact", name, "--nocapture"]).env(CHILD, "1");
+        let output = child.stdin(Stdio::null()).output().expect("it starts");
+        let words = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.signal(), Some(rustix::process::Signal::ABORT.as_raw()), "{words}");
+        assert!(words.contains("half a change") && !words.contains("it goes on"), "{words}");
+    }
+}

@@ -1,12 +1,12 @@
 //! A session with the daemon, opened and asked in bounded time: a daemon that is stopped hangs
 //! nobody without a word.
 
-use crate::{Failure, exit, show};
+use crate::{Failure, exit, process::Process, show};
 use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};
 use std::{
     env,
     ffi::OsStr,
-    fs, io,
+    io,
     os::unix::ffi::OsStrExt,
     path::PathBuf,
     process,
@@ -134,8 +134,7 @@ pub(crate) fn silent(endpoint: &Endpoint) -> String {
 
 /// Whether a process was stopped by a signal.
 pub(crate) fn stopped(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
+    Process::of(pid).is_some_and(|process| process.stopped)
 }
 
 /// This program, to start as the daemon. If it was upgraded while this process runs, the new one.
@@ -182,15 +181,36 @@ pub(crate) fn explained(error: &Error) -> String {
             "{error}. The machine's daemon is for several users: `systemctl enable --now lockkeeper-machine.socket` \
              starts it, as root"
         ),
+        // It admits nobody to whom it would say so.
+        Error::Unreachable(endpoint, why)
+            if why.kind() == io::ErrorKind::ConnectionReset && endpoint.socket().is_some() =>
+        {
+            format!("{error}. It closes the connection: it may serve another user alone, or stop")
+        }
         Error::Unreachable(_, why) if !absent(why) => error.to_string(),
         Error::Unreachable(..) => format!(
             "{error}. LOCKKEEPER_URL says that it is there: start it with `lockkeeper serve`, or unset the variable to \
              use this user's own"
         ),
-        Error::Refused { code: code::VERSION, .. } => {
-            format!("{error}. `lockkeeper restart` starts the one that is installed now")
+        // A server that is older than this program, which may be the one that is installed now.
+        Error::Refused { code: code::VERSION, message } if message.ends_with("upgrade the server") => {
+            match endpoint().ok().filter(|endpoint| endpoint.socket().is_some()) {
+                Some(endpoint) => format!("{error}: {}", how_to_restart(&endpoint)),
+                None => error.to_string(),
+            }
         }
         _ => error.to_string(),
+    }
+}
+
+/// What to type so that a daemon of this machine is replaced by the program that is installed now.
+pub(crate) fn how_to_restart(endpoint: &Endpoint) -> &'static str {
+    match endpoint {
+        _ if endpoint.is_own() => "`lockkeeper restart` starts this one",
+        _ if endpoint.is_machine() => {
+            "`systemctl restart lockkeeper-machine`, as root, starts the one installed now"
+        }
+        _ => "restart it with what started it",
     }
 }
 

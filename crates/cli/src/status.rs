@@ -1,9 +1,15 @@
 //! `lockkeeper` alone, and `lockkeeper status`: where the daemon is, whether it runs, and what to
 //! try.
 
-use crate::{Done, args::Status, exit, session, show};
+use crate::{
+    Done,
+    args::Status,
+    exit,
+    process::{self, Process},
+    session, show,
+};
 use lockkeeper_client::{Endpoint, Error, Session};
-use std::{fs, os::unix::fs::MetadataExt, process::ExitCode};
+use std::{env, fs, os::unix::fs::MetadataExt, path::PathBuf, process::ExitCode};
 
 const TRY: &str = "
 Try:
@@ -73,33 +79,26 @@ fn running(endpoint: &Endpoint, session: &Session) {
 /// Its process, as the system knows it. Its version is known if it is this program.
 fn daemon(pid: u32) -> String {
     let mut about = format!("pid {pid}");
-    if let Some(seconds) = uptime(pid) {
+    if let Some(seconds) = Process::of(pid).and_then(|process| process.seconds) {
         about.push_str(&format!(", for {}", show::age(seconds * 1000)));
     }
-    let file = |path: String| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
-    match (file(format!("/proc/{pid}/exe")), file("/proc/self/exe".into())) {
-        (Some(its), Some(ours)) if its == ours => {
-            about.push_str(&format!(", version {}", env!("CARGO_PKG_VERSION")))
-        }
-        (Some(_), Some(_)) => {
-            let program = fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
-            about.push_str(&format!(
-                ", another program: {}; `lockkeeper restart` starts this one",
-                program.display()
-            ));
+    match (process::program(pid), same_program(pid)) {
+        (_, Some(true)) => about.push_str(&format!(", version {}", env!("CARGO_PKG_VERSION"))),
+        (Some(program), Some(false)) => {
+            let restart = session::how_to_restart(endpoint);
+            about.push_str(&format!(", another program: {}; {restart}", program.display()));
         }
         _ => {}
     }
     about
 }
 
-/// For how many seconds a process has run.
-fn uptime(pid: u32) -> Option<u64> {
-    // Nobody who could change it is asked for it: Linux has a hundred ticks a second for all that it tells programs.
-    const TICKS: u64 = 100;
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    let started: u64 = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(19)?.parse().ok()?;
-    let now = fs::read_to_string("/proc/uptime").ok()?;
-    let now: f64 = now.split_ascii_whitespace().next()?.parse().ok()?;
-    std::time::Duration::try_from_secs_f64(now).ok()?.as_secs().checked_sub(started / TICKS)
+/// Whether it is this program. On Linux also if that was deleted or replaced since.
+fn same_program(pid: u32) -> Option<bool> {
+    let file = |path: PathBuf| fs::metadata(path).map(|file| (file.dev(), file.ino())).ok();
+    let (its, ours) = match cfg!(target_os = "linux") {
+        true => (format!("/proc/{pid}/exe").into(), "/proc/self/exe".into()),
+        false => (process::program(pid)?, env::current_exe().ok()?),
+    };
+    Some(file(its)? == file(ours)?)
 }

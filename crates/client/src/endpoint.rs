@@ -3,6 +3,7 @@
 use crate::{
     connection::{Connection, Transport},
     launch::connect_or_launch,
+    peer::Peer,
     poller::Poller,
 };
 use std::{
@@ -158,17 +159,28 @@ impl Endpoint {
     /// The process that listens at the socket, if there is one and that is known. Does not wait for
     /// it: it may be stopped.
     pub fn server_pid(&self) -> Option<u32> {
+        self.server()?.pid
+    }
+
+    /// Whether a process listens at the socket, known or not: in another PID namespace, it has no
+    /// number here.
+    pub fn is_served(&self) -> bool {
+        self.server().is_some()
+    }
+
+    fn server(&self) -> Option<Peer> {
         #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
+        let stream = {
             use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
             let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
             connect(&stream, &SocketAddrUnix::new(self.socket()?).ok()?).ok()?;
-            let peer = rustix::net::sockopt::socket_peercred(&stream).ok()?;
-            u32::try_from(peer.pid.as_raw_nonzero().get()).ok()
-        }
+            stream
+        };
+        // Elsewhere a queue that is full refuses at once.
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        None
+        let stream = UnixStream::connect(self.socket()?).ok()?;
+        Peer::of(&stream).ok()
     }
 
     /// The credentials as they are now, for the address of that number. Nobody asks for them on
@@ -271,28 +283,12 @@ fn connect(socket: &Path, whose: Whose, program: Option<&Path>) -> io::Result<Un
         }
         Whose::Given => UnixStream::connect(socket)?,
     };
-    let server = server_user(&stream, socket)?;
+    let server = Peer::of(&stream)?.user;
     if server != rustix::process::geteuid().as_raw() && server != 0 {
         let why = format!("it is served by another user ({server})");
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     Ok(stream)
-}
-
-/// The user whose process listens.
-#[cfg(any(target_os = "linux", target_os = "android"))]
-fn server_user(stream: &UnixStream, _socket: &Path) -> io::Result<u32> {
-    Ok(crate::peer::Peer::of(stream)?.user)
-}
-
-/// The user who owns the socket, and the directory in which it is.
-#[cfg(not(any(target_os = "linux", target_os = "android")))]
-fn server_user(_stream: &UnixStream, socket: &Path) -> io::Result<u32> {
-    use std::os::unix::fs::MetadataExt;
-    let owner = |path: &Path| fs::metadata(path).map(|file| file.uid());
-    let directory = socket.parent().map_or(Ok(0), owner)?;
-    let own = rustix::process::geteuid().as_raw();
-    if directory != own && directory != 0 { Ok(directory) } else { owner(socket) }
 }
 
 impl std::str::FromStr for Endpoint {

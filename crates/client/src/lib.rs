@@ -26,7 +26,6 @@ mod error;
 mod host;
 mod launch;
 mod owner;
-#[cfg(any(target_os = "linux", target_os = "android"))]
 mod peer;
 mod poller;
 mod reader;

@@ -16,6 +16,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
     #[expect(unsafe_code, reason = "no safe wrapper knows processes of other PID namespaces")]
     pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
         let mut peer = libc::ucred { pid: 0, uid: 0, gid: 0 };
@@ -36,6 +37,29 @@ impl Peer {
             return Err(io::Error::last_os_error());
         }
         Ok(Self { user: peer.uid, pid: u32::try_from(peer.pid).ok().filter(|pid| *pid > 0) })
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    #[expect(unsafe_code, reason = "no safe wrapper knows the process")]
+    pub(crate) fn of(socket: &impl AsFd) -> io::Result<Self> {
+        let socket = socket.as_fd().as_raw_fd();
+        let (mut user, mut group) = (0, 0);
+        // SAFETY: the socket is open as long as it is borrowed; both are plain data.
+        if unsafe { libc::getpeereid(socket, &raw mut user, &raw mut group) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        #[cfg(not(target_vendor = "apple"))]
+        let pid = 0;
+        #[cfg(target_vendor = "apple")]
+        let mut pid: libc::pid_t = 0;
+        #[cfg(target_vendor = "apple")]
+        {
+            let mut size = libc::socklen_t::try_from(size_of::<libc::pid_t>()).expect("it is small");
+            let (at, room) = ((&raw mut pid).cast(), &raw mut size);
+            // SAFETY: as above; the size is that of `pid`, which stays 0 if the call fails.
+            unsafe { libc::getsockopt(socket, libc::SOL_LOCAL, libc::LOCAL_PEERPID, at, room) };
+        }
+        Ok(Self { user, pid: u32::try_from(pid).ok().filter(|pid| *pid > 0) })
     }
 }
 

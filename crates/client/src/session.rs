@@ -392,13 +392,8 @@ impl<H: Host> Session<H> {
 
     /// The process that serves this session, if that is known.
     pub fn server_pid(&self) -> Option<u32> {
-        #[cfg(any(target_os = "linux", target_os = "android"))]
-        {
-            let connection = Arc::clone(&self.shared.lock().link.as_ref()?.connection);
-            connection.is_local().then(|| crate::peer::Peer::of(&*connection))?.ok()?.pid
-        }
-        #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        None
+        let connection = Arc::clone(&self.shared.lock().link.as_ref()?.connection);
+        connection.is_local().then(|| crate::peer::Peer::of(&*connection))?.ok()?.pid
     }
 
     /// Ends the session: its locks and requests are lost, and the host is told. On the network, blocks for a second at

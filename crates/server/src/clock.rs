@@ -27,7 +27,9 @@ pub fn boot_id() -> [u8; 16] {
     let text = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     #[cfg(not(target_os = "linux"))]
     let text = {
-        let sysctl = std::process::Command::new("sysctl").args(["-n", "kern.bootsessionuuid"]).output();
+        // By its path: a daemon that was started on demand has no PATH.
+        let sysctl =
+            std::process::Command::new("/usr/sbin/sysctl").args(["-n", "kern.bootsessionuuid"]).output();
         sysctl.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
     };
     let digits: Vec<u8> = text.bytes().filter(u8::is_ascii_hexdigit).collect();

@@ -6,8 +6,9 @@
 //! PID namespace has its end open all the same.
 
 use lockkeeper_service::{Fifo, SessionId};
+use nix::{sys::stat, unistd::mkfifo};
 use rustix::{
-    fs::{CWD, FileType, Mode, OFlags, fstat, mkfifoat, open},
+    fs::{FileType, Mode, OFlags, fstat, open},
     io::{Errno, read},
 };
 use std::{
@@ -68,10 +69,11 @@ impl Fifos {
     pub(crate) fn make(&self, session: SessionId) -> io::Result<(OwnedFd, Fifo)> {
         let path = self.path(session);
         self.remove(session);
-        if let Err(Errno::NOENT) = mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR) {
+        let mode = stat::Mode::S_IRUSR | stat::Mode::S_IWUSR;
+        if let Err(nix::Error::ENOENT) = mkfifo(&path, mode) {
             // The directory was deleted under the daemon.
             DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-            mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR)?;
+            mkfifo(&path, mode)?;
         }
         let flags = OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         // A FIFO without a reader cannot be opened for writing.

@@ -109,7 +109,7 @@ fn process(out: &mut String) {
     if let Some(pages) = pages.split(' ').nth(1).and_then(|pages| pages.parse::<f64>().ok()) {
         one("process_resident_memory_bytes", "gauge", "Memory.", pages * page_size() as f64);
     }
-    if let Ok(open) = fs::read_dir("/proc/self/fd") {
+    if let Ok(open) = fs::read_dir("/dev/fd") {
         one("process_open_fds", "gauge", "Open descriptors.", open.count() as f64);
     }
     if let Some(most) = rustix::process::getrlimit(Resource::Nofile).current {

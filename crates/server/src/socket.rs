@@ -36,6 +36,10 @@ pub(crate) struct Socket {
 
 impl Socket {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
+        // A client that is gone is an error, not a signal. Where `send` has no flag for that, the
+        // socket has an option.
+        #[cfg(target_vendor = "apple")]
+        rustix::net::sockopt::set_socket_nosigpipe(&stream, true)?;
         let socket = Receiver::from_owned_fd_unchecked(OwnedFd::from(stream.into_std()?))?;
         Ok(Self { socket, full: None, descriptor: None })
     }
@@ -47,13 +51,18 @@ impl Transport for Socket {
     }
 }
 
+#[cfg(not(target_vendor = "apple"))]
+const FLAGS: SendFlags = SendFlags::NOSIGNAL;
+#[cfg(target_vendor = "apple")]
+const FLAGS: SendFlags = SendFlags::empty();
+
 /// Sends bytes, the descriptor with the first of them.
 fn send_with(socket: impl AsFd, bytes: &[u8], descriptor: &OwnedFd) -> rustix::io::Result<usize> {
     let descriptors = [descriptor.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, FLAGS)
 }
 
 impl AsyncRead for Socket {
@@ -79,7 +88,7 @@ impl AsyncWrite for Socket {
             }
             let sent = match &self.descriptor {
                 Some(descriptor) => send_with(&self.socket, bytes, descriptor),
-                None => send(&self.socket, bytes, SendFlags::NOSIGNAL),
+                None => send(&self.socket, bytes, FLAGS),
             };
             match sent {
                 Err(Errno::AGAIN) => {

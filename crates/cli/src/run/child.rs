@@ -34,11 +34,13 @@ use std::{
     collections::HashMap,
     fs::{self, File},
     io::{self, Read as _, Write as _},
+    mem::MaybeUninit,
     os::{
         fd::{AsFd, OwnedFd},
         unix::process::CommandExt,
     },
     process::{self, Command, ExitCode},
+    ptr,
     sync::mpsc::{Receiver, Sender},
     thread,
     time::Instant,
@@ -107,8 +109,7 @@ pub(super) fn system(error: io::Error) -> Failure {
 /// Has signals told as news. Those that are ignored stay so, for the command too: `nohup` and
 /// shells want that.
 fn listen(sender: &Sender<News>) -> io::Result<()> {
-    let ignored = ignored();
-    let signals = PASSED_ON.iter().filter(|&&signal| ignored & (1 << (signal - 1)) == 0);
+    let signals = PASSED_ON.iter().filter(|&&signal| !is_ignored(signal));
     let mut signals = SignalsInfo::<WithOrigin>::new(signals.chain([&SIGCHLD]))?;
     let sender = sender.clone();
     thread::Builder::new()
@@ -117,11 +118,14 @@ fn listen(sender: &Sender<News>) -> io::Result<()> {
     Ok(())
 }
 
-/// The signals that this process ignores, a bit for each.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0)
+/// Whether this process ignores a signal.
+#[allow(unsafe_code)]
+fn is_ignored(signal: i32) -> bool {
+    let mut action = MaybeUninit::<libc::sigaction>::uninit();
+    // SAFETY: it changes nothing, and writes the action if it succeeds.
+    let known = unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) } == 0;
+    // SAFETY: it was written.
+    known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
 /// Has the new process tell the guardian its number, and wait until it is allowed to become the
