@@ -89,7 +89,13 @@ pub(crate) fn serve(args: Serve) -> Done {
         let (mut term, mut int) = (hear(SignalKind::terminate())?, hear(SignalKind::interrupt())?);
         let mut hup = hear(SignalKind::hangup())?;
         let reload = config.listen.as_ref().map(|listen| Arc::clone(&listen.reload));
+        let socket = config.socket.clone();
+        let begins = args.background && lockkeeper_server::remembered_state_dir(&socket).is_none();
         let stop = async {
+            // Nobody was let in yet. Whoever has started this one chooses again.
+            if begins && lockkeeper_paths::is_elsewhere(&socket) {
+                return tracing::info!("another folder of this user came into use first");
+            }
             notify("READY=1");
             if args.background {
                 release_stderr(stderr);

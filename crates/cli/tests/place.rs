@@ -1,11 +1,12 @@
 //! All processes of a user meet at one daemon, whatever their environment.
 //!
-//! Users are user ids without an entry in the user database, which only root can take on. Other users skip those tests.
+//! Users are user ids without an entry in the user database, which only root can take on:
+//! elsewhere, set `LOCKKEEPER_SKIP_USERS=1`.
 
 mod common;
 
 use common::wait_until;
-use rustix::process::{Pid, Signal, geteuid, kill_process};
+use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
     os::unix::{fs::PermissionsExt, net::UnixStream},
@@ -62,8 +63,7 @@ struct Homeless {
 
 impl Homeless {
     fn new() -> Option<Self> {
-        if !geteuid().is_root() {
-            eprintln!("SKIPPED: only root can be another user");
+        if common::is_one_user() {
             return None;
         }
         let number = USERS.fetch_add(1, Ordering::Relaxed);
@@ -144,4 +144,158 @@ fn a_folder_that_somebody_else_has_made_is_named_at_once() {
     assert!(text(&refused.stderr).contains("is open to other users (mode 770)"), "{}", text(&refused.stderr));
     fs::set_permissions(user.folder(), fs::Permissions::from_mode(0o700)).expect("root can");
     assert_eq!(user.run(&["run", "a", "--", "echo", "mine"]).stdout, b"mine\n");
+}
+
+/// A login shell, cron and a service, each inside of what the one before holds.
+#[test]
+fn the_processes_of_a_user_with_a_home_meet_there() {
+    if common::is_skipped("LOCKKEEPER_SKIP_MOUNT") {
+        return;
+    }
+    let user = common::User::new();
+    let program = user.file("marker", "").replace("/marker", "/lockkeeper-copy");
+    common::copy_program(&program);
+    // On a disk: a `tmpfs` over the home would hide it.
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{}", id()));
+    fs::create_dir(&home).expect("it is new");
+    let script = format!(
+        "set -e; home=$(getent passwd 0 | cut -d: -f6); mount --bind {} $home\n\
+         trap '{program} stop > /dev/null 2>&1' EXIT\n\
+         for other in HOME=/nowhere 'XDG_RUNTIME_DIR=/run/user/4711 XDG_STATE_HOME=/nowhere' 'TMPDIR=/nowhere LOGNAME=x'; do\n\
+         HOME=$home XDG_RUNTIME_DIR=/run/user/0 {program} run a -- env -i $other {program} run -q -n a -- true || echo $?\n\
+         env -i $other {program} run a -- env -i {program} run -q -n a -- true || echo $?\n\
+         done; find $home -name daemon.sock | wc -l",
+        home.display()
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).env_clear();
+    let done = unshare.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().expect("`unshare` is there");
+    let _ = fs::remove_dir_all(&home);
+    assert_eq!(text(&done.stdout), "75\n75\n75\n75\n75\n75\n1", "{}", text(&done.stderr));
+}
+
+/// A service with `PrivateTmp` and `ProtectHome` has no place where its user's other processes
+/// look.
+#[test]
+fn a_process_with_a_private_temporary_folder_is_told_so() {
+    if common::is_skipped("LOCKKEEPER_SKIP_MOUNT") {
+        return;
+    }
+    let user = common::User::new();
+    let program = user.file("marker", "").replace("/marker", "/lockkeeper-copy");
+    common::copy_program(&program);
+    let private = program.replace("/lockkeeper-copy", "/systemd-private-0123-job.service-x/tmp");
+    fs::create_dir_all(&private).expect("it is new");
+    let script = format!(
+        "set -e; home=$(getent passwd 0 | cut -d: -f6); mount --bind {private} /var/tmp; mount -t tmpfs -o ro home $home\n\
+         {program} run a -- echo never || echo $?"
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).env_clear();
+    let done = unshare.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().expect("`unshare` is there");
+    let why = text(&done.stderr);
+    assert_eq!(text(&done.stdout), "69", "{why}");
+    assert!(
+        why.contains("/var/tmp is this service's own (PrivateTmp)") && why.contains("set LOCKKEEPER_DIR"),
+        "{why}"
+    );
+}
+
+/// A service with `ProtectHome=read-only` met at another daemon than one with `PrivateTmp`, which
+/// cannot see it in `/var/tmp`.
+#[test]
+fn a_process_that_alone_cannot_write_to_the_home_meets_the_others_or_is_told() {
+    if common::is_skipped("LOCKKEEPER_SKIP_MOUNT") {
+        return;
+    }
+    let user = common::User::new();
+    let program = user.file("marker", "").replace("/marker", "/lockkeeper-copy");
+    common::copy_program(&program);
+    let home = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("home-{}-read-only", id()));
+    fs::create_dir(&home).expect("it is new");
+    let protected =
+        "unshare --mount sh -c 'mount --bind $1 $1; mount -o remount,bind,ro $1; shift; \"$@\"' sh $home";
+    let script = format!(
+        "set -e; home=$(getent passwd 0 | cut -d: -f6); mount --bind {} $home; mount -t tmpfs temp /var/tmp\n\
+         trap '{program} stop > /dev/null 2>&1' EXIT; {protected} {program} run a -- echo never || echo $?\n\
+         {program} run a -- {protected} env -i {program} run -q -n a -- true || echo $?",
+        home.display()
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).env_clear();
+    let done = unshare.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().expect("`unshare` is there");
+    let _ = fs::remove_dir_all(&home);
+    let why = text(&done.stderr);
+    assert_eq!(text(&done.stdout), "69\n75", "{why}");
+    assert!(
+        why.contains("cannot be written to by this process") && why.contains("set LOCKKEEPER_DIR"),
+        "{why}"
+    );
+}
+
+/// One chooses while there is no home, and starts its daemon when there is one, in which another
+/// process has started its own.
+#[test]
+fn two_first_processes_that_choose_different_folders_meet() {
+    if common::is_skipped("LOCKKEEPER_SKIP_MOUNT") {
+        return;
+    }
+    let user = common::User::new();
+    let program = user.file("marker", "").replace("/marker", "/lockkeeper-copy");
+    common::copy_program(&program);
+    let script = user.file(
+        "script.py",
+        "import os, socket, subprocess, sys, time\n\
+         program, passwd, folder = sys.argv[1], sys.argv[2], '/var/tmp/lockkeeper-0'\n\
+         for call in ['-t tmpfs temp /var/tmp', '-t ramfs home /mnt', f'--bind {passwd} /etc/passwd']:\n    \
+             subprocess.run(['mount', *call.split()], check=True)\n\
+         os.mkdir(folder, 0o700)\n\
+         listener = socket.socket(socket.AF_UNIX)\n\
+         listener.bind(folder + '/daemon.sock')\n\
+         listener.listen()\n\
+         late = subprocess.Popen([program, 'run', '-q', 'a', '--', 'true'])\n\
+         connection = listener.accept()[0]\n\
+         os.mkdir('/mnt/home')\n\
+         first = [program, 'run', 'a', '--', 'sh', '-c', 'echo held; read -r line']\n\
+         first = subprocess.Popen(first, stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n\
+         print(first.stdout.readline().decode().strip(), flush=True)\n\
+         os.remove(folder + '/daemon.sock')\n\
+         connection.close()\n\
+         listener.close()\n\
+         deadline = time.monotonic() + 60\n\
+         while late.poll() is None and time.monotonic() < deadline:\n    \
+             if b'\"pending\":[{' in subprocess.run([program, 'query', 'a'], stdout=subprocess.PIPE).stdout: break\n\
+         print('waits' if late.poll() is None else 'has it, too', flush=True)\n\
+         first.communicate(b'done')\n\
+         print(late.wait(), flush=True)\n\
+         subprocess.run([program, 'stop'], stdout=subprocess.DEVNULL)\n",
+    );
+    let passwd = user.file("passwd", "root:x:0:0:root:/mnt/home:/bin/sh\n");
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "python3", &script, &program, &passwd]).env_clear();
+    let done = unshare.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().expect("`unshare` is there");
+    assert_eq!(text(&done.stdout), "held\nwaits\n0", "{}", text(&done.stderr));
+}
+
+/// A service with `ProtectHome`, and without `PrivateTmp`, met at another daemon than the shells of
+/// its user.
+#[test]
+fn a_process_from_which_the_home_is_hidden_is_told_so() {
+    if common::is_skipped("LOCKKEEPER_SKIP_MOUNT") {
+        return;
+    }
+    let user = common::User::new();
+    let program = user.file("marker", "").replace("/marker", "/lockkeeper-copy");
+    common::copy_program(&program);
+    let script = format!(
+        "set -e; mount -t tmpfs temp /var/tmp; home=$(getent passwd 0 | cut -d: -f6); mount -t tmpfs -o ro home $home\n\
+         trap '{program} stop > /dev/null 2>&1' EXIT; {program} run a -- echo never || echo $?\n\
+         mkdir -m 700 /var/tmp/own; export LOCKKEEPER_DIR=/var/tmp/own; {program} run a -- echo mine"
+    );
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).env_clear();
+    let done = unshare.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().expect("`unshare` is there");
+    assert_eq!(text(&done.stdout), "69\nmine", "{}", text(&done.stderr));
+    let why = text(&done.stderr);
+    assert!(why.contains("is hidden from this process") && why.contains("set LOCKKEEPER_DIR"), "{why}");
 }

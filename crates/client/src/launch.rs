@@ -39,13 +39,17 @@ pub(crate) fn connect_or_launch(socket: &Path, program: Option<&Path>) -> io::Re
         Err(absent) => absent,
     };
     let Some(program) = program else { return Err(absent) };
-    lockkeeper_paths::create(dir)
-        .map_err(|error| io::Error::new(error.kind(), format!("the daemon cannot start: {error}")))?;
     let deadline = Instant::now() + START;
+    let mut socket = socket.to_path_buf();
     while Instant::now() < deadline {
-        if let Some(stream) = launch(socket, program)?.wait(socket, deadline)? {
+        lockkeeper_paths::create(socket.parent().unwrap_or(Path::new("/")))
+            .map_err(|error| io::Error::new(error.kind(), format!("the daemon cannot start: {error}")))?;
+        if let Some(stream) = launch(&socket, program)?.wait(&socket, deadline)? {
             return Ok(stream);
         }
+        // It left because another was quicker, maybe in the other folder of the two that a user's
+        // daemon can have.
+        socket = lockkeeper_paths::socket(&lockkeeper_paths::own());
     }
     let why = format!(
         "the daemon did not start within {} s: run `{} serve` to see why",

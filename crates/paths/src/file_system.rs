@@ -21,7 +21,7 @@ fn kind(stat: &rustix::fs::StatFs) -> Option<&'static str> {
 }
 
 /// The network file systems by their magic numbers. FUSE is not among them: what is behind it is
-/// unknown, and most of it is local.
+/// unknown, and most of it is local: the root of many containers is.
 #[cfg(any(target_os = "linux", test))]
 fn name_of(magic: u32) -> Option<&'static str> {
     Some(match magic {
@@ -34,6 +34,8 @@ fn name_of(magic: u32) -> Option<&'static str> {
         0x0bd0_0bd0 => "Lustre",
         0x0116_1970 => "GFS2",
         0x7461_636f => "OCFS2",
+        0x4750_4653 => "GPFS",
+        0x1983_0326 => "BeeGFS",
         _ => return None,
     })
 }

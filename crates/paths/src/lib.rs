@@ -76,6 +76,36 @@ pub fn state(socket: &Path) -> PathBuf {
     }
 }
 
+/// Whether this user's folder with that socket is not where others look for a daemon: the other one
+/// of the two that could be is in use. One that begins to serve asks when its own is in use, too:
+/// of two that begin at once, at least one sees the other.
+pub fn is_elsewhere(socket: &Path) -> bool {
+    Candidates::of_this_user().others(socket.parent().unwrap_or(socket)).any(|dir| folder::in_use(&dir))
+}
+
+/// Why other processes of this user would look for a daemon elsewhere: the folder is the temporary
+/// one, and only because of what this process cannot see or write to.
+fn why_alone(dir: &Path) -> Option<String> {
+    let user = nix::unistd::geteuid();
+    let candidates = Candidates::of_this_user();
+    if named().is_some() || dir != candidates.temp {
+        return None;
+    }
+    let home = nix::unistd::User::from_uid(user).ok().flatten()?.dir;
+    let shown = home.display();
+    if folder::is_hidden(&home) {
+        let why = format!("the home of this user, {shown}, is hidden from this process (ProtectHome)");
+        return Some(format!("{why}, so that no process that sees it would be met"));
+    }
+    let denied = candidates.home.filter(|dir| is_local(dir) && folder::is_denied_here(dir))?;
+    let why = "cannot be written to by this process (ProtectHome or ProtectSystem, without ReadWritePaths)";
+    Some(format!("{} {why}, so that no process that can would be met", denied.display()))
+}
+
+fn is_local(dir: &Path) -> bool {
+    matches!(network_file_system(dir), Ok(None))
+}
+
 /// The folders that could be a user's, the better one first.
 #[derive(Clone)]
 struct Candidates {
@@ -102,7 +132,18 @@ impl Candidates {
     /// The folder in which a daemon runs or has left sessions behind, so that a process that sees
     /// the home read-only, and one that can write to it, meet. Else the home, if it can serve.
     fn choose(self) -> PathBuf {
-        let Some(home) = self.home.filter(|dir| matches!(network_file_system(dir), Ok(None))) else {
+        self.choose_if(is_local)
+    }
+
+    /// Those beside a folder that is one of them.
+    fn others(self, dir: &Path) -> impl Iterator<Item = PathBuf> {
+        let all: Vec<_> = [self.home, Some(self.temp)].into_iter().flatten().collect();
+        let known = all.iter().any(|candidate| candidate == dir);
+        all.into_iter().filter(move |candidate| known && candidate != dir)
+    }
+
+    fn choose_if(self, is_local: impl FnOnce(&Path) -> bool) -> PathBuf {
+        let Some(home) = self.home.filter(|dir| is_local(dir)) else {
             return self.temp;
         };
         match !folder::in_use(&home) && (folder::in_use(&self.temp) || !folder::writable(&home)) {
@@ -166,6 +207,16 @@ mod tests {
         for home in [None, Some(Path::new("/nonexistent")), Some(Path::new("relative"))] {
             assert_eq!(Candidates::new(home, "0", &temp, 7).choose(), temp.join("lockkeeper-7"));
         }
+    }
+
+    #[test]
+    fn so_it_is_if_the_home_is_on_a_network_whatever_was_there_before() {
+        let dir = Dir::new("network");
+        let candidates = dir.candidates();
+        occupy(candidates.home.as_ref().unwrap());
+        assert_eq!(candidates.clone().choose_if(|_| false), candidates.temp);
+        let home = candidates.home.clone().unwrap();
+        assert_eq!(candidates.choose_if(|dir| dir == home), home);
     }
 
     #[test]

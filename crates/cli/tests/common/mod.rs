@@ -199,6 +199,24 @@ impl Drop for Holder {
     }
 }
 
+/// Whether a test is to be left out here: only if the variable says so, since a test that is left
+/// out in silence passes.
+pub(crate) fn is_skipped(variable: &str) -> bool {
+    let skipped = env::var_os(variable).is_some_and(|value| value == "1");
+    if skipped {
+        eprintln!("SKIPPED: {variable} is set");
+    }
+    skipped
+}
+
+/// The same, for tests with several users.
+pub(crate) fn is_one_user() -> bool {
+    let skipped = is_skipped("LOCKKEEPER_SKIP_USERS");
+    let root = rustix::process::geteuid().is_root();
+    assert!(skipped || root, "only root can be several users: elsewhere, set LOCKKEEPER_SKIP_USERS=1");
+    skipped
+}
+
 /// Copies the program. Another process does: a thread that forks while this one writes would leave
 /// the file open for writing in its child, and nobody could execute it meanwhile.
 pub(crate) fn copy_program(to: impl AsRef<std::ffi::OsStr>) {
