@@ -45,7 +45,9 @@ pub(crate) fn endpoint() -> Result<Endpoint, Failure> {
 }
 
 /// The bucket whose locks are meant.
-pub(crate) use lockkeeper_client::bucket_from_env as bucket;
+pub(crate) fn bucket() -> Result<String, Failure> {
+    lockkeeper_client::bucket_from_env().map_err(|why| (exit::USAGE, why))
+}
 
 /// How long a session is waited for.
 #[derive(Clone, Copy)]
@@ -64,14 +66,16 @@ pub(crate) fn open() -> Result<Session, Failure> {
 
 /// A session of that process with a lease of that length, if it has one.
 pub(crate) fn open_with(ttl: Option<Duration>, pid: u32, patience: Patience) -> Result<Session, Failure> {
-    let mut options = Options::new(bucket()).process(pid).program(Some(program()?));
+    let mut options = Options::new(bucket()?).process(pid).program(Some(program()?));
     options.ttl = ttl;
     start(&endpoint()?, options, patience).map_err(failed)
 }
 
 /// A session for a question, without starting a daemon.
 pub(crate) fn open_running(endpoint: &Endpoint) -> Result<Session, Error> {
-    start(endpoint, Options::new(bucket()), Patience::Answer)
+    let wrong = |why| Error::Unreachable(endpoint.clone(), io::Error::new(io::ErrorKind::InvalidInput, why));
+    let bucket = lockkeeper_client::bucket_from_env().map_err(wrong)?;
+    start(endpoint, Options::new(bucket), Patience::Answer)
 }
 
 fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Session, Error> {

@@ -127,7 +127,7 @@ pub(crate) struct Settings {
     /// The most requests of a bucket, and names in them [default: 4000000]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_REQUESTS", hide_env = true)]
     pub(crate) max_requests: Option<u32>,
-    /// The most clients of a bucket [default: 1000000]
+    /// The most clients of all buckets together [default: 1000000]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_CLIENTS", hide_env = true)]
     pub(crate) max_clients: Option<u32>,
     /// The most memory that requests of a client take [default: 256MiB; 64MiB in a fleet]

@@ -52,6 +52,9 @@ pub(crate) struct Shared<H: Host> {
     read_lock: Mutex<Reader>,
     /// Which of the endpoint's addresses to try first.
     address: AtomicUsize,
+    /// The address of the server that fell silent last. As long as there is a lease, the others
+    /// are tried first: they relay to the leader.
+    silent: AtomicUsize,
 }
 
 impl<H: Host> Shared<H> {
@@ -67,6 +70,7 @@ impl<H: Host> Shared<H> {
             state: Mutex::new(state),
             read_lock: Mutex::new(Reader::new()),
             address: AtomicUsize::new(0),
+            silent: AtomicUsize::new(usize::MAX),
         })
     }
 
@@ -96,7 +100,7 @@ impl<H: Host> Shared<H> {
                 if link.dropping {
                     // It may take connections, and go on not answering: another address first.
                     if let Opening::Opened = state.opening {
-                        self.address.fetch_add(1, Relaxed);
+                        self.silent.store(self.address.fetch_add(1, Relaxed), Relaxed);
                     }
                     state.disconnect();
                 }
@@ -225,7 +229,7 @@ impl<H: Host> Shared<H> {
     }
 
     /// Connects, on this thread.
-    fn connect(&self, step: Duration) {
+    fn connect(&self, step: Duration, silent: Option<usize>) {
         let address = self.address.load(Relaxed);
         let connected = self.endpoint.connect(address, self.program.as_deref(), step, &self.poller);
         let connected = connected.and_then(|(address, connection)| {
@@ -404,14 +408,15 @@ impl<H: Host> Driver<H> {
     /// Connects: on a thread of its own while a lease is running, because holders must be told in
     /// time when it expires.
     fn connect(&self, lease: Option<Micros>) {
-        let Some(left) = lease else { return self.shared.connect(STEP) };
+        let Some(left) = lease else { return self.shared.connect(STEP, None) };
+        let silent = Some(self.shared.silent.load(Relaxed));
         let attempts = 2 * self.shared.endpoint.addresses() as u64;
         let step = Duration::from_micros(left / attempts).clamp(SHORTEST_STEP, STEP);
         let shared = Arc::clone(&self.shared);
-        let connect = move || shared.connect(step);
+        let connect = move || shared.connect(step, silent);
         let thread = thread::Builder::new().name("lockkeeper-connect".into());
         if thread.spawn(connect).is_err() {
-            self.shared.connect(SHORTEST_STEP);
+            self.shared.connect(SHORTEST_STEP, silent);
         }
     }
 }

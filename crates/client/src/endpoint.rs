@@ -104,11 +104,11 @@ impl Endpoint {
     ///
     /// # Errors
     ///
-    /// If the variable is set, but to no URL that is known.
+    /// If `LOCKKEEPER_URL` is set, but to no URL that is known.
     pub fn from_env() -> Result<Self, String> {
-        let mut endpoint = match env::var("LOCKKEEPER_URL") {
-            Ok(url) if !url.is_empty() => url.parse().map_err(|error| format!("LOCKKEEPER_URL: {error}"))?,
-            _ => Self::default(),
+        let mut endpoint = match text_from_env("LOCKKEEPER_URL")? {
+            Some(url) => url.parse().map_err(|error| format!("LOCKKEEPER_URL: {error}"))?,
+            None => Self::default(),
         };
         let file = env::var_os("LOCKKEEPER_TOKEN_FILE").filter(|path| !path.is_empty());
         endpoint.token = file.map(|path| Token::File(path.into()));
@@ -216,20 +216,22 @@ impl Endpoint {
         self.places.len()
     }
 
-    /// Connects, with the address of that number first and the others after it. Returns which one it was. Each step
-    /// takes no longer than `step`; blocks the thread.
+    /// Connects, with the address of that number first and the others after it, but the one that
+    /// is `silent` last. Returns which one it was. Each step takes no longer than `step`; blocks
+    /// the thread.
     ///
     /// At this user's own endpoint, starts `program` as the server if none is there. Whoever gave
     /// an address has somebody else to start what listens there.
     pub(crate) fn connect(
         &self,
         first: usize,
+        silent: Option<usize>,
         program: Option<&Path>,
         step: Duration,
         poller: &Arc<Poller>,
     ) -> io::Result<(usize, Connection)> {
         let mut failed = None;
-        for number in (0..self.places.len()).map(|offset| (first + offset) % self.places.len()) {
+        for number in order(self.places.len(), first, silent) {
             match self.places[number].connect(program, step) {
                 Ok(transport) => return Ok((number, Connection::new(transport, poller)?)),
                 Err(error) => failed = Some(error),
@@ -237,6 +239,12 @@ impl Endpoint {
         }
         Err(failed.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
     }
+}
+
+/// The numbers below `count`, from `first` on, but `last` at the end.
+fn order(count: usize, first: usize, last: Option<usize>) -> impl Iterator<Item = usize> {
+    let all = move || (0..count).map(move |offset| (first + offset) % count);
+    all().filter(move |&number| Some(number) != last).chain(all().filter(move |&number| Some(number) == last))
 }
 
 impl Target {
@@ -267,8 +275,18 @@ fn without_blanks(token: &str) -> String {
 }
 
 /// The bucket that `LOCKKEEPER_BUCKET` names, or `default`.
-pub fn bucket_from_env() -> String {
-    env::var("LOCKKEEPER_BUCKET").ok().filter(|bucket| !bucket.is_empty()).unwrap_or_else(|| "default".into())
+///
+/// # Errors
+///
+/// If what the variable has is not UTF-8.
+pub fn bucket_from_env() -> Result<String, String> {
+    Ok(text_from_env("LOCKKEEPER_BUCKET")?.unwrap_or_else(|| "default".into()))
+}
+
+/// What a variable has, unless it is empty. One that was set is never taken for one that was not.
+fn text_from_env(variable: &str) -> Result<Option<String>, String> {
+    let value = env::var_os(variable).filter(|value| !value.is_empty());
+    value.map(|value| value.into_string().map_err(|_| format!("{variable} is not UTF-8"))).transpose()
 }
 
 /// Connects, to nobody but this user's server, or root's. The machine's server may be another
@@ -379,6 +397,33 @@ impl Address {
 mod tests {
     use super::Endpoint;
 
+    /// Not a test: a process whose environment has LOCKKEEPER_INSECURE or not.
+    #[cfg(feature = "network")]
+    #[test]
+    #[ignore = "started by another test"]
+    fn has_a_token_in_clear() {
+        let endpoint: Endpoint = "ws://locks.example.com".parse().expect("a URL");
+        endpoint.with_token("t").token(0).expect("LOCKKEEPER_INSECURE is set");
+    }
+
+    #[cfg(feature = "network")]
+    #[test]
+    fn a_token_is_sent_in_clear_only_if_that_is_meant() {
+        let (name, value) = ("endpoint::tests::has_a_token_in_clear", "LOCKKEEPER_INSECURE");
+        let sent = |insecure: Option<&str>| {
+            let mut command = std::process::Command::new(std::env::current_exe().expect("this program"));
+            command
+                .args(["--exact", name, "--include-ignored"])
+                .env_remove(value)
+                .envs(insecure.map(|set| (value, set)));
+            let output = command.output().expect("a process");
+            assert!(String::from_utf8_lossy(&output.stdout).contains("running 1 test"));
+            output.status.success()
+        };
+        let sent = [None, Some(""), Some("0"), Some("1"), Some("true")].map(sent);
+        assert_eq!(sent, [false, false, false, true, true]);
+    }
+
     #[test]
     fn daemons_on_the_network_have_urls() {
         for (url, shown) in [
@@ -422,5 +467,14 @@ mod tests {
             let endpoint = url.parse::<Endpoint>().unwrap().with_token("secret");
             assert_eq!(endpoint.token(0).is_ok(), sent, "{url}");
         }
+    }
+
+    #[test]
+    fn a_silent_address_is_tried_last() {
+        let of = |first, last| super::order(3, first, last).collect::<Vec<_>>();
+        assert_eq!(of(4, None), [1, 2, 0]);
+        assert_eq!(of(2, Some(2)), [0, 1, 2]);
+        assert_eq!(of(1, Some(2)), [1, 0, 2]);
+        assert_eq!(super::order(1, 5, Some(0)).collect::<Vec<_>>(), [0]);
     }
 }

@@ -396,14 +396,16 @@ impl<H: Host> Session<H> {
         connection.is_local().then(|| crate::peer::Peer::of(&*connection))?.ok()?.pid
     }
 
-    /// Ends the session: its locks and requests are lost, and the host is told. On the network, blocks for a second at
-    /// most, until the server has heard it.
+    /// Ends the session: its locks and requests are lost, and the host is told. On the network,
+    /// blocks for a second at most, until the server has heard it, if there is a connection.
     pub fn close(&self) {
+        let connected = self.shared.lock().link.is_some();
         self.shared.close(clock::now() + BYE);
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some((id, ended)) = thread
             && id != thread::current().id()
             && !self.is_local()
+            && connected
         {
             let _ = ended.recv_timeout(Duration::from_micros(BYE));
         }

@@ -446,7 +446,7 @@ mod leases {
         let server = server(2000);
         let session = open(&server);
         let held = Asked::granted(&session, "a");
-        // Five in each ttl.
+        // Seven in each ttl.
         eventually("two ttls have passed", || server.pings() > 10);
         assert!(session.is_held(held.key));
     }

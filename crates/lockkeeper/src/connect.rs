@@ -16,9 +16,10 @@ impl Locks {
     /// The locks of this user on this machine, which all processes share that connect so: those
     /// that `lockkeeper run` takes, and `connect()` in JavaScript. Needs the feature `connect`.
     ///
-    /// Where is said by the environment variable `LOCKKEEPER_URL`; by default it is a socket of this user's own, and a
-    /// daemon is started if none listens there. For that the program `lockkeeper` must be on the `PATH`
-    /// (`cargo install lockkeeper-cli`).
+    /// Where is said by the environment variable `LOCKKEEPER_URL`; by default it is a socket of
+    /// this user's own, and a daemon is started if none listens there. For that the program
+    /// `lockkeeper` must be on the `PATH` (`cargo install --path crates/cli`, in a clone of the
+    /// repository).
     ///
     /// ```no_run
     /// # use lockkeeper::{Error, Locks};
@@ -62,7 +63,7 @@ impl Locks {
     /// # Ok(()) }
     /// ```
     pub fn connect(url: impl Into<String>) -> Connect {
-        Connect { url: Some(url.into()), bucket: "default".into(), token: None, on_deadlock: None }
+        Connect { url: Some(url.into()), bucket: Ok("default".into()), token: None, on_deadlock: None }
     }
 }
 
@@ -90,7 +91,8 @@ impl Locks {
 #[must_use = "nothing is connected before it is awaited, or told to block"]
 pub struct Connect {
     url: Option<String>,
-    bucket: String,
+    /// Or why that cannot be known.
+    bucket: Result<String, String>,
     token: Option<String>,
     on_deadlock: Option<Arc<DeadlockHook>>,
 }
@@ -109,7 +111,7 @@ impl Connect {
     /// # Ok::<(), lockkeeper::Error>(())
     /// ```
     pub fn bucket(mut self, name: impl Into<String>) -> Self {
-        self.bucket = name.into();
+        self.bucket = Ok(name.into());
         self
     }
 
@@ -165,6 +167,7 @@ impl Connect {
             endpoint = endpoint.with_token(token);
         }
         let Self { bucket, on_deadlock, .. } = self;
+        let bucket = bucket.map_err(Error::Unreachable)?;
         Ok(Connector { endpoint, program: on_path(), bucket, on_deadlock })
     }
 }
@@ -210,7 +213,7 @@ impl Connector {
 
     fn failed(&self, error: client::Error) -> Error {
         match error {
-            client::Error::Refused { code, message } => Error::Refused { code, words: message },
+            client::Error::Refused { code, message } => Error::Refused { code, message },
             error => Error::Unreachable(self.advise(&error)),
         }
     }
@@ -221,8 +224,12 @@ impl Connector {
         let absent = matches!(why.kind(), ConnectionRefused | NotFound);
         match self.endpoint.socket().filter(|_| absent) {
             Some(_) if self.endpoint.is_own() && self.program.is_none() => format!(
-                "{error}. To have one started, install the program `{PROGRAM}` (`cargo install lockkeeper-cli`): it is not \
-                 on the PATH"
+                "{error}. To have one started, install the program `{PROGRAM}` (`cargo install --path crates/cli`, in a clone of \
+                 the repository): it is not on the PATH"
+            ),
+            Some(_) if self.endpoint.is_machine() => format!(
+                "{error}. The machine's daemon is for several users: `systemctl enable --now lockkeeper-machine.socket` \
+                 starts it, as root"
             ),
             Some(other) if !self.endpoint.is_own() => {
                 format!("{error}. Start one: `{PROGRAM} serve --socket {}`", other.display())

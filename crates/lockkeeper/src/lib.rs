@@ -36,6 +36,11 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+#[cfg(all(feature = "connect", not(unix)))]
+compile_error!(
+    "the features `connect` and `network` of lockkeeper need Unix sockets, which this platform does not have: leave them out here"
+);
+
 mod acquire;
 mod agent;
 mod auto;

@@ -441,13 +441,13 @@ impl End {
             Outcome::Unavailable => Self::Unavailable,
             Outcome::Released => Self::Released,
             Outcome::Broken { cause, .. } => Self::Broken(cause),
-            Outcome::Refused { code, message } => Self::Refused(Error::Refused { code, words: message }),
+            Outcome::Refused { code, message } => Self::Refused(Error::Refused { code, message }),
             Outcome::Deadlocked(client::Deadlock { words, cycle }) => {
-                let error = steps(cycle).map(|cycle| Error::Deadlock { cycle, words });
+                let error = steps(cycle).map(|cycle| Error::Deadlock { cycle, message: words });
                 Self::Refused(error.unwrap_or_else(|error| error))
             }
             Outcome::Failed(client::Failure::Refused { code, message }) => {
-                Self::Refused(Error::Refused { code, words: message })
+                Self::Refused(Error::Refused { code, message })
             }
             Outcome::Failed(client::Failure::Closed) => Self::Broken(Cause::Lost),
             Outcome::Failed(failure) => Self::Refused(Error::Unreachable(failure.to_string())),
@@ -502,7 +502,7 @@ fn steps(cycle: Vec<client::Step>) -> Result<Vec<Step>, Error> {
 
 fn failed(error: client::Error) -> Error {
     match error {
-        client::Error::Refused { code, message } => Error::Refused { code, words: message },
+        client::Error::Refused { code, message } => Error::Refused { code, message },
         error => Error::Unreachable(error.to_string()),
     }
 }

@@ -11,10 +11,11 @@ use lockkeeper::{AbortController, Error, Lock, Locks};
 use smol::future;
 use std::{
     env,
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     io::{BufRead, BufReader, Read, Write, stdin},
     os::unix::{
+        ffi::OsStrExt,
         fs::{DirBuilderExt, PermissionsExt},
         net::{UnixListener, UnixStream},
     },
@@ -487,7 +488,69 @@ mod processes {
         let dir = Dir::new("no-program");
         let settings = [("PATH", OsString::new()), ("LOCKKEEPER_DIR", dir.0.clone().into())];
         let words = Process::start("connects", settings).says();
-        assert!(words.contains("cargo install lockkeeper-cli"), "{words}");
+        assert!(words.contains("cargo install --path crates/cli"), "{words}");
+    }
+
+    #[test]
+    fn the_machines_daemon_is_started_by_systemd() {
+        // Unless it runs here.
+        if UnixStream::connect("/run/lockkeeper/machine.sock").is_err() {
+            let words = Process::start("connects", [("LOCKKEEPER_URL", "machine".into())]).says();
+            assert!(words.contains("systemctl enable --now lockkeeper-machine.socket"), "{words}");
+        }
+    }
+
+    #[test]
+    fn the_environment_names_the_bucket() {
+        let daemon = Daemon::start();
+        drop(daemon.connect());
+        let jobs = Locks::connect(url(&daemon)).bucket("jobs").blocking().unwrap();
+        let _lock = jobs.acquire_blocking("a").unwrap();
+        for (bucket, said) in [("jobs", "taken"), ("others", "free"), ("", "free")] {
+            let settings = [("LOCKKEEPER_URL", url(&daemon).into()), ("LOCKKEEPER_BUCKET", bucket.into())];
+            assert_eq!(Process::start("connects", settings).says(), said, "{bucket}");
+        }
+        // Not the default one.
+        for variable in ["LOCKKEEPER_BUCKET", "LOCKKEEPER_URL"] {
+            let settings =
+                [("LOCKKEEPER_URL", url(&daemon).into()), (variable, OsStr::from_bytes(b"\xff").into())];
+            let said = Process::start("connects", settings).says();
+            assert!(said.contains(&format!("{variable} is not UTF-8")), "{said}");
+        }
+    }
+
+    #[cfg(feature = "network")]
+    #[test]
+    fn the_environment_names_the_file_of_the_token() {
+        use lockkeeper_server::{Permit, new_keys, sign};
+        let (dir, keys) = (Dir::new("token"), new_keys());
+        let file = |name: &str, text: &str| {
+            let path = dir.0.join(name);
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let daemon = Daemon::on_network_with(|config| {
+            config.listen.as_mut().unwrap().keys = Some(file("keys.json", &keys));
+        });
+        drop(daemon.connect());
+        let token_for = |bucket: &str, expires| {
+            let permit = Permit { buckets: vec![bucket.into()], ..Permit::default() };
+            // A file ends with the end of its line.
+            file(bucket, &(sign(&keys, permit, expires).unwrap() + "\n"))
+        };
+        let token = |bucket| token_for(bucket, Duration::from_secs(60));
+        let connects = |token: PathBuf| {
+            let url = format!("ws://{}", daemon.address());
+            let token = ("LOCKKEEPER_TOKEN_FILE", token.into());
+            Process::start("connects", [("LOCKKEEPER_URL", url.into()), token]).says()
+        };
+        assert_eq!(connects(token("default")), "free");
+        assert!(connects(token("jobs")).contains("bucket"), "it is for another bucket");
+        let words = connects(token_for("default", Duration::ZERO));
+        assert!(words.contains("the token has expired: get a new one"), "{words}");
+        let missing = dir.0.join("missing");
+        let words = connects(missing.clone());
+        assert!(words.contains(missing.to_str().unwrap()), "{words}");
     }
 
     /// A program of that name on the `PATH`, which is this one.

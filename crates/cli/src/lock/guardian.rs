@@ -119,7 +119,7 @@ pub(crate) fn guard_shell() -> Done {
     let (sender, inputs) = mpsc::channel();
     let updates = sender.clone();
     let listener = Box::new(move |update| _ = updates.send(Input::Lock(update)));
-    let options = Options::new(session::bucket());
+    let options = Options::new(session::bucket()?);
     let session = Session::adopt(&session::endpoint()?, options, Callbacks, &transfer, listener);
     let session = session.map_err(session::failed)?;
     thread::spawn(move || {

@@ -264,7 +264,7 @@ pub(crate) fn guard() -> Done {
     let endpoint = session::endpoint()?;
     let updates = sender.clone();
     let listener = Box::new(move |update| _ = updates.send(Input::Lock(update)));
-    let options = Options::new(session::bucket());
+    let options = Options::new(session::bucket()?);
     let session =
         Session::adopt(&endpoint, options, Callbacks, &transfer, listener).map_err(session::failed)?;
     let said = sender.clone();
