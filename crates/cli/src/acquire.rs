@@ -7,7 +7,7 @@ mod wait;
 pub(crate) use environment::{Environment, encode};
 
 use crate::{Failure, args, args::Wanted, exit, run::News, session, session::Patience, show};
-use lockkeeper_client::{Deadlock, Flags, Key, Outcome, Request, Session, Update};
+use lockkeeper_client::{Deadlock, Entry, Flags, Key, Outcome, Outer, Request, Session, Update};
 use lockkeeper_core::{Cause, Mode, Name};
 use std::{
     sync::mpsc::{Receiver, RecvTimeoutError, Sender},
@@ -77,6 +77,12 @@ impl Limit {
         }
     }
 
+    /// Until when a question is worth waiting for.
+    fn answer_by(&self) -> Instant {
+        let answer = Instant::now() + session::ANSWER;
+        self.until().map_or(answer, |until| until.min(answer))
+    }
+
     fn patience(&self, wanted: &Wanted) -> Patience {
         match self {
             Self::Answer(_) => Patience::Answer,
@@ -107,7 +113,7 @@ fn request(
     let mode = if wanted.shared { Mode::Shared } else { Mode::Exclusive };
     let names: Vec<Name> = wanted.names.iter().map(|name| args::name(name)).collect();
     let events = sender.clone();
-    let nested_in = environment::outer();
+    let nested_in = innermost(session, limit);
     let request = Request {
         scope: names.iter().map(|name| (name.clone(), mode)).collect(),
         flags: Flags {
@@ -129,7 +135,7 @@ fn request(
                 answered = true;
                 wait.begin();
             }
-            Some(News::Lock(Update::Over(outcome))) => return Err(failed(outcome, wanted, &wait)),
+            Some(News::Lock(Update::Over(outcome))) => return Err(failed(outcome, wanted, &wait, limit)),
             Some(News::Queue(answer)) => wait.show(answer),
             Some(News::Signal(_) | News::Guardian(_)) => {}
             None if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
@@ -148,13 +154,19 @@ fn request(
 }
 
 /// What to say of a request that ended before it was granted.
-fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>) -> Failure {
+fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>, limit: &Limit) -> Failure {
     match outcome {
-        Outcome::Unavailable if wanted.names.iter().any(|name| environment::holds(name)) => {
-            wait.gave_up("the command around this one holds it already (LOCKKEEPER_NAMES)")
+        Outcome::Unavailable if is_in_own_way(wanted, wait, limit) => {
+            wait.gave_up("the command around this one holds it already")
         }
         Outcome::Unavailable => wait.gave_up("it is not free"),
         Outcome::Refused { code, message } => session::refused(code, message),
+        // A lock that the command around this one holds is never free while this one waits: that is
+        // a mistake.
+        Outcome::Deadlocked(_) if is_in_own_way(wanted, wait, limit) => {
+            let why = "the command around this one holds it already, and would wait for itself";
+            (exit::USAGE, format!("{}: {why}", wait.all_names()))
+        }
         Outcome::Deadlocked(deadlock) => deadlocked(&deadlock, wait),
         Outcome::Broken { cause: cause @ Cause::Stolen, by, forced } => {
             let why = show::broken(cause, by.as_deref(), forced);
@@ -167,17 +179,59 @@ fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>) -> Failure {
     }
 }
 
-/// A lock that the command around this one holds is never free while this one waits: that is a mistake. Others that wait in a
-/// circle may have better luck next time.
+/// Who waits in a circle with others may have better luck next time.
 fn deadlocked(deadlock: &Deadlock, wait: &Wait<'_>) -> Failure {
-    let names = wait.all_names();
-    if deadlock.cycle.len() <= 2 {
-        let why = "the command around this one holds it already, and would wait for itself (LOCKKEEPER_NAMES \
-                   says what it holds)";
-        return (exit::USAGE, format!("{names}: {why}"));
-    }
-    let why = show::label(&deadlock.words);
+    let (names, why) = (wait.all_names(), show::label(&deadlock.words));
     (exit::NO_LOCK, format!("{names}: a deadlock: {why}. Take all names at once: lockkeeper run A B -- …"))
+}
+
+/// What the request is nested in: the innermost lock around this command that is held.
+fn innermost(session: &Session, limit: &Limit) -> Option<Outer> {
+    let mut around = environment::around();
+    while let Some(lock) = around.pop() {
+        let held = || match holders(session, &lock.name, limit.answer_by()) {
+            Ok(holders) => holders.iter().any(|holder| holder.client_id == lock.client_id),
+            Err(_) => true,
+        };
+        // The server ignores one that no longer lives. So one by itself is not asked about.
+        if around.is_empty() || held() {
+            return Some(Outer::Other(lock.client_id, lock.request));
+        }
+    }
+    None
+}
+
+/// Whether a command around this one holds what is wanted, in a way that this one cannot share.
+fn is_in_own_way(wanted: &Wanted, wait: &Wait<'_>, limit: &Limit) -> bool {
+    let conflicts = |holder: &Entry| !wanted.shared || holder.mode == Mode::Exclusive;
+    wait.names().iter().any(|name| {
+        let holders = held_around(wait.session(), name, limit.answer_by());
+        holders.is_ok_and(|holders| holders.iter().any(conflicts))
+    })
+}
+
+/// Whether there is a lock around this command, or was one.
+pub(crate) fn is_nested() -> bool {
+    !environment::around().is_empty()
+}
+
+/// How a lock is held by the commands around this one. The environment says what they took; the
+/// daemon, what they still have.
+pub(crate) fn held_around(session: &Session, name: &Name, until: Instant) -> Result<Vec<Entry>, Failure> {
+    let around = environment::around();
+    if around.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut held = holders(session, name, until)?;
+    held.retain(|holder| around.iter().any(|lock| lock.client_id == holder.client_id));
+    Ok(held)
+}
+
+fn holders(session: &Session, name: &Name, until: Instant) -> Result<Vec<Entry>, Failure> {
+    let mut entries =
+        session::ask_until(session, until, |session, then| session.query_then(Some(name), then))?.entries;
+    entries.retain(|entry| entry.token.is_some());
+    Ok(entries)
 }
 
 /// The next news, or `None` at the deadline.

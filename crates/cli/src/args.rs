@@ -49,6 +49,7 @@ pub(crate) enum Command {
     Run(Run),
     Lock(Lock),
     Unlock(Unlock),
+    Held(Held),
     /// Keep a session alive until the shell has it: for `lock` to start
     #[command(hide = true)]
     Keep,
@@ -106,8 +107,9 @@ Exit status:
   126  the command cannot be started; 127: there is no such command
 
 The command sees the fencing number of its lock in LOCKKEEPER_FENCE: it grows with every grant.
-LOCKKEEPER_NAMES has the names that are held around it, separated by blanks. Signals that are sent to
-lockkeeper run are passed on. The lock lasts as long as the command, even if lockkeeper run is killed.")]
+LOCKKEEPER_NAMES has the names that were taken around it, separated by blanks; lockkeeper held NAME
+tells whether one is still held. Signals that are sent to lockkeeper run are passed on. The lock lasts as
+long as the command, even if lockkeeper run is killed.")]
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) lock: Wanted,
@@ -206,6 +208,28 @@ Examples:
 Exit status: 0; 1 if this shell does not hold it; 76 if its guardian has lost it.")]
 pub(crate) struct Unlock {
     /// The locks, as they were taken
+    #[arg(required = true, value_name = "NAME", value_parser = lock_name())]
+    pub(crate) names: Vec<OsString>,
+}
+
+/// Tell whether the command or script around this one holds a lock.
+///
+/// It asks the daemon: a lock that was unlocked, stolen or lost is not held. LOCKKEEPER_NAMES in
+/// the environment has the names that were taken, whatever has become of them since.
+#[derive(Parser)]
+#[command(
+    verbatim_doc_comment,
+    after_help = "\
+Examples:
+  lockkeeper held deploy || exit 75                    not without the lock
+  lockkeeper held a || exec lockkeeper run -n a -- \"$0\" \"$@\"
+
+The second one has a script lock itself.
+
+Exit status: 0 if all are held, 1 if not, 69 if no daemon can be reached."
+)]
+pub(crate) struct Held {
+    /// The locks
     #[arg(required = true, value_name = "NAME", value_parser = lock_name())]
     pub(crate) names: Vec<OsString>,
 }

@@ -5,6 +5,7 @@ mod args;
 mod complete;
 mod daemon;
 mod fleet;
+mod held;
 mod holder;
 mod lock;
 mod log_file;
@@ -70,6 +71,7 @@ fn main() -> ExitCode {
         Some(Command::Run(args)) => run::run(args),
         Some(Command::Lock(args)) => lock::lock(args),
         Some(Command::Unlock(args)) => lock::unlock(args),
+        Some(Command::Held(args)) => held::held(&args),
         Some(Command::Keep) => lock::keep(),
         Some(Command::Guard) => run::guard::guard(),
         Some(Command::GuardShell { .. }) => lock::guardian::guard_shell(),

@@ -117,9 +117,18 @@ pub(crate) fn ask<T: Send + 'static>(
     session: &Session,
     question: impl FnOnce(&Session, Box<dyn FnOnce(Result<T, Error>) + Send>),
 ) -> Result<T, Failure> {
+    ask_until(session, Instant::now() + ANSWER, question)
+}
+
+/// The same, with less time.
+pub(crate) fn ask_until<T: Send + 'static>(
+    session: &Session,
+    until: Instant,
+    question: impl FnOnce(&Session, Box<dyn FnOnce(Result<T, Error>) + Send>),
+) -> Result<T, Failure> {
     let (sender, answer) = mpsc::channel();
     question(session, Box::new(move |answer| _ = sender.send(answer)));
-    match answer.recv_timeout(ANSWER) {
+    match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(answer) => answer.map_err(failed),
         Err(_) => Err((exit::UNAVAILABLE, silent(session.endpoint()))),
     }

@@ -3,8 +3,11 @@
 mod common;
 
 use common::{User, running, wait_until};
-use rustix::process::Pid;
-use std::process::{Output, Stdio};
+use rustix::process::{Pid, Signal, kill_process};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Output, Stdio},
+};
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).expect("it is text")
@@ -56,6 +59,14 @@ fn a_wrong_name_is_a_wrong_call_and_starts_nothing() {
             assert_eq!(user.run(args).status.code(), Some(64), "{}", args[0]);
         }
     }
+    let (many, label) = (vec!["a"; 1_025], "x".repeat(4_097));
+    for wrong in [&many[..], &["--info", &label, "a"]] {
+        for args in [[&["run"], wrong, &["--", "true"]].concat(), [&["lock"], wrong].concat()] {
+            let done = user.run(&args);
+            assert_eq!(done.status.code(), Some(64), "{}", args[0]);
+            assert!(done.stderr.len() < 1_000, "{}", text(&done.stderr));
+        }
+    }
     assert!(!user.socket().exists());
 }
 
@@ -85,7 +96,7 @@ fn a_short_command_keeps_the_lock_for_as_long_as_it_is_told() {
     // which passes it on.
     let pid = Pid::from_child(&run);
     wait_until(|| {
-        let _ = rustix::process::kill_process(pid, rustix::process::Signal::TERM);
+        let _ = kill_process(pid, Signal::TERM);
         std::thread::sleep(std::time::Duration::from_millis(20));
         !running(pid)
     });
@@ -103,7 +114,7 @@ fn exec_becomes_the_command_which_holds_the_lock() {
     assert!(holder.line().parse::<u64>().is_ok(), "it has a fencing number");
     assert_eq!(user.run(&["run", "-n", "a", "--", "true"]).status.code(), Some(75));
     // A daemon that is killed finds it alive.
-    user.end_daemon(rustix::process::Signal::KILL);
+    user.end_daemon(Signal::KILL);
     assert_eq!(user.run(&["run", "-n", "a", "--", "true"]).status.code(), Some(75));
     assert_eq!(holder.let_go(), 0);
     assert_eq!(user.run(&["run", "-w", "60", "a", "--", "true"]).status.code(), Some(0));
@@ -118,14 +129,14 @@ fn with_o_the_command_does_not_inherit_the_lock() {
         command.args(flag).args(["--", "sh", "-c", "echo $$; exec sleep 1000"]).stdout(Stdio::piped());
         let mut run = command.spawn().expect("it starts");
         let mut line = String::new();
-        let mut output = std::io::BufReader::new(run.stdout.take().expect("it is a pipe"));
-        std::io::BufRead::read_line(&mut output, &mut line).expect("it is text");
+        let mut output = BufReader::new(run.stdout.take().expect("it is a pipe"));
+        output.read_line(&mut line).expect("it is text");
         run.kill().expect("it runs");
         run.wait().expect("it is dead");
         let wait = if code == 0 { "60" } else { "0" };
         assert_eq!(user.run(&["run", "-w", wait, "a", "--", "true"]).status.code(), Some(code), "{flag:?}");
         let command = Pid::from_raw(line.trim().parse().expect("it is a process id")).expect("it is one");
-        rustix::process::kill_process(command, rustix::process::Signal::KILL).expect("it runs");
+        kill_process(command, Signal::KILL).expect("it runs");
         wait_until(|| !running(command));
     }
 }
@@ -151,12 +162,26 @@ fn a_run_inside_a_run_of_the_same_name_is_refused_with_the_reason() {
     let done = script(&user, "sh", "lockkeeper run a -- lockkeeper run -n a -- echo never");
     assert_eq!(done.status.code(), Some(75));
     assert!(text(&done.stderr).contains("holds it already"), "{}", text(&done.stderr));
+    // However deep, and whoever else waits.
+    let deep = "lockkeeper run a -- lockkeeper run b -- lockkeeper run a -- echo never";
+    let done = script(&user, "sh", deep);
+    assert_eq!((done.status.code(), text(&done.stdout)), (Some(64), ""), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("a: the command around this one holds it"), "{}", text(&done.stderr));
+    let crowded = user.file(
+        "crowded.sh",
+        "env -u LOCKKEEPER_OUTER lockkeeper run -q a -- true & until lockkeeper query --json a | grep -q 'pending..\\[{'; \
+         do sleep 0.01; done; lockkeeper run a -- echo never; echo $?",
+    );
+    let done = script(&user, "sh", &format!("lockkeeper run a -- sh {crowded}"));
+    assert_eq!(text(&done.stdout), "64\n", "{}", text(&done.stderr));
     // Readers can share, and a lock that is no more held is no reason.
     let done = script(&user, "sh", "lockkeeper run -s a -- lockkeeper run -s a -- echo both");
     assert_eq!(text(&done.stdout), "both\n", "{}", text(&done.stderr));
-    let done =
-        script(&user, "sh", "export LOCKKEEPER_OUTER='0123456789abcdef 1'; lockkeeper run a -- echo fine");
-    assert_eq!(text(&done.stdout), "fine\n", "{}", text(&done.stderr));
+    let over = "export LOCKKEEPER_OUTER=$(lockkeeper run a -- printenv LOCKKEEPER_OUTER); echo $LOCKKEEPER_OUTER; \
+                lockkeeper run a -- printenv LOCKKEEPER_OUTER";
+    let done = script(&user, "sh", over);
+    let (outer, both) = text(&done.stdout).split_once('\n').expect("two lines");
+    assert!(outer.ends_with("=a") && both.starts_with(&format!("{outer} ")), "{}", text(&done.stderr));
 }
 
 #[test]
@@ -193,6 +218,77 @@ fn a_script_can_lock_itself() {
     assert_eq!(taken.status.code(), Some(75), "{}", text(&taken.stderr));
 }
 
+/// After `unlock`, the environment of the shell still names the lock.
+#[test]
+fn a_script_that_asks_whether_it_is_locked_is_told_what_is_so() {
+    let user = User::new();
+    let file = user.file(
+        "nightly.sh",
+        "lockkeeper held nightly || exec lockkeeper run -n nightly -- sh \"$0\"\n\
+         env -u LOCKKEEPER_OUTER lockkeeper run -q -n nightly -- true; echo mine $?\n",
+    );
+    let run = |before: &str| script(&user, "sh", &format!("{before} sh {file}"));
+    for before in [
+        "",
+        "lockkeeper run other --",
+        "lockkeeper run nightly --",
+        "lockkeeper run a nightly -- lockkeeper run other --",
+        "eval \"$(lockkeeper lock nightly)\";",
+        "eval \"$(lockkeeper lock nightly)\"; lockkeeper unlock nightly;",
+        "eval \"$(lockkeeper lock nightly)\"; eval \"$(lockkeeper lock b)\"; lockkeeper unlock nightly;",
+    ] {
+        let done = run(before);
+        assert_eq!(text(&done.stdout), "mine 75\n", "{before}: {}", text(&done.stderr));
+    }
+    let _holder = user.hold(&["nightly"]);
+    for before in ["", "LOCKKEEPER_NAMES=nightly LOCKKEEPER_OUTER=0123456789abcdef/0=nightly"] {
+        let done = run(before);
+        assert_eq!((done.status.code(), text(&done.stdout)), (Some(75), ""));
+        assert!(!text(&done.stderr).contains("holds it already"), "{}", text(&done.stderr));
+    }
+    assert_eq!(user.run(&["held", "nightly"]).status.code(), Some(1));
+}
+
+/// The environment had the last lock alone, which is no more: `run` waited for its own shell.
+#[test]
+fn a_run_is_nested_in_what_its_shell_still_holds() {
+    let user = User::new();
+    let locks = "eval \"$(lockkeeper lock 'a b')\"; eval \"$(lockkeeper lock c)\"";
+    for (then, code) in [
+        ("lockkeeper unlock c; lockkeeper run 'a b' -- echo never", 64),
+        ("lockkeeper unlock c; lockkeeper run -n 'a b' -- echo never", 75),
+        ("lockkeeper unlock 'a b'; lockkeeper run c -- echo never", 64),
+        ("lockkeeper unlock 'a b'; lockkeeper run 'a b' -- exit 5", 127),
+        ("lockkeeper unlock c; lockkeeper run -w 60 c -- sh -c 'exit 5'", 5),
+    ] {
+        let done = script(&user, "sh", &format!("{locks}; {then}"));
+        assert_eq!(
+            (done.status.code(), text(&done.stdout)),
+            (Some(code), ""),
+            "{then}: {}",
+            text(&done.stderr)
+        );
+        assert_eq!(text(&done.stderr).contains("holds it already"), [64, 75].contains(&code), "{then}");
+    }
+}
+
+/// A shell has seven descriptors for locks. Those of locks that were released were never used
+/// again.
+#[test]
+fn a_script_can_lock_and_unlock_in_a_loop() {
+    let user = User::new();
+    let turn = "eval \"$(lockkeeper lock a 'b c')\"; lockkeeper unlock a 'b c'";
+    let script = format!(
+        "eval \"$(lockkeeper lock kept)\"; for turn in 1 2 3 4 5 6 7 8 9 10; do {turn}; done; eval \"$(lockkeeper lock d)\"; \
+         echo $LOCKKEEPER_NAMES; lockkeeper unlock kept && lockkeeper held d && echo well"
+    );
+    let done = user.script("sh", &script).output().expect("it starts");
+    let out = text(&done.stdout);
+    assert!(out.starts_with("kept ") && out.ends_with(" d\nwell\n"), "{out} {}", text(&done.stderr));
+    // One that was released a moment ago may still be there.
+    assert!(out.len() < 40, "{out}");
+}
+
 #[test]
 fn a_lock_for_the_rest_of_a_script_lives_with_the_shell() {
     let user = User::new();
@@ -227,4 +323,43 @@ fn a_script_does_not_go_on_without_its_lock() {
     let unlocked = user.run(&["unlock", "a"]);
     assert_eq!(unlocked.status.code(), Some(1));
     assert!(text(&unlocked.stderr).contains("this shell does not hold it"));
+}
+
+/// What was printed was nothing, and `eval` of nothing succeeds.
+#[test]
+fn a_script_whose_lock_is_killed_while_it_waits_does_not_go_on() {
+    let user = User::new();
+    let _holder = user.hold(&["a"]);
+    let lock = "sh -c 'echo $$ >&2; exec lockkeeper lock -q a'";
+    for (shell, before, after, code) in [
+        ("sh", "", "", 69),
+        ("bash", "", "", 69),
+        ("sh", "set -eu;", "", 69),
+        ("bash", "set -eu;", "", 69),
+        // As the help has it.
+        ("sh", "", "|| echo exit 75", 75),
+    ] {
+        for signal in [Signal::TERM, Signal::KILL] {
+            let script = format!("{before} eval \"$({lock} {after})\"; echo never");
+            let mut script = user.script(shell, &script);
+            let mut script = script.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
+            let mut pid = String::new();
+            let mut said = BufReader::new(script.stderr.take().expect("it is a pipe"));
+            said.read_line(&mut pid).expect("it is text");
+            user.wait_for("a", 1, 1);
+            let pid = Pid::from_raw(pid.trim().parse().expect("a number")).expect("a process");
+            kill_process(pid, signal).expect("it runs");
+            let done = script.wait_with_output().expect("it ends");
+            assert_eq!((done.status.code(), text(&done.stdout)), (Some(code), ""), "{shell}: {before}");
+            user.wait_for("a", 1, 0);
+        }
+    }
+    for shell in ["sh", "bash"] {
+        let done = script(
+            &user,
+            shell,
+            "set -eu; eval \"$(lockkeeper lock b)\"; command -v lockkeeper_lock || echo well",
+        );
+        assert_eq!(text(&done.stdout), "well\n", "{shell}: {}", text(&done.stderr));
+    }
 }

@@ -147,6 +147,14 @@ impl<'a> Wait<'a> {
         format!("waiting for {names} ({waited}{place}): {obstacle}")
     }
 
+    pub(super) fn names(&self) -> &[Name] {
+        &self.names
+    }
+
+    pub(super) fn session(&self) -> &Session {
+        self.session
+    }
+
     pub(super) fn all_names(&self) -> String {
         let names: Vec<String> = self.names.iter().map(show::name).collect();
         names.join(", ")

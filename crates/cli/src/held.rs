@@ -1,0 +1,18 @@
+//! `lockkeeper held`: whether the command or script around this one holds a lock.
+
+use crate::{Done, acquire, args, args::Held, session};
+use std::{process::ExitCode, time::Instant};
+
+pub(crate) fn held(args: &Held) -> Done {
+    if !acquire::is_nested() {
+        return Ok(ExitCode::FAILURE);
+    }
+    let session = session::open()?;
+    for name in &args.names {
+        let held = acquire::held_around(&session, &args::name(name), Instant::now() + session::ANSWER)?;
+        if held.is_empty() {
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
