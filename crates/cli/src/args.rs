@@ -55,7 +55,10 @@ pub(crate) enum Command {
     Keep,
     /// Renew the lease of a command's lock: for `run` to start
     #[command(hide = true)]
-    Guard,
+    Guard {
+        /// The client id of the session, for `query` to see. A `run` of before an upgrade has none
+        client: Option<String>,
+    },
     /// Renew the lease of a shell's lock: for `lock` to start
     #[command(hide = true)]
     GuardShell {

@@ -73,7 +73,7 @@ fn main() -> ExitCode {
         Some(Command::Unlock(args)) => lock::unlock(args),
         Some(Command::Held(args)) => held::held(&args),
         Some(Command::Keep) => lock::keep(),
-        Some(Command::Guard) => run::guard::guard(),
+        Some(Command::Guard { .. }) => run::guard::guard(),
         Some(Command::GuardShell { .. }) => lock::guardian::guard_shell(),
         Some(Command::Query(args)) => query::query(args),
         Some(Command::Inspect(args)) => query::inspect(args.query),

@@ -14,8 +14,9 @@ use crate::{
 };
 use child::Ended;
 use lockkeeper_client::{Error, Snapshot, Update};
+use rustix::process::{Signal, getpid, kill_process};
 use signal_hook::{
-    consts::{SIGCHLD, SIGINT},
+    consts::{SIGCHLD, SIGCONT, SIGINT, SIGTSTP},
     low_level::{emulate_default_handler, siginfo::Origin},
 };
 use std::{
@@ -85,7 +86,9 @@ fn hold_on(args: &Run, held: &Held, news: &Receiver<News>) {
     let Some(until) = args.min_hold.and_then(|hold| held.since.checked_add(hold)) else { return };
     loop {
         match next(news, Some(until)) {
-            Some(News::Signal(Origin { signal: SIGCHLD, .. }) | News::Queue(_)) => {}
+            Some(News::Signal(Origin { signal: SIGCHLD | SIGCONT, .. }) | News::Queue(_)) => {}
+            // Ctrl-Z: the shell has its terminal back, and the lock stays held.
+            Some(News::Signal(Origin { signal: SIGTSTP, .. })) => _ = kill_process(getpid(), Signal::STOP),
             Some(News::Lock(Update::Granted { .. } | Update::Queued { .. })) => {}
             None | Some(_) => return,
         }

@@ -26,8 +26,17 @@ impl Server {
     /// Starts `run` with a command that does not heed SIGTERM. Returns it, its guardian and its
     /// command.
     fn hold(&self) -> (Child, Pid, Pid) {
+        self.hold_with(&[])
+    }
+
+    fn hold_with(&self, options: &[&str]) -> (Child, Pid, Pid) {
         let script = "trap '' TERM; echo $$; while :; do sleep 1; done";
-        let mut command = self.command(&["run", "a", "--", "sh", "-c", script]);
+        self.hold_by(&[options, &["a", "--", "sh", "-c", script]].concat())
+    }
+
+    /// With these arguments of `run`. The command says its number.
+    fn hold_by(&self, args: &[&str]) -> (Child, Pid, Pid) {
+        let mut command = self.command(&[&["run"], args].concat());
         let mut run = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().expect("it starts");
         let mut line = String::new();
         BufReader::new(run.stdout.take().expect("it is a pipe"))
@@ -36,6 +45,16 @@ impl Server {
         let command = Pid::from_raw(line.trim().parse().expect("a number")).expect("a process");
         let guardian = children(run.id()).into_iter().find(|&pid| pid != command).expect("it has a guardian");
         (run, guardian, command)
+    }
+}
+
+impl Server {
+    /// Starts a `run` that waits for the lock. It ends with 0 if that process is dead by then.
+    fn next_after(&self, pid: Pid) -> Child {
+        let script = r#"! grep -q '^State:.[^ZX]' /proc/$0/status"#;
+        let pid = pid.as_raw_nonzero().to_string();
+        let mut next = self.command(&["run", "-q", "a", "--", "sh", "-c", script, &pid]);
+        next.stderr(Stdio::null()).spawn().expect("it starts")
     }
 }
 
@@ -52,30 +71,86 @@ fn the_lock_lasts_as_long_as_the_command_if_run_is_killed() {
     run.wait().expect("it is dead");
     assert!(running(command) && running(guardian));
     assert!(!server.is_free("a"));
+    // Its number is shown, not that of `run`.
+    let shown = server.command(&["query", "--table", "a"]).output().expect("it starts").stdout;
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(shown.trim_end().ends_with(&format!(", pid {}", command.as_raw_nonzero())), "{shown}");
     kill_process(command, Signal::KILL).expect("it runs");
     wait_until(|| server.is_free("a"));
     wait_until(|| !running(guardian));
+}
+
+/// As `ssh` does. The guardian took the end of the pipe for that of the command.
+#[test]
+fn the_lock_lasts_as_long_as_a_command_that_closes_what_it_inherits() {
+    let server = Server::start(LONG);
+    let script = "for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -lt 3 ] || eval \"exec $fd>&-\"; done; echo $$; \
+                  exec sleep 1000";
+    let (mut run, guardian, command) = server.hold_by(&["a", "--", "bash", "-c", script]);
+    run.kill().expect("it runs");
+    run.wait().expect("it is dead");
+    // The guardian has long seen that by then.
+    (0..20).for_each(|_| assert!(!server.is_free("a")));
+    let next = server.next_after(command);
+    assert!(running(command) && running(guardian));
+    kill_process(command, Signal::KILL).expect("it runs");
+    assert!(next.wait_with_output().expect("it ends").status.success());
+    wait_until(|| !running(guardian));
+}
+
+/// It was ignored.
+#[test]
+fn with_o_the_lock_ends_with_run() {
+    let server = Server::start(LONG);
+    let (mut run, guardian, command) = server.hold_with(&["-o"]);
+    assert!(!server.is_free("a"));
+    run.kill().expect("it runs");
+    run.wait().expect("it is dead");
+    wait_until(|| server.is_free("a"));
+    wait_until(|| !running(guardian));
+    assert!(running(command));
+    kill_process(command, Signal::KILL).expect("it runs");
+    // Until then, it is ended like any other.
+    let (mut run, _, command) = server.hold_with(&["-o", "--grace", "10ms"]);
+    assert!(server.command(&["run", "--steal", "a", "--", "true"]).status().expect("it starts").success());
+    assert_eq!(run.wait().expect("it ends").code(), Some(76));
+    assert!(!running(command));
 }
 
 #[test]
 fn a_command_whose_guardian_is_killed_is_killed() {
     let server = Server::start(SHORT);
     let (mut run, guardian, command) = server.hold();
+    let mut next = server.next_after(command);
     kill_process(guardian, Signal::KILL).expect("it runs");
     assert_eq!(run.wait().expect("it ends").code(), Some(76));
     assert!(!running(command));
     // Its session has nobody left to end it: it lasts as long as its lease.
-    wait_until(|| server.is_free("a"));
+    assert_eq!(next.wait().expect("it ends").code(), Some(0), "the command was still there");
 }
 
 #[test]
 fn a_command_whose_guardian_is_stopped_is_killed() {
     let server = Server::start(SHORT);
     let (mut run, guardian, command) = server.hold();
+    let mut next = server.next_after(command);
     kill_process(guardian, Signal::STOP).expect("it runs");
     assert_eq!(run.wait().expect("it ends").code(), Some(76));
     assert!(!running(command));
     kill_process(guardian, Signal::KILL).expect("it is stopped");
+    assert_eq!(next.wait().expect("it ends").code(), Some(0), "the command was still there");
+}
+
+/// The guardian resumed the session without the wish, and got the daemon's own lease.
+#[test]
+fn a_guardian_keeps_the_lease_that_was_asked_for() {
+    let server = Server::start("1h");
+    let (mut run, guardian, command) = server.hold_with(&["--ttl", SHORT]);
+    // Nobody is left to end the session.
+    for process in [Pid::from_child(&run), guardian, command] {
+        kill_process(process, Signal::KILL).expect("it runs");
+    }
+    run.wait().expect("it is dead");
     wait_until(|| server.is_free("a"));
 }
 
@@ -168,6 +243,19 @@ fn a_command_is_dead_before_its_lock_is_given_to_another() {
     assert!(!running(command));
     kill_process(daemon, Signal::CONT).expect("it is stopped");
     wait_until(|| server.is_free("a"));
+}
+
+/// Whoever has one can do all that its client may.
+#[test]
+fn the_command_inherits_no_connection() {
+    let server = Server::start(LONG);
+    let list = ["run", "a", "--", "sh", "-c", "ls -l /proc/self/fd"];
+    for mut run in [server.command(&list), server.user.command(&list)] {
+        let ran = run.stdin(Stdio::null()).output().expect("it starts");
+        let open = String::from_utf8_lossy(&ran.stdout);
+        assert!(ran.status.success() && open.contains(" -> /dev/null"), "{ran:?}");
+        assert!(!open.contains("socket:"), "{open}");
+    }
 }
 
 #[test]

@@ -229,14 +229,14 @@ fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
     }
 }
 
-#[test]
-fn who_is_cut_off_for_longer_than_the_ttl_has_stopped_before_the_next_begins() {
+/// Cuts a holder's command off for longer than the ttl. The next command ends with 0 if it finds
+/// that one stopped. Both are given the name of a file.
+fn cut_off(holds: &str, checks: &str) {
     let server = Server::start(&["--ttl", "12s"]);
     let cable = Cable::to(&server);
-    let inside = server.user.socket().with_file_name("inside");
-    let inside = inside.to_str().expect("it is text");
-    let mut command = server.user.command(&["run", "a", "--", "sh", "-c"]);
-    command.arg("echo > $0; trap 'rm $0; exit' TERM; echo held; while :; do sleep 0.1; done").arg(inside);
+    let file = server.user.socket().with_file_name("inside");
+    let file = file.to_str().expect("it is text");
+    let mut command = server.user.command(&["run", "a", "--", "sh", "-c", holds, file]);
     command.env("LOCKKEEPER_URL", format!("ws://{}", cable.address)).stdout(Stdio::piped());
     let mut holder = command.spawn().expect("it starts");
     let mut line = String::new();
@@ -244,9 +244,22 @@ fn who_is_cut_off_for_longer_than_the_ttl_has_stopped_before_the_next_begins() {
     output.read_line(&mut line).expect("it is text");
     assert_eq!(line, "held\n");
     cable.cut.store(true, Ordering::Relaxed);
-    let next = server.run(&["run", "a", "--", "sh", "-c", "test ! -e $0", inside]);
+    let next = server.run(&["run", "a", "--", "sh", "-c", checks, file]);
     assert_eq!(next.status.code(), Some(0), "the holder was still inside");
     assert_eq!(holder.wait().expect("it ends").code(), Some(76));
+}
+
+#[test]
+fn who_is_cut_off_for_longer_than_the_ttl_has_stopped_before_the_next_begins() {
+    let holds = "echo > $0; trap 'rm $0; exit' TERM; echo held; while :; do sleep 0.1; done";
+    cut_off(holds, "test ! -e $0");
+}
+
+/// The grace that a stolen lock's command has would be longer than the lease.
+#[test]
+fn who_is_cut_off_and_does_not_heed_sigterm_is_dead_before_the_next_begins() {
+    let holds = "echo $$ > $0; trap '' TERM; echo held; while :; do sleep 0.1; done";
+    cut_off(holds, "read pid < $0 && ! grep -q '^State:.[^ZX]' /proc/$pid/status");
 }
 
 #[test]

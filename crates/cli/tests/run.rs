@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{User, running, wait_until};
+use common::{User, running, terminal::Terminal, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     ffi::OsStr,
@@ -393,6 +393,20 @@ fn a_url_that_is_none_is_a_wrong_call_and_an_unreachable_daemon_is_69() {
     let wrong = user.command(&["query"]).env("LOCKKEEPER_URL", "ftp://x").output().expect("it starts");
     assert_eq!(wrong.status.code(), Some(64));
     assert!(text(&wrong.stderr).contains("unix:/path/to/daemon.sock"), "{}", text(&wrong.stderr));
+    // Nothing is reached in its place.
+    for variable in ["LOCKKEEPER_URL", "LOCKKEEPER_BUCKET"] {
+        for args in [&["run", "a", "--", "true"][..], &["query"], &["lock", "a"]] {
+            let wrong = user.command(args).env(variable, OsStr::from_bytes(b"\xff")).output();
+            let wrong = wrong.expect("it starts");
+            assert_eq!(wrong.status.code(), Some(64), "{variable} {args:?}");
+            assert!(
+                text(&wrong.stderr).contains(&format!("{variable} is not UTF-8")),
+                "{}",
+                text(&wrong.stderr)
+            );
+        }
+    }
+    assert!(!user.socket().exists());
     let nowhere = "unix:/proc/no/daemon.sock";
     let done = user.command(&["query"]).env("LOCKKEEPER_URL", nowhere).output().expect("it starts");
     assert_eq!(done.status.code(), Some(69));
@@ -412,20 +426,37 @@ fn a_waiter_that_is_stopped_is_marked_as_such() {
 }
 
 #[test]
-fn who_has_stolen_a_lock_is_told_by_name() {
+fn who_has_stolen_or_released_a_lock_is_told_by_name() {
+    let user = User::new();
+    let me = Command::new("id").arg("-un").output().expect("it starts").stdout;
+    let breaks =
+        [(&["run", "--steal", "a", "--", "true"][..], "stolen"), (&["release", "a"], "released by force")];
+    for (breaker, how) in breaks {
+        let mut command = user.command(&["run", "a", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
+        command.stderr(Stdio::piped());
+        let (run, _output) = ready(command);
+        assert!(user.run(breaker).status.success());
+        let preempted = run.wait_with_output().expect("it ends");
+        let words = text(&preempted.stderr);
+        let start = format!("lockkeeper: the lock was {how} by {}@", text(&me).trim());
+        assert!(words.starts_with(&start) && words.contains(", pid "), "{words}");
+    }
+}
+
+/// It was said that the daemon was out of reach.
+#[test]
+fn whose_session_is_ended_by_another_is_told_so() {
     let user = User::new();
     let mut command = user.command(&["run", "a", "--", "sh", "-c", "echo ready; exec sleep 1000"]);
     command.stderr(Stdio::piped());
     let (run, _output) = ready(command);
-    assert!(user.run(&["run", "--steal", "a", "--", "true"]).status.success());
-    let preempted = run.wait_with_output().expect("it ends");
-    let me = Command::new("id").arg("-un").output().expect("it starts").stdout;
-    let words = text(&preempted.stderr);
-    assert!(
-        words.starts_with(&format!("lockkeeper: the lock was stolen by {}@", text(&me).trim())),
-        "{words}"
-    );
-    assert!(words.contains(", pid "), "{words}");
+    let shown = user.run(&["query", "--json", "a"]);
+    let client = text(&shown.stdout).split("\"clientId\":\"").nth(1).and_then(|rest| rest.split('"').next());
+    assert!(user.run(&["release", "--client", client.expect("it has one")]).status.success());
+    let ended = run.wait_with_output().expect("it ends");
+    assert_eq!(ended.status.code(), Some(76));
+    let words = text(&ended.stderr);
+    assert!(words.starts_with("lockkeeper: the lock was lost: another client ended its session"), "{words}");
 }
 
 #[test]
@@ -467,4 +498,42 @@ fn a_session_is_ended_by_its_id() {
     );
     assert_eq!(holder.code(), 76);
     user.hold(&["a"]);
+}
+
+/// The daemon cannot tell whether the command is alive, and lets nobody in: it has to say so, and
+/// how to end that.
+#[test]
+fn a_lock_whose_process_may_be_alive_or_not_is_shown_as_such_and_can_be_ended() {
+    let user = User::new();
+    let mut holder = user.hold(&["a"]);
+    let command = Pid::from_raw(holder.line().parse().expect("a number")).expect("a process");
+    kill_process(holder.pid(), Signal::KILL).expect("it runs");
+    holder.child.wait().expect("it is dead");
+    user.end_daemon(Signal::KILL);
+    fs::remove_dir_all(user.state_dir().join("fifo")).expect("it is ours");
+    let text = |args: &[&str]| String::from_utf8(user.run(args).stdout).expect("it is text");
+    let json = text(&["query", "--json", "a"]);
+    assert!(json.contains("\"unverifiable\":true"), "{json}");
+    let id =
+        json.split("\"clientId\":\"").nth(1).and_then(|rest| rest.split('"').next()).expect("it has one");
+    let way_out = format!("lockkeeper release --client {id}");
+    for args in [&["query", "--table"][..], &["inspect", "--table"]] {
+        let shown = text(args);
+        assert!(shown.contains(" (unverifiable)\n") && shown.contains(&way_out), "{shown}");
+    }
+    let waiter = user.command(&["run", "a", "--", "true"]).stderr(Stdio::piped()).spawn();
+    let mut waiter = waiter.expect("it starts");
+    let lines = BufReader::new(waiter.stderr.take().expect("it is a pipe")).lines();
+    let said = lines.map_while(Result::ok).find(|line| line.contains(&way_out)).expect("it is said");
+    assert!(said.starts_with("lockkeeper: waiting for a"), "{said}");
+    waiter.kill().expect("it runs");
+    waiter.wait().expect("it is dead");
+    let top = Terminal::start_with_size(&user.command(&["top"]), 24, 120);
+    top.shows(&way_out);
+    // A subscriber is told, too.
+    assert!(user.run(&["release", "--client", id]).status.success());
+    top.wait("the end of it", |screen| !screen.contains("unverifiable"));
+    top.press("q");
+    assert_eq!(user.run(&["run", "--if-available", "a", "--", "true"]).status.code(), Some(0));
+    kill_process(command, Signal::KILL).expect("it runs");
 }

@@ -15,7 +15,7 @@ use crate::{
     acquire::{Held, next},
     args::Run,
     exit,
-    holder::processes,
+    process::Process,
     show,
 };
 use lockkeeper_client::{Outcome, Update};
@@ -32,7 +32,7 @@ use signal_hook::{
 };
 use std::{
     collections::HashMap,
-    fs::{self, File},
+    fs::File,
     io::{self, Read as _, Write as _},
     mem::MaybeUninit,
     os::{
@@ -158,6 +158,8 @@ pub(super) struct Child {
     pub(super) pid: Pid,
     /// Whether it leads a process group of its own.
     pub(super) leads: bool,
+    /// When it was started: its number may be another's one day.
+    born: Option<u64>,
 }
 
 impl Child {
@@ -182,7 +184,7 @@ impl Child {
             ask_guardian(&mut command, guardian, leads).map_err(system)?;
         }
         match command.spawn() {
-            Ok(child) => Ok(Self { pid: Pid::from_child(&child), leads }),
+            Ok(child) => Ok(Self::new(Pid::from_child(&child), leads)),
             Err(error) => Err(cannot_start(program, &error)),
         }
     }
@@ -190,7 +192,16 @@ impl Child {
     /// What the guardian is told of the command.
     pub(super) fn parse(line: &str) -> Option<Self> {
         let (pid, leads) = line.strip_prefix("command ")?.split_once(' ')?;
-        Some(Self { pid: Pid::from_raw(pid.parse().ok()?)?, leads: leads == "true" })
+        Some(Self::new(Pid::from_raw(pid.parse().ok()?)?, leads == "true"))
+    }
+
+    fn new(pid: Pid, leads: bool) -> Self {
+        Self { pid, leads, born: process(pid).map(|process| process.born) }
+    }
+
+    /// Whether the process itself has not ended.
+    pub(super) fn runs(&self) -> bool {
+        process(self.pid).is_some_and(|process| !process.ended && Some(process.born) == self.born)
     }
 
     /// Waits for the command, hands signals on to it, and ends it if its lock is lost.
@@ -224,9 +235,8 @@ impl Child {
                 }
                 Some(News::Signal(Origin { signal, cause, .. })) => {
                     interrupted |= signal == SIGINT;
-                    // A key of the terminal is a signal to the whole group, and its end one to who leads the session.
-                    let key = cause == SignalCause::Kernel && signal != SIGHUP;
-                    if let Some(signal) = Signal::from_named_raw(signal).filter(|_| !key) {
+                    if let Some(signal) = Signal::from_named_raw(signal).filter(|_| !self.has(signal, cause))
+                    {
                         self.signal(signal);
                     }
                 }
@@ -275,6 +285,18 @@ impl Child {
         waitid(WaitId::Pid(self.pid), options).map_err(|error| system(error.into()))
     }
 
+    /// Whether the command has got a signal itself. A key of the terminal is a signal to the whole
+    /// group, and its end one to who leads the session.
+    fn has(&self, signal: i32, cause: SignalCause) -> bool {
+        match cause {
+            SignalCause::Kernel => signal != SIGHUP,
+            // macOS does not say who sent it. Twice is worse than not at all: many programs take a
+            // second Ctrl-C for force.
+            SignalCause::Unknown => !self.leads && [SIGINT, SIGQUIT, SIGTSTP].contains(&signal),
+            _ => false,
+        }
+    }
+
     fn signal(&self, signal: Signal) {
         // It may have ended.
         let _ = match self.leads {
@@ -301,16 +323,18 @@ impl Child {
     }
 }
 
+fn process(pid: Pid) -> Option<Process> {
+    Process::of(pid.as_raw_nonzero().get().unsigned_abs())
+}
+
 /// The processes that one has started, and those that they have, and so on.
 fn descendants(ancestor: Pid) -> Vec<Pid> {
     let parent = |pid: Pid| -> Option<(Pid, Pid)> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-        // Behind the name, which may have anything in it, and the state.
-        let parent = stat.rsplit_once(')')?.1.split_ascii_whitespace().nth(1)?;
-        Some((Pid::from_raw(parent.parse().ok()?)?, pid))
+        let process = process(pid)?;
+        Some((Pid::from_raw(process.parent.try_into().ok()?)?, pid))
     };
     let mut children: HashMap<Pid, Vec<Pid>> = HashMap::new();
-    for (parent, child) in processes().filter_map(parent) {
+    for (parent, child) in crate::process::all().filter_map(parent) {
         children.entry(parent).or_default().push(child);
     }
     let (mut found, mut next) = (children.remove(&ancestor).unwrap_or_default(), 0);

@@ -105,6 +105,9 @@ impl Report {
     }
 }
 
+/// How it is called by `run`; the client id follows.
+pub(crate) const COMMAND: &str = "guard";
+
 /// What allows the command to be executed. No text has it: the guardian's standard error is where a
 /// panic would be reported, too.
 pub(super) const ALLOWED: u8 = 6;
@@ -132,7 +135,9 @@ pub(super) fn run(
             Some(_) => {}
         }
     }
-    let child = start(Some(command_end), args, held, sender, Some(&guardian))?;
+    // With `--close`, the pipe ends with this process instead, and the lock with it.
+    let (inherited, _kept) = if args.close { (None, Some(command_end)) } else { (Some(command_end), None) };
+    let child = start(inherited, args, held, sender, Some(&guardian))?;
     let ended = child.watch(args, news)?;
     hold_on(args, held, news);
     let _ = writeln!(guardian.control, "release");
@@ -188,13 +193,17 @@ fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(H
     let (allowed, allows) = io::pipe()?;
     let program = session::program().map_err(|(_, why)| io::Error::other(why))?;
     Command::new(program)
-        .arg("guard")
+        .args([COMMAND, transfer.client_id()])
+        .args(session::uses_machine().then_some("--machine"))
         .stdin(Stdio::from(OwnedFd::from(its_control)))
         .stdout(Stdio::from(OwnedFd::from(read)))
         .stderr(Stdio::from(OwnedFd::from(allows)))
         .spawn()?;
     writeln!(control, "{}", transfer.to_line())?;
     writeln!(control, "grace {}", args.grace.as_millis())?;
+    if args.close {
+        writeln!(control, "close")?;
+    }
     let (reports, sender) = (control.try_clone()?, sender.clone());
     let listen = move || listen(reports, |report| sender.send(News::Guardian(report)).is_ok());
     thread::Builder::new().name("lockkeeper-guardian".into()).spawn(listen)?;
@@ -321,7 +330,7 @@ struct Guardian {
 }
 
 /// The request of the lock, in a session that was given away.
-const LOCK: u64 = 0;
+pub(crate) const LOCK: u64 = 0;
 
 impl Guardian {
     fn run(&mut self, inputs: &Receiver<Input>) -> Done {
@@ -341,7 +350,7 @@ impl Guardian {
             }
             // `run` says when the command has ended; without it, the pipe does. `run` has an end of
             // that until it is gone.
-            if self.alone && self.over {
+            if self.alone && self.is_over() {
                 return self.release(inputs);
             }
         }
@@ -350,6 +359,8 @@ impl Guardian {
     fn on_line(&mut self, line: &str) {
         if let Some(millis) = line.strip_prefix("grace ") {
             self.grace = Duration::from_millis(millis.parse().unwrap_or(0));
+        } else if line == "close" {
+            self.closes = true;
         } else if let Some(child) = Child::parse(line) {
             self.child = Some(child);
             let valid =
@@ -437,9 +448,15 @@ impl Guardian {
         self.end(signal);
     }
 
+    /// Whether the command is gone, and all that has the pipe from it. A command that has closed
+    /// what it inherited, as `ssh` does, is looked for.
+    fn is_over(&self) -> bool {
+        self.over && (self.closes || !self.child.as_ref().is_some_and(Child::runs))
+    }
+
     /// Sends a signal to the command and all it has started, if any of it is left.
     fn end(&self, signal: Signal) {
-        if let Some(child) = self.child.as_ref().filter(|_| !self.over) {
+        if let Some(child) = self.child.as_ref().filter(|_| !self.is_over()) {
             child.end(signal);
         }
     }

@@ -23,6 +23,8 @@ pub struct Transfer {
     answered: Micros,
     /// Number and token of each lock.
     held: Vec<(u64, u64)>,
+    /// The lease that was wished for, which the next Hello repeats.
+    wish: Option<u64>,
 }
 
 impl Transfer {
@@ -33,13 +35,16 @@ impl Transfer {
 
     /// The transfer as a line of text.
     pub fn to_line(&self) -> String {
-        let Self { client_id, secret, hello, ack, last_rid, ttl, answered, held } = self;
+        let Self { client_id, secret, hello, ack, last_rid, ttl, answered, held, wish } = self;
         let secret: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
         let ttl = ttl.unwrap_or(0);
         let mut line = format!("{client_id} {secret} {hello} {ack} {last_rid} {ttl} {answered}");
         for (rid, token) in held {
             line.push_str(&format!(" {rid} {token}"));
         }
+        // Alone after the pairs, so that a program of before and one of after an upgrade understand
+        // each other.
+        line.extend(wish.map(|wish| format!(" {wish}")));
         line
     }
 
@@ -63,7 +68,8 @@ impl Transfer {
         let numbers: Option<Vec<u64>> = words.map(|word| word.parse().ok()).collect();
         let numbers = numbers?;
         let ([hello, ack, last_rid, ttl, answered], held) = numbers.split_first_chunk()?;
-        let held = held.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect();
+        let (held, wish) = held.as_chunks();
+        let held = held.iter().map(|&[rid, token]| (rid, token)).collect();
         let (hello, ack, last_rid, answered) = (*hello, *ack, *last_rid, *answered);
         Some(Self {
             client_id,
@@ -74,6 +80,7 @@ impl Transfer {
             ttl: (*ttl > 0).then_some(*ttl),
             answered,
             held,
+            wish: wish.first().copied(),
         })
     }
 }
@@ -96,6 +103,7 @@ impl<T> Session<T> {
             ttl: self.lease.ttl,
             answered: self.lease.answered,
             held: held.collect(),
+            wish: self.config.ttl,
         };
         self.closed = true;
         self.connect_at = None;
@@ -109,8 +117,8 @@ impl<T> Session<T> {
     /// released. The session has a lease, whatever `config` says: if this process is killed, it does not end at once.
     pub fn adopt(config: SessionConfig, transfer: &Transfer, now: Micros, data: T) -> Self {
         let fifo = config.fifo && !holds(Rule::AdoptedHasLease);
-        let mut session = Self::new(SessionConfig { fifo, ..config }, now);
-        let Transfer { client_id, secret, hello, ack, last_rid, ttl, answered, held } = transfer;
+        let Transfer { client_id, secret, hello, ack, last_rid, ttl, answered, held, wish } = transfer;
+        let mut session = Self::new(SessionConfig { fifo, ttl: config.ttl.or(*wish), ..config }, now);
         session.identity = Some(Identity { client_id: client_id.clone(), secret: *secret });
         (session.hello, session.ack, session.last_rid) = (*hello, *ack, *last_rid);
         session.lease = Lease { ttl: *ttl, answered: *answered };
@@ -146,8 +154,11 @@ mod tests {
             ttl: Some(10_000),
             answered: 123_456_789,
             held: vec![(12, 42)],
+            wish: None,
         };
-        assert_eq!(Transfer::from_line(&transfer.to_line()), Ok(transfer));
+        for transfer in [Transfer { wish: Some(5_000), ..transfer.clone() }, transfer] {
+            assert_eq!(Transfer::from_line(&transfer.to_line()), Ok(transfer));
+        }
         for wrong in ["", "a b", "0123456789abcdef 07 1 2 3 4 5"] {
             assert!(Transfer::from_line(wrong).is_err());
         }
