@@ -195,7 +195,8 @@ Examples:
   eval \"$(lockkeeper lock -n deploy || echo exit 75)\"  or leave, if it is held
   lockkeeper unlock deploy                             release it before the script ends
 
-Exit status: as that of lockkeeper run."
+Exit status: as that of lockkeeper run. What is printed ends a script that did not get its lock, with that
+status; with 69 if lockkeeper lock is killed while it waits. An interactive shell goes on."
 )]
 pub(crate) struct Lock {
     #[command(flatten)]

@@ -10,7 +10,7 @@ pub(crate) mod guardian;
 use crate::{
     Done, Failure, acquire,
     args::{Lock, Unlock},
-    exit,
+    exit, process,
     run::{child::inherit, label},
     session, show,
 };
@@ -21,43 +21,72 @@ use rustix::{
 use std::{
     env,
     ffi::{OsStr, OsString},
-    fs,
-    io::{self, Write},
+    fs::{self, OpenOptions},
+    io::{self, IsTerminal, Write},
     os::{
         fd::{AsRawFd, OwnedFd},
-        unix::ffi::{OsStrExt, OsStringExt},
+        unix::{
+            ffi::{OsStrExt, OsStringExt},
+            fs::OpenOptionsExt,
+        },
     },
     process::{Command, ExitCode, Stdio},
     sync::mpsc,
+    time::Duration,
 };
 
-/// What the shell holds: for each `lock`, the client id of its session, the process id of its guardian if it has one, and its
-/// names, as words of `LOCKKEEPER_NAMES`: `5f0c7d1e2a9b4c38/4711=deploy`.
+/// What the shell has taken: for each `lock`, the client id of its session, the process id of its
+/// guardian if it has one, the shell's descriptor, and its names, as words of `LOCKKEEPER_NAMES`:
+/// `5f0c7d1e2a9b4c38/4711:9=deploy`.
 const LOCKS: &str = "LOCKKEEPER_LOCKS";
 
 /// How long the shell may take to run what it is told.
-const TAKE: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+const TAKE: Duration = Duration::from_secs(10);
 
 pub(crate) fn lock(args: Lock) -> Done {
+    if io::stdout().is_terminal() {
+        let why = "it prints what the shell is to run: eval \"$(lockkeeper lock NAME)\"";
+        return Err((exit::USAGE, why.into()));
+    }
+    // Before anything is waited for.
+    print!("{BEGIN}");
+    let _ = io::stdout().flush();
     let locked = print_lock(&args);
     if let Err((code, _)) = &locked {
-        print_failure(*code);
+        println!("exit {code}");
     }
     locked
 }
 
-/// A script must not go on without its lock, which `eval` of nothing would have it do.
+/// What is printed first. A script must not go on without its lock, which `eval` of nothing would
+/// have it do. The end is a call, whose words are yet to come: `held`, or `exit` and a status. If
+/// `lock` is killed they never come, and the call ends the script all the same. An interactive shell
+/// goes on.
+const BEGIN: &str = "lockkeeper_lock() { case ${1-} in held) return ;; esac; case $- in *i*) return \"${2-69}\" ;; esac; \
+                     exit \"${2-69}\"; }; lockkeeper_lock ";
+
+/// All that is printed for a call that is wrong.
 pub(crate) fn print_failure(code: u8) {
-    println!("case $- in *i*) (exit {code}) ;; *) exit {code} ;; esac");
+    println!("{BEGIN}exit {code}");
+}
+
+/// The shell opens its end of a lock in `/proc`.
+fn check_proc() -> Result<(), Failure> {
+    const WHY: &str = "lock and unlock need /proc, which this system does not have: use `lockkeeper run`, with a script of \
+                       its own for what is to be locked";
+    if cfg!(target_os = "linux") { Ok(()) } else { Err((exit::USAGE, WHY.into())) }
 }
 
 fn print_lock(args: &Lock) -> Done {
+    check_proc()?;
     // Before anything else is opened.
-    let descriptor = free_descriptor()?;
+    let variable = env::var_os(LOCKS).unwrap_or_default();
+    let (released, kept): (Vec<Taken<'_>>, Vec<Taken<'_>>) = taken(&variable).partition(Taken::is_released);
+    let descriptor = free_descriptor(&released)?;
     let system = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let (sender, news) = mpsc::channel();
     let (name, pid) = shell();
-    let held = acquire::acquire(&args.lock, (label(&[name]), pid), &sender, &news)?;
+    let mut held = acquire::acquire(&args.lock, (label(&[name]), pid), &sender, &news)?;
     let fifo = held.session.fifo().map_err(system)?;
     // The FIFO of another user's daemon cannot be opened again.
     let fifo = fifo.filter(|fifo| {
@@ -73,11 +102,17 @@ fn print_lock(args: &Lock) -> Done {
             (take, Some(guardian))
         }
     };
-    let client = (held.environment.client_id.as_str(), guardian);
+    for lock in &released {
+        held.environment.forget(lock.client_id, &lock.names());
+    }
+    let words = words(&args.lock.names);
+    let new = Taken { client_id: &held.environment.client_id, guardian, descriptor, words: &words };
+    let locks: Vec<Vec<u8>> = kept.iter().chain([&new]).map(Taken::to_word).collect();
     let words = [
-        format!("{{ {take}; }} || exit 69").into_bytes(),
+        format!("held; if {take}; then unset -f lockkeeper_lock").into_bytes(),
         export(&held.environment.variables()),
-        export(&[(LOCKS, with(client, &args.lock.names))]),
+        export(&[(LOCKS, OsString::from_vec(locks.join(&b' ')))]),
+        b"else lockkeeper_lock; fi".to_vec(),
     ];
     // Not closed, which would end it: it goes on without this process.
     std::mem::forget(held);
@@ -102,26 +137,21 @@ fn take_fifo(fifo: OwnedFd, descriptor: u8) -> Result<String, Failure> {
 pub(crate) fn keep() -> Done {
     // What ends the shell's job must not end this.
     let _ = rustix::process::setsid();
-    let _ = poll(&mut [PollFd::new(&io::stdin(), PollFlags::IN)], Some(&TAKE));
+    let _ = poll(&mut [PollFd::new(&io::stdin(), PollFlags::IN)], Timespec::try_from(TAKE).ok().as_ref());
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn unlock(args: Unlock) -> Done {
-    let words = names(&args.names);
-    let locks = env::var_os(LOCKS).unwrap_or_default();
+    check_proc()?;
+    let (words, variable) = (words(&args.names), env::var_os(LOCKS).unwrap_or_default());
     let (mut local, mut ended) = (Vec::new(), 0);
-    for (client, guardian) in locks.as_bytes().split(|&byte| byte == b' ').filter_map(|lock| {
-        let at = lock.iter().position(|&byte| byte == b'=')?;
-        let client = std::str::from_utf8(&lock[..at]).ok().filter(|_| lock[at + 1..] == words)?;
-        Some(client.split_once('/').map_or((client, None), |(client, pid)| (client, Some(pid))))
-    }) {
-        let Some(guardian) = guardian else {
-            local.push(client);
+    for lock in taken(&variable).filter(|lock| lock.words == words) {
+        let Some(guardian) = lock.guardian else {
+            local.push(lock.client_id);
             continue;
         };
         // It may have released the lock before, or somebody has killed it.
-        let dismissed = guardian.parse().ok().and_then(|guardian| guardian::dismiss(guardian, client));
-        ended += dismissed.transpose()?.map_or(0, |()| 1);
+        ended += guardian::dismiss(guardian, lock.client_id).transpose()?.map_or(0, |()| 1);
     }
     if !local.is_empty() {
         let session = session::open_running(&session::endpoint()?).map_err(session::failed)?;
@@ -139,9 +169,13 @@ pub(crate) fn unlock(args: Unlock) -> Done {
     }
 }
 
-/// A descriptor that the shell, whose own this process has inherited, does not use. Shells take one digit.
-fn free_descriptor() -> Result<u8, (u8, String)> {
-    let used = |number: &u8| fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok();
+/// A descriptor that the shell, whose own this process has inherited, does not use, or only for a
+/// lock that was released. Shells take one digit.
+fn free_descriptor(released: &[Taken<'_>]) -> Result<u8, Failure> {
+    let used = |number: &u8| {
+        fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_ok()
+            && released.iter().all(|lock| lock.descriptor != *number)
+    };
     let none = || (exit::USAGE, "the shell has no descriptor left below 10".to_string());
     (3..10).rev().find(|number| !used(number)).ok_or_else(none)
 }
@@ -149,26 +183,65 @@ fn free_descriptor() -> Result<u8, (u8, String)> {
 /// The program that wants the lock, and its process.
 fn shell() -> (OsString, u32) {
     let pid = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
-    let name = fs::read_to_string(format!("/proc/{pid}/comm"));
-    (name.map_or_else(|_| "sh".into(), |name| name.trim().into()), pid)
+    (process::name(pid).map_or_else(|| "sh".into(), OsString::from), pid)
 }
 
-/// The locks of this shell, and one more.
-fn with((client_id, guardian): (&str, Option<u32>), held: &[OsString]) -> OsString {
-    let mut locks = env::var_os(LOCKS).unwrap_or_default().into_vec();
-    if !locks.is_empty() {
-        locks.push(b' ');
-    }
-    locks.extend(client_id.bytes());
-    if let Some(guardian) = guardian {
-        locks.extend(format!("/{guardian}").bytes());
-    }
-    locks.push(b'=');
-    locks.extend(names(held));
-    OsString::from_vec(locks)
+/// A lock that the shell has taken.
+struct Taken<'a> {
+    client_id: &'a str,
+    guardian: Option<u32>,
+    descriptor: u8,
+    /// Its names, as words, with commas between.
+    words: &'a [u8],
 }
 
-fn names(names: &[OsString]) -> Vec<u8> {
+/// What the variable has.
+fn taken(variable: &OsStr) -> impl Iterator<Item = Taken<'_>> {
+    variable.as_bytes().split(|&byte| byte == b' ').filter_map(Taken::parse)
+}
+
+impl<'a> Taken<'a> {
+    fn parse(word: &'a [u8]) -> Option<Self> {
+        let at = word.iter().position(|&byte| byte == b'=')?;
+        let (client, descriptor) = std::str::from_utf8(&word[..at]).ok()?.split_once(':')?;
+        let (client_id, guardian) = match client.split_once('/') {
+            Some((client_id, guardian)) => (client_id, Some(guardian.parse().ok()?)),
+            None => (client, None),
+        };
+        Some(Self { client_id, guardian, descriptor: descriptor.parse().ok()?, words: &word[at + 1..] })
+    }
+
+    fn to_word(&self) -> Vec<u8> {
+        let guardian = self.guardian.map(|guardian| format!("/{guardian}")).unwrap_or_default();
+        let about = format!("{}{guardian}:{}=", self.client_id, self.descriptor);
+        [about.as_bytes(), self.words].concat()
+    }
+
+    /// Its names, as words of `LOCKKEEPER_NAMES`.
+    fn names(&self) -> Vec<Vec<u8>> {
+        self.words.split(|&byte| byte == b',').map(<[u8]>::to_vec).collect()
+    }
+
+    /// Whether what the shell has open for it has no other end any more, and never will.
+    fn is_released(&self) -> bool {
+        let path = format!("/proc/self/fd/{}", self.descriptor);
+        let Ok(file) = fs::read_link(&path) else { return false };
+        let file = file.to_string_lossy();
+        if let Some(guardian) = self.guardian {
+            return file.starts_with("pipe:")
+                && guardian::client_of(guardian).as_deref() != Some(self.client_id);
+        }
+        // The daemon removes the FIFO with the session. One that is only restarted comes back to
+        // it.
+        let removed = file.ends_with(&format!("/{} (deleted)", self.client_id));
+        let mut options = OpenOptions::new();
+        let opened = options.write(true).custom_flags(libc::O_NONBLOCK).open(path);
+        removed && opened.is_err_and(|error| error.raw_os_error() == Some(libc::ENXIO))
+    }
+}
+
+/// Names as words, with commas between.
+fn words(names: &[OsString]) -> Vec<u8> {
     let words: Vec<Vec<u8>> = names.iter().map(|name| acquire::encode(name)).collect();
     words.join(&b',')
 }
@@ -180,7 +253,7 @@ fn export(variables: &[(&str, OsString)]) -> Vec<u8> {
 }
 
 /// A word of a shell, whatever is in it.
-fn quote(value: &OsStr) -> Vec<u8> {
+pub(crate) fn quote(value: &OsStr) -> Vec<u8> {
     let mut quoted = vec![b'\''];
     for &byte in value.as_bytes() {
         match byte {

@@ -2,12 +2,13 @@
 
 mod common;
 
-use common::{Server, wait_until};
+use common::{Server, User, running, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     io::{BufRead, BufReader, Read},
     os::unix::process::ExitStatusExt,
     process::{Child, ChildStdout, Command, Output, Stdio},
+    time::{Duration, Instant},
 };
 
 fn text(bytes: &[u8]) -> &str {
@@ -25,9 +26,16 @@ impl Server {
         command
     }
 
-    /// Starts a script that says `held` when it has the lock, and goes on until something ends its `sleep`.
+    /// Starts a script that has the lock, and then a command that says `held` and sleeps until
+    /// something ends it.
     fn hold(&self, before: &str, after: &str) -> (Child, BufReader<ChildStdout>) {
-        let script = format!("{before} eval \"$(lockkeeper lock a)\"; echo held; sleep 1000; {after}");
+        self.hold_with("", before, after)
+    }
+
+    fn hold_with(&self, options: &str, before: &str, after: &str) -> (Child, BufReader<ChildStdout>) {
+        // What says so is what is to be ended: a shell with a trap starts it in any case.
+        let sleeps = "sh -c 'echo held; exec sleep 1000'";
+        let script = format!("{before} eval \"$(lockkeeper lock {options} a)\"; {sleeps}; {after}");
         let mut command = self.script("sh", &script);
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("it starts");
         let mut output = BufReader::new(child.stdout.take().expect("it is a pipe"));
@@ -66,6 +74,48 @@ fn on_a_network_too_the_lock_lives_with_the_shell() {
     wait_until(|| server.is_free("a"));
 }
 
+/// A guardian's pipe, too, is used again.
+#[test]
+fn locks_can_be_taken_and_released_in_a_loop() {
+    let server = Server::start("60s");
+    let script = "for turn in 1 2 3 4 5 6 7 8 9 10; do eval \"$(lockkeeper lock a)\"; lockkeeper unlock a; done; \
+                  eval \"$(lockkeeper lock a)\"; lockkeeper held a && lockkeeper unlock a; lockkeeper held a; echo $?";
+    let done = server.script("sh", script).output().expect("it starts");
+    assert_eq!(text(&done.stdout), "1\n", "{}", text(&done.stderr));
+}
+
+/// What `lock` prints is for a shell, which has 10 s to run it.
+#[test]
+fn a_lock_that_no_shell_takes_is_released() {
+    let (server, user) = (Server::start("60s"), User::new());
+    let print = |mut lock: Command| {
+        let done = lock.stderr(Stdio::null()).output().expect("it starts");
+        assert!(done.status.success());
+        text(&done.stdout).to_string()
+    };
+    let taken = print(user.command(&["lock", "taken"]));
+    print(user.command(&["lock", "a"]));
+    print(server.command(&["lock", "a"]));
+    // One that a shell has taken needs its helper no more, and lasts.
+    let helper = taken.split("/proc/").nth(1).and_then(|path| path.split('/').next()).expect("it is there");
+    let helper = Pid::from_raw(helper.parse().expect("a number")).expect("a process");
+    assert!(running(helper));
+    let mut shell = user.script("sh", &format!("{taken}\necho held; read -r line"));
+    let mut shell = shell.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("it starts");
+    let mut line = String::new();
+    BufReader::new(shell.stdout.take().expect("it is a pipe")).read_line(&mut line).expect("it is text");
+    assert_eq!(line, "held\n");
+    let taken_at = Instant::now();
+    wait_until(|| !running(helper));
+    assert!(taken_at.elapsed() < Duration::from_secs(8), "the shell has told it");
+    let is_free = |name| user.run(&["run", "-q", "-n", name, "--", "true"]).status.success();
+    wait_until(|| is_free("a") && server.is_free("a"));
+    assert!(!is_free("taken"));
+    drop(shell.stdin.take());
+    shell.wait().expect("it ends");
+    wait_until(|| is_free("taken"));
+}
+
 #[test]
 fn statuses_are_those_of_run() {
     let server = Server::start("60s");
@@ -93,6 +143,10 @@ fn a_script_whose_lock_is_stolen_is_ended_and_told() {
     let done = child.wait_with_output().expect("it ends");
     assert_eq!(done.status.signal(), Some(15));
     assert!(text(&done.stderr).contains("the lock was stolen by "), "{}", text(&done.stderr));
+    let (child, _output) = server.hold("", "echo never");
+    assert!(server.run(&["release", "a"]).status.success());
+    let done = child.wait_with_output().expect("it ends");
+    assert!(text(&done.stderr).contains("the lock was released by force by "), "{}", text(&done.stderr));
     // One that has its own way with SIGTERM learns it from `unlock`.
     let (mut child, mut output) = server.hold("trap : TERM;", "lockkeeper unlock a; echo $?");
     assert!(server.run(&["run", "--steal", "a", "--", "true"]).status.success());
@@ -117,10 +171,11 @@ fn a_lock_that_is_stolen_takes_no_other_with_it() {
     assert!(child.wait().expect("it ends").success());
 }
 
+/// It is the one that was asked for: the guardian took the daemon's own.
 #[test]
 fn a_script_whose_lease_is_lost_is_ended() {
-    let server = Server::start("4s");
-    let (child, _output) = server.hold("", "echo never");
+    let server = Server::start("1h");
+    let (child, _output) = server.hold_with("--ttl 4s", "", "echo never");
     let daemon = Pid::from_child(&server.child);
     kill_process(daemon, Signal::STOP).expect("it runs");
     let done = child.wait_with_output().expect("it ends");

@@ -11,14 +11,18 @@
 //! its command. No SIGKILL follows: an interactive shell ignores SIGTERM, and is not to be killed
 //! for a lock.
 
+use super::TAKE;
 use crate::{
     Done, Failure, exit,
-    holder::{is_for_writing, processes},
-    run::{RELEASE, guard::Lease},
+    holder::is_for_writing,
+    process,
+    run::{
+        RELEASE,
+        guard::{LOCK, Lease},
+    },
     serve, session, show,
 };
 use lockkeeper_client::{Callbacks, Options, Outcome, Session, Transfer, Update};
-use lockkeeper_core::Cause;
 use rustix::process::{Pid, Signal, getpid, kill_process};
 use std::{
     fs::{self, File, OpenOptions},
@@ -32,13 +36,7 @@ use std::{
 };
 
 /// How it is called by `lock`; the client id follows.
-pub(super) const COMMAND: &str = "guard-shell";
-
-/// How long the shell may take to run what it is told.
-const TAKE: Duration = Duration::from_secs(10);
-
-/// The request of the lock, in a session that was given away.
-const LOCK: u64 = 0;
+pub(crate) const COMMAND: &str = "guard-shell";
 
 /// What the guardian answers.
 const READY: &str = "ready";
@@ -72,10 +70,15 @@ pub(super) fn pipe(guardian: u32) -> String {
 }
 
 /// The client id of the session that a process guards, if it is a guardian.
-pub(crate) fn client_of(pid: u32) -> Option<String> {
+pub(super) fn client_of(pid: u32) -> Option<String> {
+    client_guarded_by(pid, COMMAND)
+}
+
+/// The same, of one that was started by that command.
+pub(crate) fn client_guarded_by(pid: u32, guard: &str) -> Option<String> {
     let command = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let mut words = command.split(|&byte| byte == 0).skip(1);
-    let client = words.next().filter(|&word| word == COMMAND.as_bytes()).and(words.next())?;
+    let client = words.next().filter(|&word| word == guard.as_bytes()).and(words.next())?;
     String::from_utf8(client.into()).ok()
 }
 
@@ -194,8 +197,17 @@ impl Guardian {
         }
         show::say(&why);
         self.lost = Some(why);
-        for process in writers() {
-            let _ = kill_process(process, Signal::TERM);
+        let before = process::newest();
+        let found = writers();
+        let newest = process::newest();
+        found.iter().for_each(|&process| _ = kill_process(process, Signal::TERM));
+        // What was forked between the look at its parent and the signal to it is told, too. What a
+        // handler of that signal has started is not: it may be `unlock`.
+        if let (Some(before), Some(newest)) = (before, newest) {
+            let missed = writers().into_iter().filter(|process| !found.contains(process));
+            missed
+                .filter(|&process| is_born_between(process, before, newest))
+                .for_each(|process| _ = kill_process(process, Signal::TERM));
         }
     }
 
@@ -221,7 +233,17 @@ fn answer(line: &str) {
 fn writers() -> Vec<Pid> {
     let Ok(pipe) = fs::read_link("/proc/self/fd/0") else { return Vec::new() };
     let me = getpid();
-    processes().filter(|&pid| pid != me && writes_to(pid, &pipe)).collect()
+    process::all().filter(|&pid| pid != me && writes_to(pid, &pipe)).collect()
+}
+
+/// Whether a process was started after one, but not after another. Numbers begin anew at a limit.
+fn is_born_between(process: Pid, before: Pid, newest: Pid) -> bool {
+    let [process, before, newest] = [process, before, newest].map(Pid::as_raw_pid);
+    if before <= newest {
+        before < process && process <= newest
+    } else {
+        before < process || process <= newest
+    }
 }
 
 fn writes_to(pid: Pid, pipe: &Path) -> bool {
@@ -231,4 +253,36 @@ fn writes_to(pid: Pid, pipe: &Path) -> bool {
         fs::read_link(file.path()).is_ok_and(|target| target == pipe)
             && file.file_name().to_str().is_some_and(|number| is_for_writing(pid, number))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_born_between;
+    use crate::process::newest;
+    use rustix::process::Pid;
+    use std::process::Command;
+
+    #[test]
+    fn a_process_is_born_between_two_others() {
+        let pid = |number| Pid::from_raw(number).expect("a number");
+        for (process, before, newest, between) in [
+            (11, 10, 20, true),
+            (20, 10, 20, true),
+            (10, 10, 20, false),
+            (21, 10, 20, false),
+            // Behind the greatest number comes a small one.
+            (31_000, 30_000, 300, true),
+            (299, 30_000, 300, true),
+            (301, 30_000, 300, false),
+            (30_000, 30_000, 300, false),
+        ] {
+            let told = is_born_between(pid(process), pid(before), pid(newest));
+            assert_eq!(told, between, "{process} between {before} and {newest}");
+        }
+        let before = newest().expect("the kernel tells it");
+        let mut child = Command::new("true").spawn().expect("it starts");
+        let after = newest().expect("the kernel tells it");
+        assert!(is_born_between(Pid::from_child(&child), before, after));
+        child.wait().expect("it ends");
+    }
 }
