@@ -102,8 +102,8 @@ Examples:
 Exit status:
   that of the command, or 128+N if signal N ended it
   64   the call is wrong
-  69   no daemon can be reached
-  75   the lock was not to be had (--if-available, --timeout; -E sets another)
+  69   no daemon can be reached; with --if-available, also if it is silent for 10s
+  75   the lock was not available (--if-available, --timeout; -E sets another)
   76   the lock was lost while the command ran: stolen, released by force, or the daemon was gone too long
   77   the credentials do not allow it
   124  the command ran for longer than --for
@@ -276,8 +276,13 @@ Examples:
 
 JSON: {\"held\":[{\"name\",\"mode\",\"clientId\",\"token\",\"info\",\"pid\",\"since\"}],\"pending\":[…]}, where since is the
 time in milliseconds for which it has been held or has waited. token is missing where it waits, info and
-pid where they are not known. stopped is true if a signal has stopped the process (Ctrl-Z). A name that no
-JavaScript string spells has its bytes in nameBytes, in hex."
+pid where they are not known, and all of these without the right to inspect. stopped is true if a signal
+has stopped the process (Ctrl-Z), ended if it is gone and something that it started has the lock, and
+unverifiable if the daemon cannot tell whether it is alive: lockkeeper release --client ends its session.
+A name that no JavaScript string spells has its bytes in nameBytes, in hex.
+
+The process of a client on the network is the one that asked. If lockkeeper run was killed and its command
+lives, the command is shown in its place on the machine where it runs; elsewhere, run is."
 )]
 pub(crate) struct Query {
     /// JSON, even on a terminal

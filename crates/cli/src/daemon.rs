@@ -38,9 +38,8 @@ pub(crate) fn stop() -> Done {
 pub(crate) fn restart() -> Done {
     let endpoint = session::endpoint()?;
     if !endpoint.is_own() {
-        let why =
-            format!("the daemon at {endpoint} was not started on demand: restart it with what started it");
-        return Err((exit::USAGE, why));
+        let why = format!("the daemon at {endpoint} was not started on demand");
+        return Err((exit::USAGE, format!("{why}: {}", session::how_to_restart(&endpoint))));
     }
     let before = end(&endpoint)?;
     let session = session::open()?;
@@ -57,16 +56,21 @@ fn end(endpoint: &Endpoint) -> Result<Option<u32>, Failure> {
     if endpoint.socket().is_none() {
         return Err((exit::USAGE, format!("{endpoint} is on the network: stop it where it runs")));
     }
-    let Some(pid) = endpoint.server_pid() else { return Ok(None) };
+    let Some(pid) = endpoint.server_pid() else {
+        let why = "its process is in another PID namespace: stop it there";
+        return match endpoint.is_served() {
+            true => Err((exit::USAGE, format!("the daemon at {endpoint}: {why}"))),
+            false => Ok(None),
+        };
+    };
     if pid == 1 {
         let why = "systemd has opened its socket: `systemctl stop` and `restart` are for it";
         return Err((exit::USAGE, format!("the daemon at {endpoint}: {why}")));
     }
     let process = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let Some(process) = process else { return Ok(None) };
-    let failed = |error: rustix::io::Errno| {
-        (exit::NO_PERMISSION, format!("the daemon at {endpoint} (pid {pid}): {error}"))
-    };
+    let failed =
+        |error: Errno| (exit::NO_PERMISSION, format!("the daemon at {endpoint} (pid {pid}): {error}"));
     kill_process(process, Signal::TERM).map_err(failed)?;
     // One that is stopped hears nothing else.
     let _ = kill_process(process, Signal::CONT);
@@ -89,9 +93,10 @@ pub(crate) fn logs(args: &Logs) -> Done {
     let none = || (exit::USAGE, format!("{endpoint} is on the network: its log is where it runs"));
     let file = log_file(endpoint.socket().ok_or_else(none)?);
     if !file.exists() {
+        let unit = if endpoint.is_machine() { "lockkeeper-machine" } else { "lockkeeper" };
         let why = format!(
             "there is no {}: only a daemon that was started on demand writes it. For one of systemd's: journalctl -u \
-             lockkeeper",
+             {unit}",
             file.display()
         );
         return Err((exit::UNAVAILABLE, why));

@@ -75,7 +75,7 @@ fn show(report: &Report) {
             println!("Another daemon takes over after {takeover} ms without a sign of it.");
         }
     }
-    println!();
+    print!("\n");
     let mut members = Table::new(["ETCD", "ROLE", "VERSION", "SIZE", "TROUBLE"]);
     for member in &report.etcd {
         let paint = if member.trouble.is_empty() { Paint::Green } else { Paint::Red };

@@ -1,16 +1,26 @@
 //! Which process holds a lock when the one that asked for it is gone: the command of a `run` that
 //! was killed, or the shell of `lock`.
 //!
-//! A daemon knows the process that has connected. What lives on has its FIFO, whose name is the client id, or is its guardian.
-//! That is looked up among the processes of this machine that the caller may see; nothing is asked of the daemon.
+//! A daemon knows the process that has connected. What lives on has its FIFO, whose name is the
+//! client id, or a pipe of its guardian, which was started with the client id. That is looked up
+//! among the processes of this machine that the caller may see; nothing is asked of the daemon.
 
-use crate::lock;
+use crate::{
+    lock::guardian::{self, client_guarded_by},
+    process::{self, Process},
+    run::guard,
+    session,
+};
 use lockkeeper_client::Entry;
-use rustix::process::Pid;
+use rustix::{
+    io::Errno,
+    process::{Pid, test_kill_process},
+};
 use std::{
     collections::HashMap,
     fs,
-    sync::Mutex,
+    path::PathBuf,
+    sync::{Mutex, OnceLock},
     time::{Duration, Instant},
 };
 
@@ -20,17 +30,47 @@ const FRESH: Duration = Duration::from_secs(1);
 /// The process whose request it is, on the machine of the daemon. The daemon puts it before what
 /// the client says.
 pub(crate) fn pid(entry: &Entry) -> Option<u32> {
-    let asked = entry.owner.as_ref()?.strip_prefix("pid ")?.split(' ').next()?.parse().ok()?;
-    match runs(asked) {
+    let asked = asked_by(entry)?;
+    match Process::of(asked).is_some_and(|process| !process.ended) {
         true => Some(asked),
-        // In another PID namespace, that says nothing.
         false => Some(find(&entry.client_id).unwrap_or(asked)),
     }
 }
 
-fn runs(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
+/// The same for a client on the network, whose process has that number on its own machine. None if
+/// that process lives, or nothing of this machine has taken its place.
+pub(crate) fn successor(entry: &Entry, asked: &str) -> Option<u32> {
+    let lives = |process: Process| !process.ended;
+    if Process::of(asked.parse().ok()?).is_some_and(lives) { None } else { find(&entry.client_id) }
+}
+
+/// Whether that process has ended: what holds the lock is another one, which the caller may not
+/// see.
+pub(crate) fn has_ended(entry: &Entry) -> bool {
+    asked_by(entry).is_some_and(|asked| pid(entry) == Some(asked) && is_gone(asked) && shares_pids())
+}
+
+fn asked_by(entry: &Entry) -> Option<u32> {
+    entry.owner.as_ref()?.strip_prefix("pid ")?.split(' ').next()?.parse().ok()
+}
+
+/// With `hidepid`, another user's process is not in `/proc`; a signal tells whether it is there.
+fn is_gone(pid: u32) -> bool {
+    let signalled = || test_kill_process(i32::try_from(pid).ok().and_then(Pid::from_raw)?).err();
+    Process::of(pid).map_or_else(|| signalled() == Some(Errno::SRCH), |process| process.ended)
+}
+
+/// Whether the daemon's process ids are known to be those that this process sees. Of a process in a
+/// PID namespace of its own, `/proc` has an id for each.
+fn shares_pids() -> bool {
+    static SHARED: OnceLock<bool> = OnceLock::new();
+    *SHARED.get_or_init(|| {
+        let daemon = session::endpoint().ok().and_then(|endpoint| endpoint.server_pid());
+        let status = daemon.and_then(|pid| fs::read_to_string(format!("/proc/{pid}/status")).ok());
+        let ids =
+            status.as_ref().and_then(|status| status.lines().find_map(|line| line.strip_prefix("NSpid:")));
+        ids.is_some_and(|ids| ids.split_ascii_whitespace().count() == 1)
+    })
 }
 
 fn find(client_id: &str) -> Option<u32> {
@@ -42,13 +82,20 @@ fn find(client_id: &str) -> Option<u32> {
     seen.as_ref().and_then(|(_, holders)| holders.get(client_id).copied())
 }
 
-/// The process of each session that lives by a FIFO or by a shell's guardian: the oldest, which started the others.
+/// The process of each session that lives by a FIFO or has a guardian: the oldest, which started the
+/// others. The guardian, if it cannot be seen whom that guards.
 fn holders() -> HashMap<String, u32> {
+    let pids = || process::all().map(|pid| pid.as_raw_nonzero().get().unsigned_abs());
     let mut oldest: HashMap<String, (u64, u32)> = HashMap::new();
-    for pid in processes() {
-        let pid = pid.as_raw_nonzero().get().unsigned_abs();
-        let born = born(pid);
-        for client in sessions(pid) {
+    let mut pipes = HashMap::new();
+    for guardian in pids() {
+        let Some((client, pipe)) = guarded(guardian) else { continue };
+        pipes.extend(pipe.map(|pipe| (pipe, client.clone())));
+        oldest.insert(client, (u64::MAX, guardian));
+    }
+    for pid in pids() {
+        let born = Process::of(pid).map_or(u64::MAX, |process| process.born);
+        for client in sessions(pid, &pipes) {
             let holder = oldest.entry(client).or_insert((born, pid));
             *holder = (*holder).min((born, pid));
         }
@@ -56,30 +103,31 @@ fn holders() -> HashMap<String, u32> {
     oldest.into_iter().map(|(client, (_, pid))| (client, pid)).collect()
 }
 
-/// All processes that this one may see.
-pub(crate) fn processes() -> impl Iterator<Item = Pid> {
-    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
-    all.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?))
+/// The client id of the session that a process guards, and the pipe that ends with what it guards.
+fn guarded(pid: u32) -> Option<(String, Option<PathBuf>)> {
+    // The guardian of a shell has it as its input, and that of a command as its output.
+    [(guardian::COMMAND, 0), (guard::COMMAND, 1)].into_iter().find_map(|(command, descriptor)| {
+        let client = client_guarded_by(pid, command)?;
+        Some((client, fs::read_link(format!("/proc/{pid}/fd/{descriptor}")).ok()))
+    })
 }
 
-/// When a process was started: process ids begin anew.
-fn born(pid: u32) -> u64 {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let born = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(19));
-    born.and_then(|born| born.parse().ok()).unwrap_or(u64::MAX)
-}
-
-/// The client ids of sessions that a process keeps alive.
-fn sessions(pid: u32) -> Vec<String> {
+/// The client ids of sessions that a process keeps alive, by a FIFO or the pipe of a guardian. Only
+/// Linux tells them, in `/proc`.
+fn sessions(pid: u32, pipes: &HashMap<PathBuf, String>) -> Vec<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
-    let fifos = files.filter_map(|file| {
+    let held = files.filter_map(|file| {
         let target = fs::read_link(file.path()).ok()?;
-        let (folder, id) = target.to_str()?.rsplit_once('/')?;
-        let is_held =
-            folder.ends_with("/fifo") && is_id(id) && is_for_writing(pid, file.file_name().to_str()?);
-        is_held.then(|| id.to_string())
+        let client = match pipes.get(&target) {
+            Some(client) => client.clone(),
+            None => {
+                let (folder, id) = target.to_str()?.rsplit_once('/')?;
+                (folder.ends_with("/fifo") && is_id(id)).then(|| id.to_string())?
+            }
+        };
+        is_for_writing(pid, file.file_name().to_str()?).then_some(client)
     });
-    fifos.chain(lock::guardian::client_of(pid)).collect()
+    held.collect()
 }
 
 /// Whether a process may write to one of its descriptors. The daemon only reads FIFOs.

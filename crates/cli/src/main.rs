@@ -1,5 +1,14 @@
 //! The `lockkeeper` command.
 
+/// As the standard library's, which panic when the reader of a pipe has seen enough.
+macro_rules! print {
+    ($($words:tt)*) => { $crate::show::print(&format!($($words)*)) };
+}
+
+macro_rules! println {
+    ($($words:tt)*) => { $crate::show::print(&(format!($($words)*) + "\n")) };
+}
+
 mod acquire;
 mod args;
 mod complete;

@@ -12,7 +12,7 @@ use lockkeeper_core::{Mode, Name};
 use std::{
     collections::{HashMap, HashSet},
     fmt::Write as _,
-    io::{IsTerminal, Write, stdout},
+    io::{IsTerminal, stdout},
     process::ExitCode,
 };
 
@@ -52,8 +52,7 @@ fn only(snapshot: &mut Snapshot, name: &Name) {
 fn print(args: &Query, json: impl FnOnce() -> String, table: impl FnOnce() -> String) -> Done {
     let people = args.table || (!args.json && stdout().is_terminal());
     let text = if people { table() } else { json() };
-    // Who has seen enough closes the pipe.
-    let _ = stdout().write_all(text.as_bytes());
+    show::print(&text);
     Ok(ExitCode::SUCCESS)
 }
 
@@ -101,8 +100,8 @@ fn place(entry: &Entry) -> Object {
 /// takes for a number.
 fn about(object: Object, entry: &Entry) -> Object {
     let mut object = object.text("clientId", &entry.client_id);
-    if let Some(token) = entry.token {
-        object = object.text("token", &token.to_string());
+    if let Some(token) = show::token(entry) {
+        object = object.text("token", &token);
     }
     if let Some(info) = &entry.info {
         object = object.text("info", info);
@@ -113,10 +112,16 @@ fn about(object: Object, entry: &Entry) -> Object {
     if let Some(owner) = &entry.owner {
         object = object.text("owner", owner);
     }
-    if is_stopped(entry) {
+    if show::is_stopped(entry) {
         object = object.raw("stopped", true);
     }
-    object.raw("since", entry.since)
+    if show::has_ended(entry) {
+        object = object.raw("ended", true);
+    }
+    if entry.is_unverifiable() {
+        object = object.raw("unverifiable", true);
+    }
+    if show::is_hidden(entry) { object } else { object.raw("since", entry.since) }
 }
 
 fn query_table(entries: &[Entry], name: Option<&Name>) -> String {
@@ -126,11 +131,13 @@ fn query_table(entries: &[Entry], name: Option<&Name>) -> String {
     let mut table = Table::new(["STATE", "NAME", "MODE", "FOR", "PID", "WHO"]);
     for entry in entries {
         let (paint, state) = state(entry);
-        let cells = [state, &show::name(&entry.name), &entry.mode.to_string(), &show::age(entry.since)];
+        let cells = [state, &show::name(&entry.name), &entry.mode.to_string(), &show::since(entry)];
         let [state, name, mode, since] = cells.map(String::from);
-        table.row(paint, [state, name, mode, since, pid(entry), who(entry)]);
+        table.row(paint, [state, name, mode, since, pid(entry), show::who(entry)]);
     }
-    table.text()
+    let mut text = table.text();
+    ways_out(entries, &mut text);
+    text
 }
 
 fn nobody(name: Option<&Name>) -> String {
@@ -161,13 +168,14 @@ fn inspect_table(snapshot: &Snapshot, name: Option<&Name>) -> String {
         if first.stole {
             number.push_str(" (stole)");
         }
-        let token = first.token.map(|token| token.to_string()).unwrap_or_default();
+        let token = show::token(first).unwrap_or_default();
         let client = show::label(&first.client_id);
-        let since = show::age(first.since);
-        let info = show::label(first.info.as_deref().unwrap_or_default());
+        let since = show::since(first);
+        let info = show::label(first.info.as_deref().unwrap_or_default()) + show::mark(first);
         table.row(paint, [state.into(), since, pid(first), token, number, client, names.join(", "), info]);
     }
     let mut text = table.text();
+    ways_out(&snapshot.entries, &mut text);
     deadlocks(snapshot, &mut text);
     text
 }
@@ -207,14 +215,15 @@ fn state(entry: &Entry) -> (Paint, &'static str) {
     if entry.token.is_some() { (Paint::Green, "held") } else { (Paint::Yellow, "waiting") }
 }
 
-/// Whether its process, of this machine, was stopped by a signal: Ctrl-Z, most likely.
-fn is_stopped(entry: &Entry) -> bool {
-    show::pid(entry).is_some_and(session::stopped)
-}
-
-fn who(entry: &Entry) -> String {
-    let stopped = if is_stopped(entry) { " (stopped)" } else { "" };
-    show::who(entry) + stopped
+/// How to end sessions of which nobody can say whether their process is alive.
+fn ways_out(entries: &[Entry], text: &mut String) {
+    let mut ways_out: Vec<_> = entries.iter().filter_map(show::way_out).collect();
+    ways_out.sort_unstable();
+    ways_out.dedup();
+    if !ways_out.is_empty() {
+        text.push_str("\nUnverifiable: the daemon cannot tell whether the process is alive.\n");
+        ways_out.iter().for_each(|way_out| _ = writeln!(text, "  {way_out}"));
+    }
 }
 
 fn pid(entry: &Entry) -> String {

@@ -1,12 +1,14 @@
 //! How names, labels and times are written for people, and for programs in JSON.
 
+use crate::{exit, holder};
 use lockkeeper_client::Entry;
 use lockkeeper_core::{Cause, Name};
 use std::{
     borrow::Cow,
     env,
     fmt::Write as _,
-    io::{IsTerminal, Write as _},
+    io::{ErrorKind, IsTerminal, Write as _, stdout},
+    process,
 };
 use unicode_segmentation::UnicodeSegmentation;
 use unicode_width::UnicodeWidthStr;
@@ -15,6 +17,17 @@ use unicode_width::UnicodeWidthStr;
 pub(crate) fn say(words: &str) {
     // Whoever reads it may be gone.
     let _ = std::io::stderr().write_all(format!("lockkeeper: {words}\n").as_bytes());
+}
+
+/// Writes to standard output. A reader that has seen enough closes the pipe.
+pub(crate) fn print(text: &str) {
+    match stdout().write_all(text.as_bytes()).and_then(|()| stdout().flush()) {
+        Err(error) if error.kind() != ErrorKind::BrokenPipe => {
+            say(&format!("standard output: {error}"));
+            process::exit(exit::SOFTWARE.into());
+        }
+        _ => {}
+    }
 }
 
 /// Why a lock is lost whose lease was not renewed.
@@ -34,7 +47,7 @@ pub(crate) fn broken(cause: Cause, owner: Option<&str>, forced: bool) -> String 
 
 /// Who has stolen or released a lock, from how the daemon describes a client: `ann@build7, pid
 /// 4711`.
-pub(crate) fn by(owner: &str) -> String {
+fn by(owner: &str) -> String {
     let Some(user) = owner.split(' ').find(|word| word.contains('@')) else { return label(owner) };
     let pid = match owner.strip_prefix("pid ") {
         Some(rest) => rest.split(' ').next(),
@@ -55,9 +68,24 @@ fn own_pid(owner: &str) -> Option<&str> {
 /// What is said where the daemon shows of others only that they are there.
 pub(crate) const HIDDEN: &str = "Others' labels, times and processes are hidden: no right to inspect.";
 
-/// Whether the daemon hides something: a token is never 0.
+/// Whether the daemon hides something.
 pub(crate) fn hides(entries: &[Entry]) -> bool {
-    entries.iter().any(|entry| entry.token.unwrap_or(0) == 0 && entry.owner.is_none() && entry.since == 0)
+    entries.iter().any(is_hidden)
+}
+
+/// Whether it shows of a request only that it is there: a token is never 0.
+pub(crate) fn is_hidden(entry: &Entry) -> bool {
+    entry.token.unwrap_or(0) == 0 && entry.owner.is_none() && entry.since == 0
+}
+
+/// Its token, if it is held and that is not hidden.
+pub(crate) fn token(entry: &Entry) -> Option<String> {
+    entry.token.filter(|token| *token != 0).map(|token| token.to_string())
+}
+
+/// For how long it has been as it is, if that is not hidden.
+pub(crate) fn since(entry: &Entry) -> String {
+    if is_hidden(entry) { String::new() } else { age(entry.since) }
 }
 
 /// A name for a terminal: nothing in it is the terminal's to act upon, and no two names look alike.
@@ -93,9 +121,10 @@ fn escape(text: &str, shown: &mut String) {
     }
 }
 
-pub(crate) use crate::holder::pid;
+pub(crate) use crate::holder::{has_ended, pid};
 
-/// Who it is, as far as is known; of a client on the network, with its process there.
+/// Who it is, as far as is known; of a client on the network, with its process there: the one that
+/// asked for the lock, also if that has ended, unless it can be seen here what has the lock.
 pub(crate) fn who(entry: &Entry) -> String {
     let who = match &entry.info {
         Some(info) => label(info),
@@ -103,16 +132,45 @@ pub(crate) fn who(entry: &Entry) -> String {
     };
     let remote = entry.owner.as_deref().filter(|owner| !owner.starts_with("pid "));
     match remote.and_then(own_pid) {
-        Some(pid) => format!("{who}, pid {pid}"),
-        None => who,
+        Some(pid) => match holder::successor(entry, pid) {
+            Some(successor) => format!("{who}, pid {successor}"),
+            None => format!("{who}, pid {pid}"),
+        },
+        None => who + mark(entry),
     }
+}
+
+/// What keeps its process from going on, as far as that is known.
+pub(crate) fn mark(entry: &Entry) -> &'static str {
+    match entry {
+        entry if entry.is_unverifiable() => " (unverifiable)",
+        entry if is_stopped(entry) => " (stopped)",
+        entry if has_ended(entry) => " (ended)",
+        _ => "",
+    }
+}
+
+/// Whether its process, of this machine, was stopped by a signal: Ctrl-Z, most likely.
+pub(crate) fn is_stopped(entry: &Entry) -> bool {
+    pid(entry).is_some_and(crate::session::stopped)
+}
+
+/// What to do about an unverifiable session.
+pub(crate) fn way_out(entry: &Entry) -> Option<String> {
+    let end = || format!("If its process is gone: lockkeeper release --client {}", label(&entry.client_id));
+    entry.is_unverifiable().then(end)
 }
 
 /// Who holds a lock, and for how long.
 pub(crate) fn held_by(entry: &Entry) -> String {
-    match pid(entry) {
+    let held = match pid(entry) {
+        _ if is_hidden(entry) => format!("held by {}", who(entry)),
         Some(pid) => format!("held for {} by pid {pid} ({})", age(entry.since), who(entry)),
         None => format!("held for {} by {}", age(entry.since), who(entry)),
+    };
+    match way_out(entry) {
+        Some(way_out) => format!("{held}. {way_out}"),
+        None => held,
     }
 }
 

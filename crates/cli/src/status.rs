@@ -63,7 +63,7 @@ fn running(endpoint: &Endpoint, session: &Session) {
     match session.server_pid() {
         // Its socket is systemd's, and nobody knows more.
         Some(1) => print!(" (systemd has opened its socket)"),
-        Some(pid) => print!(" ({})", daemon(pid)),
+        Some(pid) => print!(" ({})", daemon(pid, endpoint)),
         None => {}
     }
     match session::ask(session, |session, then| session.query_then(None, then)) {
@@ -77,7 +77,7 @@ fn running(endpoint: &Endpoint, session: &Session) {
 }
 
 /// Its process, as the system knows it. Its version is known if it is this program.
-fn daemon(pid: u32) -> String {
+fn daemon(pid: u32, endpoint: &Endpoint) -> String {
     let mut about = format!("pid {pid}");
     if let Some(seconds) = Process::of(pid).and_then(|process| process.seconds) {
         about.push_str(&format!(", for {}", show::age(seconds * 1000)));

@@ -98,6 +98,9 @@ impl Top {
             let mut next = news.recv_timeout(self.refresh_in().unwrap_or(Duration::MAX)).ok();
             // All that is there is taken on before anything is drawn.
             while let Some(event) = next {
+                if let News::Change(Err(error @ Error::Refused { .. })) = event {
+                    return Err(session::failed(error));
+                }
                 match self.on_news(event, &mut model) {
                     Act::Nothing => {}
                     Act::Quit => return Ok(ExitCode::SUCCESS),

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::User;
+use common::{User, is_one_user};
 use std::{
     fs,
     os::unix::net::UnixDatagram,
@@ -71,4 +71,19 @@ fn it_has_no_limits_of_a_script_if_those_can_be_undone() {
     }
     let status = String::from_utf8_lossy(&proc(&user, "status")).into_owned();
     assert!(status.lines().any(|line| line == "Umask:\t0077"), "{status}");
+}
+
+/// Who is nice gives way to everybody else's processes, not to everybody else's locks. Only root
+/// may undo it.
+#[test]
+fn it_has_no_niceness_of_a_script() {
+    if is_one_user() {
+        return;
+    }
+    let user = User::new();
+    assert_eq!(start(&user, "renice -n 5 -p $$ >/dev/null"), "done\n");
+    let stat = String::from_utf8_lossy(&proc(&user, "stat")).into_owned();
+    // proc_pid_stat(5): the 19th field, the name in brackets being the second.
+    let (_, fields) = stat.rsplit_once(") ").expect("it has a name");
+    assert_eq!(fields.split(' ').nth(16), Some("0"), "{stat}");
 }

@@ -3,18 +3,29 @@
 mod common;
 
 use common::{User, running, wait_until};
+use lockkeeper_wire::{
+    frame,
+    v2::{ToClient, code},
+};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     fs,
-    os::unix::{fs::PermissionsExt, net::UnixStream},
-    process::{Child, Stdio},
+    io::{Read, Write},
+    net::TcpListener,
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt},
+        net::{UnixListener, UnixStream},
+    },
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
 };
 
 #[test]
 fn several_that_start_it_at_once_end_with_one() {
     let user = User::new();
     let start = |_| user.command(&["run", "a", "--", "sh", "-c", "echo $PPID"]).stdout(Stdio::null()).spawn();
-    let mut runs: Vec<Child> = (0..12).map(|number| start(number).expect("it starts")).collect();
+    let mut runs: Vec<Child> = (0..100).map(|number| start(number).expect("it starts")).collect();
     assert!(runs.iter_mut().all(|run| run.wait().expect("it ends").success()));
     let daemon = user.daemon();
     assert_eq!(user.daemon(), daemon);
@@ -172,6 +183,27 @@ fn a_daemon_that_cannot_start_says_why_to_who_wanted_it() {
     let nowhere = nowhere.expect("it starts");
     let why = String::from_utf8_lossy(&nowhere.stderr);
     assert!(why.contains("the daemon cannot start: /proc/nowhere: "), "{why}");
+    assert!(why.contains("set LOCKKEEPER_DIR to a directory of your own"), "{why}");
+}
+
+/// As one in a frozen cgroup, or on a machine that is: its process is not stopped by a signal, or
+/// nobody knows it.
+#[test]
+fn a_daemon_that_takes_connections_and_is_silent_is_waited_for_as_long_as_is_said() {
+    let user = User::new();
+    let path = user.file("silent.sock", "");
+    fs::remove_file(&path).expect("it is ours");
+    let _here = UnixListener::bind(&path).expect("the path is free");
+    let there = TcpListener::bind("127.0.0.1:0").expect("there is a port");
+    let there = format!("ws://{}", there.local_addr().expect("it listens"));
+    for url in [format!("unix:{path}"), there] {
+        for args in [&["run", "-w", "50ms", "a", "--", "true"][..], &["lock", "-w", "50ms", "a"]] {
+            let done = user.command(args).env("LOCKKEEPER_URL", &url).output().expect("it starts");
+            let said = String::from_utf8_lossy(&done.stderr);
+            assert_eq!(done.status.code(), Some(75), "{url}: {said}");
+            assert!(said.contains("does not answer"), "{said}");
+        }
+    }
 }
 
 #[test]
@@ -188,7 +220,11 @@ fn a_daemon_that_is_stopped_hangs_nobody_without_a_word() {
         (&["status"], 69),
         (&["run", "a", "--", "true"], 69),
     ] {
+        let begun = Instant::now();
         let done = user.run(command);
+        // Less than what is waited for an answer.
+        let in_time = !command.contains(&"--timeout") || begun.elapsed() < Duration::from_secs(5);
+        assert!(in_time, "{command:?}: {:?}", begun.elapsed());
         let said = [done.stdout, done.stderr].concat();
         let said = String::from_utf8_lossy(&said);
         assert_eq!(done.status.code(), Some(code), "{command:?}: {said}");
@@ -247,8 +283,73 @@ fn an_upgrade_under_a_holder_loses_nothing_and_status_says_what_to_restart() {
     common::copy_program(&new);
     fs::rename(&new, &old).expect("it is ours");
     assert!(status(&old).contains("`lockkeeper restart` starts this one"), "the file is another one");
+    // Where `restart` is not for it, it is not said.
+    let mut by_url = with(env!("CARGO_BIN_EXE_lockkeeper"), &["status"]);
+    let by_url = by_url.env("LOCKKEEPER_URL", format!("unix:{}", user.socket().display())).output();
+    let by_url = String::from_utf8(by_url.expect("it starts").stdout).expect("it is text");
+    assert!(by_url.contains("; restart it with what started it"), "{by_url}");
     // The holder, whose own file is gone, starts the new program.
     user.end_daemon(Signal::KILL);
     user.wait_for("a", 1, 0);
     assert_eq!(holder.let_go(), 0);
+}
+
+/// An upgrade of the protocol under a daemon that goes on: what to restart depends on what has
+/// started it.
+#[test]
+fn a_daemon_of_another_version_is_to_be_restarted_by_a_command_that_is_named() {
+    let user = User::new();
+    let socket = user.socket();
+    fs::DirBuilder::new().mode(0o700).create(socket.parent().expect("it is in one")).expect("it is new");
+    let listener = UnixListener::bind(&socket).expect("it is new");
+    thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            // Asked for its process alone, it reads nothing.
+            if stream.read(&mut [0; 4096]).is_ok_and(|read| read > 0) {
+                let mut goodbye = Vec::new();
+                let message = "the client speaks version 2 of the protocol, the server 1: upgrade the server";
+                let message = ToClient::Goodbye { code: code::VERSION, message };
+                frame::append(&mut goodbye, |out| message.encode(out));
+                let _ = stream.write_all(&goodbye);
+            }
+        }
+    });
+    let url = format!("unix:{}", socket.display());
+    for (url, command) in
+        [("user", "`lockkeeper restart` starts this one"), (&url, "restart it with what started it")]
+    {
+        let refused = user.command(&["run", "a", "--", "true"]).env("LOCKKEEPER_URL", url).output();
+        let refused = refused.expect("it starts");
+        let why = String::from_utf8_lossy(&refused.stderr);
+        assert_eq!(refused.status.code(), Some(69), "{why}");
+        assert!(why.contains("upgrade the server") && why.contains(command), "{why}");
+    }
+}
+
+/// As in a container that has the folder of the daemon mounted: processes have other numbers there.
+#[test]
+fn a_container_with_the_folder_mounted_meets_the_daemon_outside() {
+    if common::is_skipped("LOCKKEEPER_SKIP_MOUNT") {
+        return;
+    }
+    let user = User::new();
+    let _holder = user.hold(&["a"]);
+    let folder = user.socket().parent().expect("it is in one").display().to_string();
+    let mounted = user.file("marker", "").replace("/marker", "/mounted");
+    fs::create_dir(&mounted).expect("it is new");
+    let script = format!(
+        "mount --bind {folder} {mounted}; for reach in LOCKKEEPER_DIR={mounted} LOCKKEEPER_URL=unix:{mounted}/daemon.sock; do\n\
+         run=\"env -u LOCKKEEPER_DIR $reach lockkeeper\"; $run run -q -n a -- true; echo $?; $run run b -- echo inside\n\
+         $run stop; echo $?; eval \"$($run lock c)\"; $run run -q -n c -- true; echo $?; $run unlock c; echo $?; done"
+    );
+    let mut unshare = user.script("sh", &script);
+    let script = std::mem::replace(&mut unshare, Command::new("unshare"));
+    unshare.args(["--map-root-user", "--mount", "--pid", "--fork", "--mount-proc"]).arg(script.get_program());
+    unshare.args(script.get_args()).env_clear();
+    unshare.envs(script.get_envs().filter_map(|(name, value)| Some((name, value?)))).stdin(Stdio::null());
+    let done = unshare.output().expect("`unshare` is there");
+    let (out, err) = (String::from_utf8_lossy(&done.stdout), String::from_utf8_lossy(&done.stderr));
+    assert_eq!(out, "75\ninside\n64\n75\n0\n".repeat(2), "{err}");
+    assert_eq!(err.matches("its process is in another PID namespace").count(), 2, "{err}");
+    user.wait_for("a", 1, 0);
 }

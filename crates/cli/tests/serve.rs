@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{User, address_in, http, wait_until};
+use common::{Holder, User, address_in, http, wait_until};
 use lockkeeper_client::{Callbacks, Endpoint, Flags, Options, Request, Session, Update};
 use lockkeeper_core::{Mode, Name};
 use rustix::process::{Pid, Signal, kill_process};
@@ -141,11 +141,13 @@ impl Daemon {
 
     /// The next line of the log that has these words.
     fn logged(&mut self, words: &str) -> String {
+        let mut seen = String::new();
         loop {
-            let mut line = String::new();
-            assert!(self.log.read_line(&mut line).expect("it is text") > 0, "the log ends without {words}");
-            if line.contains(words) {
-                return line;
+            let start = seen.len();
+            let read = self.log.read_line(&mut seen).expect("it is text");
+            assert!(read > 0, "the log ends without {words}: {seen}");
+            if seen[start..].contains(words) {
+                return seen.split_off(start);
             }
         }
     }
@@ -222,6 +224,24 @@ fn systemd_gives_it_its_sockets_and_is_told_when_it_is_ready() {
     kill_process(daemon.pid(), Signal::TERM).expect("it runs");
     assert_eq!(next(), "STOPPING=1");
     assert!(daemon.child.wait().expect("it ends").success());
+    assert!(user.socket().exists(), "the socket is systemd's");
+}
+
+/// It went on, and another daemon could begin anew with the same names.
+#[test]
+fn a_daemon_with_a_socket_of_systemd_ends_if_its_state_is_removed() {
+    let user = User::new();
+    file(&user, "made", "");
+    let socket = UnixListener::bind(user.socket()).expect("it is new");
+    let script = "exec 3<&0 0</dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" serve";
+    let mut command = Command::new("sh");
+    command.args(["-c", script, env!("CARGO_BIN_EXE_lockkeeper")]).env_clear().env("PATH", "/usr/bin:/bin");
+    command.env("LOCKKEEPER_STATE_DIR", user.state_dir()).stdin(OwnedFd::from(socket));
+    let mut daemon = Daemon::start(&mut command);
+    assert_eq!(text(&user.run(&["run", "a", "--", "echo", "mine"]).stdout), "mine\n");
+    fs::remove_dir_all(user.state_dir()).expect("it is there");
+    daemon.logged("the state was removed");
+    daemon.child.wait().expect("it ends");
     assert!(user.socket().exists(), "the socket is systemd's");
 }
 
@@ -396,8 +416,11 @@ fn out_of_memory_a_daemon_refuses_and_goes_on() {
         daemon
     };
     let daemon = start();
-    let mut holder = user.hold(&["mine"]);
-    let endpoint: Endpoint = format!("unix:{}", user.socket().display()).parse().expect("it is a URL");
+    // Of a socket that is named, nobody starts a daemon but this test.
+    let url = format!("unix:{}", user.socket().display());
+    let mut holder = Holder::start(user.command(&["run", "mine"]).env("LOCKKEEPER_URL", &url));
+    assert_eq!(holder.line(), "held");
+    let endpoint: Endpoint = url.parse().expect("it is a URL");
     let session = Session::open(&endpoint, Options::new("full"), Callbacks).expect("it serves");
     let long = "n".repeat(60_000);
     let refused = (0..10_000).find_map(|number| {

@@ -229,3 +229,61 @@ fn release_shows_who_holds_it_and_asks() {
     yes.shows("Broke 1 lock of a.");
     assert_eq!(holder.code(), 76);
 }
+
+/// It was taken for a signal that ends the wait, and the lock was free.
+#[test]
+fn a_lock_is_held_on_to_while_run_is_stopped() {
+    let user = User::new();
+    let shell = user.shell();
+    shell.press("lockkeeper run --min-hold 1h a -- echo do''ne\n");
+    shell.shows("done");
+    // The shell says so only if it did stop.
+    shell.press("\x1a");
+    shell.shows("Stopped");
+    assert_eq!(user.run(&["run", "-n", "a", "--", "true"]).status.code(), Some(75));
+    shell.press("fg\n");
+    shell.wait("the job", |screen| screen.matches("lockkeeper run --min-hold").count() == 3);
+    shell.press("\x03");
+    user.wait_for("a", 0, 0);
+    shell.press("exit\n");
+}
+
+/// It took the lock, for a shell that did not run what it printed, and kept it for ten seconds.
+#[test]
+fn lock_typed_without_eval_says_how_to_type_it() {
+    let user = User::new();
+    let shell = user.shell();
+    shell.press("lockkeeper lock a; echo status $?\r");
+    shell.shows("eval \"$(lockkeeper lock NAME)\"");
+    shell.shows("status 64");
+    assert!(user.run(&["run", "-n", "a", "--", "true"]).status.success());
+}
+
+/// The shell runs its trap, and then what `lock` has printed, which was nothing.
+#[test]
+fn ctrl_c_while_it_waits_ends_a_script_that_traps_it() {
+    let user = User::new();
+    let _holder = user.hold(&["a"]);
+    for shell in ["sh", "bash"] {
+        let script = "trap 'echo trapped' INT; eval \"$(lockkeeper lock a)\"; echo never";
+        let mut script = Terminal::start(&user.script(shell, script));
+        script.shows("place 1 of 1");
+        script.press(CTRL_C);
+        assert_eq!(script.ended().code(), Some(69), "{shell}");
+        let screen = script.shows("trapped");
+        assert!(!screen.contains("never"), "{screen}");
+    }
+}
+
+#[test]
+fn a_lock_that_is_killed_while_it_waits_leaves_an_interactive_shell_with_its_status() {
+    let user = User::new();
+    let _holder = user.hold(&["a"]);
+    let shell = user.shell();
+    shell.press("eval \"$(sh -c 'echo $$ >&2; exec lockkeeper lock -q a')\" || echo status $?\r");
+    user.wait_for("a", 1, 1);
+    let number = |screen: &str| screen.lines().find_map(|line| line.trim().parse().ok());
+    let pid = number(&shell.wait("its pid", |screen| number(screen).is_some())).expect("it was shown");
+    kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("it runs");
+    shell.shows("status 69");
+}

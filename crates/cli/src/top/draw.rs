@@ -61,7 +61,7 @@ pub(crate) fn draw(frame: &mut Frame<'_>, model: &mut Model) {
         let lines = lines.iter().map(|(line, style)| text(line, *style));
         frame.render_widget(Paragraph::new(lines.collect::<Vec<_>>()), queue);
     }
-    frame.render_widget(text(&footer(model), style().add_modifier(Modifier::DIM)), foot);
+    frame.render_widget(text(&footer(model, columns), style().add_modifier(Modifier::DIM)), foot);
 }
 
 fn style() -> Style {
@@ -133,6 +133,8 @@ fn details(model: &Model, lines: usize) -> Vec<(String, Style)> {
         let steps = steps.collect::<Vec<_>>().join(", ");
         details.push((format!("deadlock: {steps}"), coloured(Color::Red)));
     }
+    let way_out = model.members(lock).find_map(show::way_out);
+    details.extend(way_out.map(|way_out| (way_out, coloured(Color::Red))));
     details.extend(members.take(lines.saturating_sub(details.len())).map(|entry| (member(entry), style())));
     details
 }
@@ -140,15 +142,21 @@ fn details(model: &Model, lines: usize) -> Vec<(String, Style)> {
 fn member(entry: &Entry) -> String {
     let state = if entry.token.is_some() { "held" } else { "waiting" };
     let pid = show::pid(entry).map(|pid| format!("pid {pid}  ")).unwrap_or_default();
-    let (mode, since) = (entry.mode.to_string(), show::age(entry.since));
+    let (mode, since) = (entry.mode.to_string(), show::since(entry));
     format!("{state:7}  {mode:9}  {since:>7}  {pid}{} (request {})", show::who(entry), entry.arrival)
 }
 
-fn footer(model: &Model) -> String {
+fn footer(model: &Model, columns: usize) -> String {
     match &model.mode {
         Mode::Filter => format!("/{}▏  Enter keeps it, Esc shows all", show::label(&model.filter)),
         Mode::Confirm(name) => {
-            format!("Break every lock of {}? Its holders are told, and should stop. y/n", show::name(name))
+            let ask = |name: &str, more| format!("Break every lock of {name}?{more} y/n");
+            let (name, more) = (show::name(name), " Its holders are told, and should stop.");
+            match show::width(&ask(&name, more)) <= columns {
+                true => ask(&name, more),
+                // The keys have to be on the screen.
+                false => ask(&show::fit(&name, columns.saturating_sub(show::width(&ask("", "")))), ""),
+            }
         }
         Mode::Help => "Any key goes back".into(),
         Mode::List => match &model.note {
@@ -163,8 +171,12 @@ fn footer(model: &Model) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::footer;
     use super::{HELP, draw};
-    use crate::{show, top::model::Model};
+    use crate::{
+        show,
+        top::model::{Mode as Screen, Model},
+    };
     use lockkeeper_client::{Entry, Snapshot};
     use lockkeeper_core::{Mode, Name};
     use ratatui::{Terminal, backend::TestBackend};
@@ -205,6 +217,24 @@ mod tests {
         for row in &screen[2..2 + names.len()] {
             assert_eq!(begins(row, "ann@"), heading, "{}", row.concat());
             assert_eq!(row.concat().matches('…').count(), 1, "only the label is cut: {}", row.concat());
+        }
+    }
+
+    #[test]
+    fn who_is_asked_sees_what_to_press_whatever_the_name() {
+        let asked = |name: &str| {
+            let mut model = Model::default();
+            model.mode = Screen::Confirm(Name::from(name));
+            footer(&model, 80)
+        };
+        let short = asked("backup");
+        assert!(
+            short.starts_with("Break every lock of backup?") && short.contains("holders are told"),
+            "{short}"
+        );
+        for long in ["a-name-of-some-length", &"x".repeat(1000), &"数".repeat(50)] {
+            let line = asked(long);
+            assert!(show::width(&line) <= 80 && line.ends_with("? y/n"), "{line}");
         }
     }
 
