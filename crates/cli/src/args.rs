@@ -153,7 +153,7 @@ pub(crate) struct Wanted {
     /// Hold the lock alone, which is the default
     #[arg(short = 'x', short_alias = 'e', long, hide = true, conflicts_with = "shared")]
     pub(crate) exclusive: bool,
-    /// Do not wait: exit with 75 if the lock is held
+    /// Do not wait: exit 75 if the lock is held, 69 if the daemon is silent for 10s
     #[arg(short = 'n', long, aliases = ["nonblock", "nb"], conflicts_with_all = ["timeout", "steal"])]
     pub(crate) if_available: bool,
     /// Wait no longer (500ms, 1h30m; a number is in seconds), then exit with 75
@@ -166,7 +166,7 @@ pub(crate) struct Wanted {
     #[arg(long, conflicts_with = "shared")]
     pub(crate) steal: bool,
     /// A label that others see [default: user@host: COMMAND ARGUMENTS, up to an option]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = label)]
     pub(crate) info: Option<String>,
     /// The lease to ask for, on a network
     #[arg(long, value_parser = duration, value_name = "DURATION")]
@@ -175,7 +175,7 @@ pub(crate) struct Wanted {
     #[arg(short, long)]
     pub(crate) quiet: bool,
     /// The locks to hold, all at once
-    #[arg(required = true, value_name = "NAME", value_parser = lock_name())]
+    #[arg(required = true, num_args = 1..=usize::from(Limits::default().names_per_scope), value_name = "NAME", value_parser = lock_name())]
     pub(crate) names: Vec<OsString>,
 }
 
@@ -442,7 +442,7 @@ pub(crate) struct Man {
     pub(crate) directory: PathBuf,
 }
 
-/// Be the daemon. It is started when it is needed; this is for those who want it under their own care.
+/// Be the daemon, under your own care. Otherwise it is started when it is needed.
 #[derive(Parser)]
 #[command(after_help = "\
 Every flag can also be set in the environment (LOCKKEEPER_TTL=30s for --ttl 30s), or in the file that --config names
@@ -520,6 +520,12 @@ fn lock_name() -> impl TypedValueParser<Value = OsString> {
         }
         _ => Ok(name),
     })
+}
+
+/// What can be a label, likewise.
+fn label(text: &str) -> Result<String, String> {
+    const LABEL: usize = 4096;
+    if text.len() > LABEL { Err(format!("a label has at most {LABEL} bytes")) } else { Ok(text.into()) }
 }
 
 fn duration(text: &str) -> Result<Duration, String> {

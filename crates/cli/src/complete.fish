@@ -8,5 +8,8 @@ function __fish_lockkeeper_complete_command
     set -e words[1..(contains -i -- -- $words)]
     complete -C (string join ' ' -- (string escape -- $words) (commandline -ct))
 end
-complete -c lockkeeper -n "__fish_seen_subcommand_from run lock unlock query inspect release; and not __fish_lockkeeper_wants_command" -f -a "(lockkeeper names 2>/dev/null)"
+function __fish_lockkeeper_names
+    lockkeeper (string match -- --machine (commandline -opc))[1] names 2>/dev/null
+end
+complete -c lockkeeper -n "__fish_seen_subcommand_from run lock unlock held query inspect release; and not __fish_lockkeeper_wants_command" -f -a "(__fish_lockkeeper_names)"
 complete -c lockkeeper -n __fish_lockkeeper_wants_command -f -a "(__fish_lockkeeper_complete_command)"

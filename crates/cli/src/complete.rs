@@ -1,14 +1,10 @@
 //! `lockkeeper completions`, and `lockkeeper names`, which the scripts it prints ask for the names
 //! of locks.
 
-use crate::{Done, args::Args, exit, session, show};
+use crate::{Done, args::Args, session, show};
 use clap::CommandFactory;
 use clap_complete::Shell;
-use std::{
-    collections::BTreeSet,
-    io::{Write, stdout},
-    process::ExitCode,
-};
+use std::{collections::BTreeSet, process::ExitCode};
 
 /// Prints the script of a shell.
 pub(crate) fn completions(shell: Shell) -> Done {
@@ -21,8 +17,7 @@ pub(crate) fn completions(shell: Shell) -> Done {
         Shell::Zsh => script = with_names(&String::from_utf8_lossy(&script)).into_bytes(),
         _ => {}
     }
-    let failed = |error: std::io::Error| (exit::SOFTWARE, error.to_string());
-    stdout().write_all(&script).map_err(failed)?;
+    show::print(&String::from_utf8_lossy(&script));
     Ok(ExitCode::SUCCESS)
 }
 

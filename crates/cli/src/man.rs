@@ -20,35 +20,51 @@ pub(crate) fn man(directory: &Path) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Gives examples and statuses sections of their own, whose lines stay as they are, and puts `--` before a command.
+/// What a page has after its options.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Extra {
+    None,
+    /// The next line begins a section.
+    Begun,
+    /// Lines as they are typed.
+    Typed,
+    Text,
+}
+
+/// Gives examples, statuses and notes sections of their own, and puts `--` before a command. The
+/// lines of the first two stay as they are.
 fn as_typed(page: &str) -> String {
     let mut shown = String::new();
-    let mut typed = false;
+    let mut extra = Extra::None;
     for line in page.lines() {
-        let section = match line {
-            ".SH EXTRA" => {
-                typed = true;
-                continue;
-            }
-            "Examples:" | "Example:" if typed => Some("EXAMPLES"),
-            "Exit status:" if typed => Some("EXIT STATUS"),
-            _ => None,
+        if line == ".SH EXTRA" {
+            extra = Extra::Begun;
+            continue;
+        }
+        let text = |heading| (Some(heading), Extra::Text);
+        let (heading, next) = match line {
+            _ if line.starts_with(".SH") => (None, Extra::None),
+            _ if extra == Extra::None => (None, extra),
+            "Examples:" | "Example:" => (Some("EXAMPLES"), Extra::Typed),
+            "Exit status:" => (Some("EXIT STATUS"), Extra::Typed),
+            _ if line.starts_with("Exit status: ") => text("EXIT STATUS"),
+            // What is said before the examples, or after them or the statuses, is text.
+            _ if extra == Extra::Begun => text("NOTES"),
+            _ if extra == Extra::Typed && shown.ends_with("\n\n") && !line.starts_with(' ') => text("NOTES"),
+            _ => (None, extra),
         };
-        if line.starts_with(".SH") && typed {
-            typed = false;
+        if extra == Extra::Typed && (next != Extra::Typed || heading.is_some()) {
             shown.push_str(".fi\n");
         }
-        match section {
-            Some(name) => shown.push_str(&format!(".fi\n.SH {name}\n.nf\n")),
-            // What is said after the statuses is text again.
-            None if typed && line.starts_with(|c: char| c.is_alphabetic()) && shown.ends_with("\n\n") => {
-                shown.push_str(&format!(".fi\n.SH NOTES\n{line}\n"));
-                typed = false;
-            }
-            None => {
-                shown.push_str(line);
-                shown.push('\n');
-            }
+        extra = next;
+        if let Some(heading) = heading {
+            shown.push_str(&format!(".SH {heading}\n"));
+        }
+        if heading.is_none() || extra == Extra::Text {
+            shown.push_str(line.strip_prefix("Exit status: ").unwrap_or(line));
+            shown.push('\n');
+        } else {
+            shown.push_str(".nf\n");
         }
     }
     shown.replace(" [\\fICOMMAND\\fR]", " \\-\\- [\\fICOMMAND\\fR]")
@@ -61,7 +77,17 @@ mod tests {
     #[test]
     fn examples_and_statuses_stay_as_they_are() {
         let page = ".SH SYNOPSIS\nrun <\\fINAME\\fR> [\\fICOMMAND\\fR]\n.SH EXTRA\nExamples:\n  a   b\n\nExit status:\n  64  c\n\nMore.\n.SH VERSION\nv1\n";
-        let expected = ".SH SYNOPSIS\nrun <\\fINAME\\fR> \\-\\- [\\fICOMMAND\\fR]\n.fi\n.SH EXAMPLES\n.nf\n  a   b\n\n.fi\n.SH EXIT STATUS\n.nf\n  64  c\n\n.fi\n.SH NOTES\nMore.\n.SH VERSION\nv1\n";
+        let expected = ".SH SYNOPSIS\nrun <\\fINAME\\fR> \\-\\- [\\fICOMMAND\\fR]\n.SH EXAMPLES\n.nf\n  a   b\n\n.fi\n.SH EXIT STATUS\n.nf\n  64  c\n\n.fi\n.SH NOTES\nMore.\n.SH VERSION\nv1\n";
+        assert_eq!(as_typed(page), expected);
+    }
+
+    /// It was taken for the description of the last option.
+    #[test]
+    fn text_without_examples_has_a_section_too() {
+        let page =
+            ".TP\nPrint help\n.SH EXTRA\nEvery flag\nis one.\n\nExit status: 0 if so.\n.SH VERSION\nv1\n";
+        let expected =
+            ".TP\nPrint help\n.SH NOTES\nEvery flag\nis one.\n\n.SH EXIT STATUS\n0 if so.\n.SH VERSION\nv1\n";
         assert_eq!(as_typed(page), expected);
     }
 }
