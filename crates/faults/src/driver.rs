@@ -9,7 +9,7 @@ use crate::{
     network::Network,
     now,
     plan::{self, Fault, KINDS, ScheduledFault},
-    process::{Daemon, Settings, Trade, Worker},
+    process::{Beginning, Daemon, Settings, Trade, Worker, mutant_program},
     report::Report,
     run_dir::RunDir,
     worker::Orders,
@@ -47,9 +47,13 @@ pub struct Config {
     pub runners: usize,
     /// How many more there are that use the Python client.
     pub pythons: usize,
-    /// How many more there are that use the npm package, and its directory.
+    /// How many more whose process connects, forks and exits: its child goes on.
+    pub forks: usize,
+    /// How many more whose main thread connects and exits: another goes on.
+    pub threads: usize,
+    /// How many more there are that use the npm package: every other one on the network, as above.
     pub scripts: usize,
-    /// See `scripts`.
+    /// The directory of that package.
     pub package: PathBuf,
     /// How many requests each makes at a time.
     pub hands: usize,
@@ -73,8 +77,25 @@ pub enum Mutation {
     /// Workers go on with locks of which they were told that they are lost; those in Python, with
     /// what they released; and the commands of `run` close the descriptor that they inherit.
     Stubborn,
-    /// A daemon takes clients for dead that are frozen, that it has no descriptors to ask, or whose process it cannot see.
-    Reaper,
+    /// `run` has no guardian that outlives it: whenever it is killed under a lease, its command
+    /// goes on alone.
+    Unguarded,
+    /// A daemon that lacks a descriptor to ask whether a client is alive takes it for dead.
+    BusyIsDead,
+    /// A daemon judges a client by the process that connected: dead if that, or its main thread, has
+    /// ended; and if the client does not come back soon, unless the process is visibly stopped.
+    JudgeByProcess,
+}
+
+impl Mutation {
+    /// The mistake that the daemon makes.
+    fn mistake(self) -> Option<&'static str> {
+        match self {
+            Self::BusyIsDead => Some("busy-is-dead"),
+            Self::JudgeByProcess => Some("judge-by-process"),
+            _ => None,
+        }
+    }
 }
 
 impl Config {
@@ -84,16 +105,23 @@ impl Config {
     }
 
     fn total(&self) -> usize {
-        self.workers + self.runners + self.pythons + self.scripts
+        self.workers + self.runners + self.pythons + self.forks + self.threads + self.scripts
     }
 
-    fn trade(&self, place: usize) -> Trade<'_> {
-        match place {
-            place if place < self.workers => Trade::Library,
-            place if place < self.workers + self.runners => Trade::Run(&self.daemon),
-            place if place < self.workers + self.runners + self.pythons => Trade::Python,
-            _ => Trade::Script(&self.package),
+    fn trade(&self, mut place: usize) -> Trade<'_> {
+        for (count, trade) in [
+            (self.workers, Trade::Library),
+            (self.runners, Trade::Run(&self.daemon, self.mutation == Some(Mutation::Unguarded))),
+            (self.pythons, Trade::Python(Beginning::Plain)),
+            (self.forks, Trade::Python(Beginning::Forks)),
+            (self.threads, Trade::Python(Beginning::Threads)),
+        ] {
+            if place < count {
+                return trade;
+            }
+            place -= count;
         }
+        Trade::Script(&self.package)
     }
 }
 
@@ -127,6 +155,7 @@ pub fn run(config: &Config) -> io::Result<Report> {
     let processes = seen.fates.len();
     let granted_to = |trade: fn(&Fate) -> bool| seen.granted_to(trade);
     let (commands, pythons) = (granted_to(|fate| fate.commands), granted_to(|fate| fate.python));
+    let (forks, threads) = (granted_to(|fate| fate.forks), granted_to(|fate| fate.threads));
     let scripts = granted_to(|fate| fate.script);
     Ok(Report {
         faults: KINDS.into_iter().zip(faults).collect(),
@@ -134,6 +163,8 @@ pub fn run(config: &Config) -> io::Result<Report> {
         holds,
         commands,
         pythons,
+        forks,
+        threads,
         scripts,
         touches,
         processes,
@@ -144,6 +175,8 @@ pub fn run(config: &Config) -> io::Result<Report> {
 
 struct Driver<'a> {
     config: &'a Config,
+    /// The daemon's program, and the mistake that it makes.
+    program: (PathBuf, Option<&'static str>),
     run_dir: RunDir,
     /// What was done, for people.
     deeds: Lines,
@@ -189,7 +222,8 @@ impl<'a> Driver<'a> {
         // Leases may be twice as long, or half.
         let ttl = if has("settings") { 2 * config.ttl } else { config.ttl };
         let least_ttl = if has("settings") { config.ttl / 2 } else { config.ttl };
-        let facts = Facts { ttl, least_ttl, ..Facts::default() };
+        // A daemon that starts again waits as long once more.
+        let facts = Facts { ttl, least_ttl, lease: 2 * ttl, ..Facts::default() };
         let (daemon, down, workers, violations) = (None, None, Vec::new(), Vec::new());
         // Free a moment ago, and of this run in all lives of the daemon. Not an address that
         // connections of this machine come from: one could have the port while the daemon is down.
@@ -199,8 +233,13 @@ impl<'a> Driver<'a> {
         let networks = (0..config.network).map(network).collect::<io::Result<_>>()?;
         let settings = Settings { ttl: config.ttl, sync: false, listen: port, descriptors: PLENTY };
         let (lasting, thawed) = (Vec::new(), Vec::new());
+        let program = match config.mutation.and_then(Mutation::mistake) {
+            Some(mistake) => (mutant_program()?, Some(mistake)),
+            None => (config.daemon.clone(), None),
+        };
         let mut driver = Self {
             config,
+            program,
             run_dir,
             deeds,
             facts,
@@ -220,7 +259,20 @@ impl<'a> Driver<'a> {
             let worker = driver.start_worker(place)?;
             driver.workers.push(worker);
         }
+        driver.await_requests();
         Ok(driver)
+    }
+
+    /// Waits until every worker has asked for a lock, or takes too long. An interpreter takes longer
+    /// to start than many faults.
+    fn await_requests(&self) {
+        let deadline = Instant::now() + PROMPT;
+        let has_asked = |worker: &Worker| {
+            fs::metadata(self.run_dir.history(worker.process)).is_ok_and(|history| history.len() > 0)
+        };
+        while !self.workers.iter().all(has_asked) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     fn inject(&mut self, fault: Fault) -> io::Result<()> {
@@ -314,17 +366,15 @@ impl<'a> Driver<'a> {
                     self.serving()?;
                     self.daemon().limit_descriptors(true)?;
                 }
-                self.reap();
                 self.lasts(scarce, Lasting::Scarce);
                 Ok(())
             }
             Fault::Freeze { worker, frozen } => {
-                let (process, pid) = (self.workers[worker].process, self.workers[worker].pid());
+                let process = self.workers[worker].process;
                 let freezer = Freezer::new(&process.to_string());
                 match freezer {
                     Ok(freezer) => {
-                        freezer.freeze(pid)?;
-                        self.reap();
+                        freezer.freeze(&self.workers[worker].pids()?)?;
                         self.lasts(frozen, Lasting::Frozen { process, freezer });
                         Ok(())
                     }
@@ -348,19 +398,6 @@ impl<'a> Driver<'a> {
                 self.facts.outages.push((from, now()));
                 Ok(())
             }
-        }
-    }
-
-    /// Ends every session that holds or waits, as a daemon would that takes its client for dead.
-    fn reap(&self) {
-        if self.config.mutation != Some(Mutation::Reaper) {
-            return;
-        }
-        let Ok(endpoint) = self.local().parse::<Endpoint>() else { return };
-        let Ok(session) = Session::open(&endpoint, Options::new("faults"), Callbacks) else { return };
-        let entries = session.query(None).map(|snapshot| snapshot.entries).unwrap_or_default();
-        for entry in entries {
-            let _ = session.end_session(&entry.client_id);
         }
     }
 
@@ -407,7 +444,8 @@ impl<'a> Driver<'a> {
     }
 
     fn start_daemon(&mut self) -> io::Result<()> {
-        self.daemon = Some(Daemon::start(&self.config.daemon, &self.run_dir, self.settings)?);
+        let (program, mistake) = &self.program;
+        self.daemon = Some(Daemon::start(program, *mistake, &self.run_dir, self.settings)?);
         self.facts.disturbances.push(now());
         Ok(())
     }
@@ -440,9 +478,6 @@ impl<'a> Driver<'a> {
     }
 
     fn kill_daemon(&mut self) -> io::Result<()> {
-        if self.config.namespaces > 0 {
-            self.reap();
-        }
         self.take_daemon().kill()?;
         if self.config.mutation == Some(Mutation::Forgetful) {
             for entry in fs::read_dir(self.run_dir.state())? {
@@ -472,13 +507,21 @@ impl<'a> Driver<'a> {
         let process = self.facts.fates.len();
         let trade = self.config.trade(place);
         let network = self.networks.get(place).map(Network::url).filter(|_| place < self.config.workers);
-        // Every other `run` has a lease.
-        let leased = matches!(trade, Trade::Run(_)) && (place - self.config.workers).is_multiple_of(2);
+        // Every other `run` has a lease, and every other client of the npm package.
+        let others = place.saturating_sub(self.config.workers);
+        let leased = matches!(trade, Trade::Run(..) | Trade::Script(_)) && others.is_multiple_of(2);
         let direct = self.settings.listen.filter(|_| leased).map(|address| format!("ws://{address}"));
         let network = network.or(direct);
-        let (commands, python) = (matches!(trade, Trade::Run(_)), matches!(trade, Trade::Python));
-        let script = matches!(trade, Trade::Script(_));
-        let fate = Fate { network: network.is_some(), commands, python, script, ..Fate::default() };
+        let begins = |how| matches!(trade, Trade::Python(beginning) if beginning == how);
+        let fate = Fate {
+            network: network.is_some(),
+            commands: matches!(trade, Trade::Run(..)),
+            python: matches!(trade, Trade::Python(_)),
+            forks: begins(Beginning::Forks),
+            threads: begins(Beginning::Threads),
+            script: matches!(trade, Trade::Script(_)),
+            ..Fate::default()
+        };
         self.facts.fates.push(fate);
         let url = network.unwrap_or_else(|| self.local());
         let orders = Orders {
@@ -498,7 +541,8 @@ impl<'a> Driver<'a> {
             let process = self.workers[worker].process;
             let guardian = self.fate(process).maimed.len().is_multiple_of(2);
             self.fate(process).maimed.push(now());
-            return self.workers[worker].maim(guardian);
+            let both = self.config.mutation == Some(Mutation::Unguarded);
+            return self.workers[worker].maim(guardian, both);
         }
         // In some kernels a frozen process does not die.
         let killed = self.workers[worker].process;
@@ -510,7 +554,7 @@ impl<'a> Driver<'a> {
     }
 
     fn is_runner(&self, worker: usize) -> bool {
-        matches!(self.config.trade(worker), Trade::Run(_))
+        matches!(self.config.trade(worker), Trade::Run(..))
     }
 
     fn replace_worker(&mut self, worker: usize) -> io::Result<()> {
@@ -535,8 +579,11 @@ impl<'a> Driver<'a> {
 
     fn cut(&mut self, worker: usize) -> io::Result<()> {
         let process = self.workers[worker].process;
-        self.fate(process).cuts.push(now());
-        self.workers[worker].cut()
+        let at = now();
+        if self.workers[worker].cut()? {
+            self.fate(process).cuts.push(at);
+        }
+        Ok(())
     }
 
     fn fate(&mut self, process: usize) -> &mut Fate {
@@ -623,7 +670,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// A daemon goes on after one of its tasks has panicked, but not as it should.
+    /// A daemon that has panicked ends, and the next one replays the log. That it panicked is wrong
+    /// all the same.
     fn look_for_panics(&mut self) -> io::Result<()> {
         let log = fs::read_to_string(self.run_dir.log())?;
         for line in log.lines().filter(|line| line.contains("panicked")) {

@@ -1,7 +1,10 @@
 //! Faults to a fleet: daemons that share the log of a real etcd, their clients, and etcd itself.
 //! Several happen at once.
 //!
-//! What the workers saw is checked as after any other run.
+//! What the workers saw is checked as after any other run. Who loses a lock, or a place, needs a
+//! reason within its lease: it was stopped or killed, or no daemon answered that it would have
+//! found in time (`silence.rs`). Python clients are left out: theirs has no lease, and a fleet
+//! gives nobody anything else.
 
 use crate::{
     Nanos,
@@ -11,6 +14,7 @@ use crate::{
     process::{Trade, Worker},
     report::Report,
     run_dir::RunDir,
+    silence::{self, Silences},
     worker::Orders,
 };
 use fastrand::Rng;
@@ -18,7 +22,8 @@ use lockkeeper_client::{Callbacks, Endpoint, Options, Session};
 use lockkeeper_testing::{Cluster, Daemons, Network, NetworkHost, Setup};
 use rustix::process::Signal;
 use std::{
-    fmt, io,
+    collections::BTreeMap,
+    fmt, fs, io,
     path::PathBuf,
     sync::mpsc,
     thread,
@@ -36,8 +41,15 @@ pub struct Config {
     pub daemons: usize,
     /// How many members etcd has.
     pub members: usize,
-    /// How many workers there are at a time.
+    /// How many workers there are at a time. Every other one is on the Unix socket of a daemon, and
+    /// goes to the others by WebSocket.
     pub workers: usize,
+    /// How many more there are that use `run`.
+    pub runners: usize,
+    /// How many more that use the npm package.
+    pub scripts: usize,
+    /// The directory of that package.
+    pub package: PathBuf,
     /// The lease of a client.
     pub ttl: Duration,
     /// Whether each daemon and each member of etcd is a host of its own, which can be cut off.
@@ -48,6 +60,20 @@ pub struct Config {
     pub worker: PathBuf,
     /// Where all files go. It must not exist.
     pub dir: PathBuf,
+    /// How the protocol is broken on purpose.
+    pub mutation: Option<Mutation>,
+}
+
+/// A way to break the protocol, to see that the check notices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mutation {
+    /// Clients that are told that their locks are lost go on.
+    Stubborn,
+    /// Clients know one daemon each, and lose their locks while others answer.
+    Loyal,
+    /// etcd goes back to a backup, and nobody is told: the daemons have lost their state
+    /// directories.
+    Restored,
 }
 
 /// Something that happens.
@@ -60,12 +86,13 @@ enum Deed {
     KillMember,
     StopMember,
     CutLeader,
+    CutFromStore,
     CutMember,
     KillWorker,
     StopWorker,
 }
 
-const DEEDS: [(Deed, &str); 10] = [
+const DEEDS: [(Deed, &str); 11] = [
     (Deed::KillLeader, "kill-leader"),
     (Deed::EndLeader, "end-leader"),
     (Deed::StopLeader, "stop-leader"),
@@ -73,6 +100,7 @@ const DEEDS: [(Deed, &str); 10] = [
     (Deed::KillMember, "kill-etcd"),
     (Deed::StopMember, "stop-etcd"),
     (Deed::CutLeader, "cut-leader"),
+    (Deed::CutFromStore, "cut-leader-from-etcd"),
     (Deed::CutMember, "cut-etcd"),
     (Deed::KillWorker, "kill-worker"),
     (Deed::StopWorker, "stop-worker"),
@@ -85,6 +113,7 @@ enum Undo {
     StartMember(usize),
     ContinueMember(usize),
     JoinDaemon(usize),
+    JoinStore(usize),
     JoinMember(usize),
     ContinueWorker { process: usize, since: Nanos },
 }
@@ -108,11 +137,13 @@ struct Driver<'a> {
     network: Option<Network>,
     cluster: Cluster,
     daemons: Daemons,
+    /// What a client of each daemon hears of it.
+    silences: Vec<Silences>,
     workers: Vec<Worker>,
     undo: Vec<(Instant, Undo)>,
     violations: Vec<Violation>,
-    /// How many deeds of each kind there were.
-    faults: [usize; DEEDS.len()],
+    /// How many deeds of each kind were done.
+    faults: BTreeMap<&'static str, usize>,
 }
 
 /// Does all of it.
@@ -123,7 +154,12 @@ struct Driver<'a> {
 pub fn run(config: &Config) -> io::Result<Report> {
     let began = Instant::now();
     let mut driver = Driver::start(config)?;
-    for _ in 0..config.rounds {
+    for round in 0..config.rounds {
+        match config.mutation {
+            Some(Mutation::Restored) => driver.go_back(round)?,
+            Some(Mutation::Loyal) => driver.be_without_a_follower()?,
+            _ => {}
+        }
         let pause = driver.random.u64(100..1500);
         thread::sleep(Duration::from_millis(pause));
         let from = now();
@@ -132,13 +168,17 @@ pub fn run(config: &Config) -> io::Result<Report> {
         }
         driver.undo(|until| until <= Instant::now())?;
         driver.wait_until_served(from)?;
+        driver.look_for_ends()?;
     }
     let from = now();
     driver.undo(|_| true)?;
     driver.wait_until_served(from)?;
     driver.settle()?;
+    driver.look_for_ends()?;
+    driver.look_for_leftovers()?;
+    driver.facts.outages = silence::outages(&driver.silences, config.ttl);
     let Driver { run_dir, facts, mut violations, daemons, faults, .. } = driver;
-    let faults = DEEDS.iter().map(|(_, name)| *name).zip(faults).collect();
+    let faults = faults.into_iter().collect();
     for at in 0..daemons.len() {
         let panics = daemons.log(at);
         let panics = panics.lines().filter(|line| line.contains("panicked"));
@@ -151,9 +191,11 @@ pub fn run(config: &Config) -> io::Result<Report> {
         faults,
         requests,
         holds,
-        commands: 0,
+        commands: seen.granted_to(|fate| fate.commands),
         pythons: 0,
-        scripts: 0,
+        forks: 0,
+        threads: 0,
+        scripts: seen.granted_to(|fate| fate.script),
         touches,
         processes: seen.fates.len(),
         took: began.elapsed(),
@@ -175,7 +217,8 @@ impl<'a> Driver<'a> {
             ["--takeover".into(), millis(TAKEOVER), "--ttl".into(), millis(config.ttl), "--insecure".into()];
         let setup = Setup { program: config.daemon.clone(), store: cluster.url("faults"), more: more.into() };
         let daemons = Daemons::start_in((config.members..hosts).map(place).collect(), setup)?;
-        let facts = Facts { ttl: config.ttl, least_ttl: config.ttl, ..Facts::default() };
+        let lease = config.ttl * 3 / 4;
+        let facts = Facts { ttl: config.ttl, least_ttl: config.ttl, lease, ..Facts::default() };
         let mut driver = Self {
             config,
             random: Rng::with_seed(config.seed),
@@ -185,13 +228,18 @@ impl<'a> Driver<'a> {
             network,
             cluster,
             daemons,
+            silences: Vec::new(),
             workers: Vec::new(),
             undo: Vec::new(),
             violations: Vec::new(),
-            faults: [0; DEEDS.len()],
+            faults: BTreeMap::new(),
         };
         driver.wait_until_served(now())?;
-        for place in 0..config.workers {
+        for at in 0..config.daemons {
+            let endpoint = driver.daemons.url(at).parse().map_err(io::Error::other)?;
+            driver.silences.push(Silences::listen(endpoint));
+        }
+        for place in 0..config.workers + config.runners + config.scripts {
             let worker = driver.start_worker(place)?;
             driver.workers.push(worker);
         }
@@ -199,28 +247,44 @@ impl<'a> Driver<'a> {
     }
 
     fn start_worker(&mut self, place: usize) -> io::Result<Worker> {
+        let Config { workers, runners, .. } = *self.config;
+        let trade = match place {
+            place if place < workers => Trade::Library,
+            place if place < workers + runners => Trade::Run(&self.config.daemon, false),
+            _ => Trade::Script(&self.config.package),
+        };
+        let (commands, script) = (matches!(trade, Trade::Run(..)), matches!(trade, Trade::Script(_)));
         let process = self.facts.fates.len();
-        self.facts.fates.push(Fate { network: true, ..Fate::default() });
-        let url = self.daemons.urls(place % self.daemons.len());
-        let orders =
-            Orders { process, seed: self.config.seed ^ (process as u64) << 32, hands: 3, stubborn: false };
-        Worker::start(&self.config.worker, &self.run_dir, &url, false, Trade::Library, orders)
+        self.facts.fates.push(Fate { network: true, commands, script, ..Fate::default() });
+        let at = place % self.daemons.len();
+        let url = match trade {
+            _ if self.config.mutation == Some(Mutation::Loyal) => self.daemons.url(at),
+            Trade::Library if place.is_multiple_of(2) => {
+                format!("unix:{},{}", self.daemons.socket(at).display(), self.daemons.urls(at + 1))
+            }
+            _ => self.daemons.urls(at),
+        };
+        let stubborn = self.config.mutation == Some(Mutation::Stubborn);
+        let orders = Orders { process, seed: self.config.seed ^ (process as u64) << 32, hands: 3, stubborn };
+        Worker::start(&self.config.worker, &self.run_dir, &url, false, trade, orders)
     }
 
     fn inject(&mut self) -> io::Result<()> {
         let possible = |kind: &usize| {
-            self.network.is_some() || !matches!(DEEDS[*kind].0, Deed::CutLeader | Deed::CutMember)
+            let cuts = matches!(DEEDS[*kind].0, Deed::CutLeader | Deed::CutFromStore | Deed::CutMember);
+            self.network.is_some() || !cuts
         };
         let possible: Vec<_> = (0..DEEDS.len()).filter(possible).collect();
         let kind = possible[self.random.usize(..possible.len())];
         let (deed, name) = DEEDS[kind];
-        self.faults[kind] += 1;
         // Longer than a takeover, and sometimes than a lease.
         let longest = u64::try_from(self.config.ttl.as_millis()).unwrap_or(u64::MAX) * 3 / 2;
         let lasts = Duration::from_millis(self.random.u64(10..longest));
         let until = Instant::now() + lasts;
         let down = |undo: &Undo| match undo {
-            Undo::StartDaemon(at) | Undo::ContinueDaemon(at) | Undo::JoinDaemon(at) => Some((true, *at)),
+            Undo::StartDaemon(at) | Undo::ContinueDaemon(at) | Undo::JoinDaemon(at) | Undo::JoinStore(at) => {
+                Some((true, *at))
+            }
             Undo::StartMember(at) | Undo::ContinueMember(at) | Undo::JoinMember(at) => Some((false, *at)),
             Undo::ContinueWorker { .. } => None,
         };
@@ -236,6 +300,19 @@ impl<'a> Driver<'a> {
             _ => leader.filter(|at| daemons.contains(at)),
         };
         let member = self.random.choice(&members).copied();
+        // Half of the time, the member that leads.
+        let member = match deed {
+            Deed::KillMember | Deed::StopMember | Deed::CutMember if self.random.bool() => {
+                self.cluster.leader().filter(|at| members.contains(at)).or(member)
+            }
+            _ => member,
+        };
+        let name = match deed {
+            Deed::KillMember if member == self.cluster.leader() => "kill-etcds-leader",
+            Deed::StopMember if member == self.cluster.leader() => "stop-etcds-leader",
+            Deed::CutMember if member == self.cluster.leader() => "cut-etcds-leader",
+            _ => name,
+        };
         self.note(&format_args!("{name} {daemon:?} {member:?} {lasts:?}"));
         match (deed, daemon, member) {
             (Deed::KillLeader | Deed::KillFollower, Some(at), _) => {
@@ -243,7 +320,9 @@ impl<'a> Driver<'a> {
                 self.undo.push((until, Undo::StartDaemon(at)));
             }
             (Deed::EndLeader, Some(at), _) => {
-                self.daemons.stop(at);
+                if let Err(what) = self.daemons.try_stop(at) {
+                    self.violations.push(Violation { rule: Rule::Daemon, what });
+                }
                 self.undo.push((until, Undo::StartDaemon(at)));
             }
             (Deed::StopLeader, Some(at), _) => {
@@ -262,12 +341,25 @@ impl<'a> Driver<'a> {
                 self.cut(self.config.members + at, true)?;
                 self.undo.push((until, Undo::JoinDaemon(at)));
             }
+            (Deed::CutFromStore, Some(at), _) => {
+                self.cut_from_store(at, true)?;
+                self.undo.push((until, Undo::JoinStore(at)));
+            }
             (Deed::CutMember, _, Some(at)) => {
                 self.cut(at, true)?;
                 self.undo.push((until, Undo::JoinMember(at)));
             }
             (Deed::KillWorker, ..) => {
                 let place = self.random.usize(..self.workers.len());
+                let fate = &mut self.facts.fates[self.workers[place].process];
+                if fate.commands {
+                    // Its `run`, or the guardian of that. The runner writes down what became of it.
+                    let guardian = fate.maimed.len().is_multiple_of(2);
+                    fate.maimed.push(now());
+                    self.workers[place].maim(guardian, false)?;
+                    *self.faults.entry("kill-run").or_default() += 1;
+                    return Ok(());
+                }
                 // One that is stopped is killed as well: it goes on before.
                 let worker = self.workers.remove(place);
                 self.undo.retain(|(_, undo)| {
@@ -282,19 +374,58 @@ impl<'a> Driver<'a> {
                 let worker = &self.workers[self.random.usize(..self.workers.len())];
                 let process = worker.process;
                 let stopped = |undo: &Undo| matches!(undo, Undo::ContinueWorker { process: other, .. } if *other == process);
-                if !self.undo.iter().any(|(_, undo)| stopped(undo)) {
-                    worker.signal(Signal::STOP)?;
-                    self.undo.push((until, Undo::ContinueWorker { process, since: now() }));
+                if self.undo.iter().any(|(_, undo)| stopped(undo)) {
+                    return Ok(());
                 }
+                worker.signal(Signal::STOP)?;
+                self.undo.push((until, Undo::ContinueWorker { process, since: now() }));
             }
-            _ => {}
+            // There is none to do it to.
+            _ => return Ok(()),
         }
+        *self.faults.entry(name).or_default() += 1;
         Ok(())
     }
 
     /// Cuts a host off, or joins it again.
     fn cut(&self, host: usize, off: bool) -> io::Result<()> {
         self.network.as_ref().map_or(Ok(()), |network| network.cut(host, off))
+    }
+
+    /// Cuts a daemon off from etcd, but not from its clients, or joins it again.
+    fn cut_from_store(&self, daemon: usize, off: bool) -> io::Result<()> {
+        let members = self.config.members;
+        let cut = |network: &Network| network.cut_from(members + daemon, 0..members, off);
+        self.network.as_ref().map_or(Ok(()), cut)
+    }
+
+    /// Sabotage: etcd goes back to what it had after the first round, again and again.
+    fn go_back(&mut self, round: usize) -> io::Result<()> {
+        self.undo(|_| true)?;
+        if round == 0 {
+            return self.cluster.back_up();
+        }
+        for at in 0..self.daemons.len() {
+            self.daemons.kill(at);
+            self.daemons.forget(at)?;
+        }
+        self.cluster.restore()?;
+        (0..self.daemons.len()).try_for_each(|at| self.daemons.run(at))
+    }
+
+    /// Sabotage: clients of a daemon that is away for longer than a lease wait for it.
+    fn be_without_a_follower(&mut self) -> io::Result<()> {
+        for worker in &self.workers {
+            let history = self.run_dir.history(worker.process);
+            while !fs::read_to_string(&history).is_ok_and(|lines| lines.contains("granted")) {
+                thread::sleep(POLL);
+            }
+        }
+        let leader = self.daemons.wait_for_leader();
+        let follower = (leader + 1) % self.daemons.len();
+        self.daemons.kill(follower);
+        thread::sleep(self.config.ttl);
+        self.daemons.run(follower)
     }
 
     /// Undoes what has lasted long enough.
@@ -314,6 +445,7 @@ impl<'a> Driver<'a> {
                 }
                 Undo::ContinueMember(at) => self.cluster.signal(at, Signal::CONT),
                 Undo::JoinDaemon(at) => self.cut(self.config.members + at, false)?,
+                Undo::JoinStore(at) => self.cut_from_store(at, false)?,
                 Undo::JoinMember(at) => self.cut(at, false)?,
                 Undo::ContinueWorker { process, since } => {
                     if let Some(worker) = self.workers.iter().find(|worker| worker.process == process) {
@@ -326,8 +458,7 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// Waits until a daemon that is up answers. Until then, and since `from`, the fleet was not there. If it cannot be, since too
-    /// much is down, that is undone.
+    /// Waits until a daemon that is up answers. If none can, since too much is down, that is undone.
     fn wait_until_served(&mut self, from: Nanos) -> io::Result<()> {
         let begun = Instant::now();
         let endpoint: Endpoint = self.daemons.urls(0).parse().map_err(io::Error::other)?;
@@ -350,12 +481,6 @@ impl<'a> Driver<'a> {
             }
         }
         self.facts.disturbances.extend([from, now()]);
-        // Clients of a daemon that is stopped or cut off notice that later than those of one that is gone.
-        let silent = |undo: &Undo| matches!(undo, Undo::ContinueDaemon(_) | Undo::JoinDaemon(_));
-        let silent = self.undo.iter().any(|(_, undo)| silent(undo));
-        let late = if silent { self.config.ttl } else { Duration::ZERO };
-        let late = Nanos::try_from(late.as_nanos()).unwrap_or(Nanos::MAX);
-        self.facts.outages.push((from, now() + late));
         Ok(())
     }
 
@@ -386,6 +511,44 @@ impl<'a> Driver<'a> {
             }
         }
         Ok(())
+    }
+
+    /// A daemon that nobody has killed runs. One that does not find etcd when it starts ends, and
+    /// is started again, as a service manager does.
+    fn look_for_ends(&mut self) -> io::Result<()> {
+        // Those of a store that went back end.
+        if self.config.mutation == Some(Mutation::Restored) {
+            return Ok(());
+        }
+        for at in 0..self.daemons.len() {
+            let Some(what) = self.daemons.ended(at) else { continue };
+            let log = self.daemons.log(at);
+            if log.contains("listening") || !log.contains("etcd cannot be reached") {
+                self.violations.push(Violation { rule: Rule::Daemon, what });
+            }
+            self.daemons.run(at)?;
+        }
+        Ok(())
+    }
+
+    /// All workers have ended. Those that were killed have leases.
+    fn look_for_leftovers(&mut self) -> io::Result<()> {
+        let endpoint: Endpoint = self.daemons.urls(0).parse().map_err(io::Error::other)?;
+        let deadline = Instant::now() + 2 * self.config.ttl + PROMPT;
+        loop {
+            let asked = Session::open(&endpoint, Options::new("faults"), Callbacks);
+            let left = asked.and_then(|session| session.query(None));
+            let what = match left {
+                Ok(snapshot) if snapshot.entries.is_empty() => return Ok(()),
+                Ok(snapshot) => format!("{} requests", snapshot.entries.len()),
+                Err(error) => error.to_string(),
+            };
+            if Instant::now() > deadline {
+                self.violations.push(Violation { rule: Rule::Leftover, what });
+                return Ok(());
+            }
+            thread::sleep(POLL);
+        }
     }
 
     fn note(&self, deed: &dyn fmt::Display) {

@@ -1,11 +1,12 @@
 //! Faults for Lockkeeper's daemon and its clients, and a check of what they saw.
 //!
-//! [`plan`] draws a schedule of faults from a seed. [`driver`] starts a daemon and [`worker`]s, processes of their own
-//! ([`process`], on a [`run_dir`]), and does to them what the schedule says: they are killed, stopped and cut off, and the [`machine`] lends
-//! full disks and frozen cgroups. A worker asks for locks, with this workspace's client, with `run` ([`runner`]) or in Python,
-//! holds them and *touches* what they protect; all it sees it writes to a [`history`] that outlives it. When it is over,
-//! [`check`] reads the histories and says where a promise was broken;
-//! that goes into the [`report`].
+//! [`plan`] draws a schedule of faults from a seed. [`driver`] starts a daemon and [`worker`]s,
+//! processes of their own ([`process`], in a [`run_dir`]), and does to them what the schedule says:
+//! they are killed, stopped and cut off, and the [`machine`] lends full disks and frozen cgroups. A
+//! worker asks for locks, with this workspace's client, with `run` ([`runner`]) or in Python, holds
+//! them and *touches* what they protect; all it sees it writes to a [`history`] that outlives it.
+//! When it is over, [`check`] reads the histories and says where a promise was broken; that goes
+//! into the [`report`].
 //!
 //! [`fleet`] does the same to daemons that share a log in etcd.
 //!
@@ -23,6 +24,7 @@ pub mod process;
 pub mod report;
 pub mod run_dir;
 pub mod runner;
+mod silence;
 pub mod worker;
 
 /// Nanoseconds of the machine's monotonic clock, which is the same for all its processes.

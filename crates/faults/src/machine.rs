@@ -4,7 +4,10 @@
 //! Not every machine allows them. What one does not allow is said by name, and never counted as
 //! done.
 
-use rustix::process::{Pid, Resource, Rlimit, geteuid, prlimit};
+use rustix::{
+    io::Errno,
+    process::{Pid, Resource, Rlimit, geteuid, prlimit},
+};
 use std::{
     fs::{self, OpenOptions},
     io::{self, ErrorKind, Write as _},
@@ -128,9 +131,15 @@ impl Freezer {
         Err(why)
     }
 
-    /// Freezes a process, with all its threads.
-    pub(crate) fn freeze(&self, process: Pid) -> io::Result<()> {
-        fs::write(self.dir.join("cgroup.procs"), process.as_raw_nonzero().to_string())?;
+    /// Freezes processes, with all their threads. One that ends meanwhile is left out.
+    pub(crate) fn freeze(&self, processes: &[Pid]) -> io::Result<()> {
+        for process in processes {
+            let moved = fs::write(self.dir.join("cgroup.procs"), process.as_raw_nonzero().to_string());
+            moved.or_else(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::SRCH) => Ok(()),
+                _ => Err(error),
+            })?;
+        }
         fs::write(&self.switch.0, self.switch.1)
     }
 
@@ -159,7 +168,7 @@ pub(crate) fn limit_descriptors(pid: Pid, limited: bool) -> io::Result<()> {
     let maximum = Some(PLENTY);
     match prlimit(Some(pid), Resource::Nofile, Rlimit { current: Some(current), maximum }) {
         // It has ended meanwhile.
-        Err(rustix::io::Errno::SRCH) => Ok(()),
+        Err(Errno::SRCH) => Ok(()),
         result => result.map(drop).map_err(Into::into),
     }
 }

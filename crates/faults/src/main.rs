@@ -35,7 +35,12 @@ machine does not allow is left out, and named.
 To see that the check notices:
   lockkeeper-faults --mutate forgetful        a daemon that has been killed forgets who had sessions
   lockkeeper-faults --mutate stubborn         clients that are told that their locks are lost go on
-  lockkeeper-faults --mutate reaper           clients that are frozen, or cannot be asked, are taken for dead"
+  lockkeeper-faults --mutate unguarded        the command of a `run` that is killed under a lease goes on without a lock
+  lockkeeper-faults --mutate busy-is-dead     a daemon without a descriptor to ask whether a client is alive takes it for dead
+  lockkeeper-faults --mutate judge-by-process a daemon judges a client by the process and the thread that connected
+  lockkeeper-faults fleet --mutate stubborn   as above
+  lockkeeper-faults fleet --mutate loyal      clients know one daemon each, and lose their locks while others answer
+  lockkeeper-faults fleet --mutate restored   etcd goes back to a backup, and no daemon is told"
 )]
 struct Args {
     #[command(flatten)]
@@ -71,11 +76,17 @@ struct Run {
     /// How many of them use the Python client
     #[arg(long, default_value_t = 0)]
     pythons: usize,
+    /// How many of them use it in a process whose parent connected and exited
+    #[arg(long, default_value_t = 0)]
+    forks: usize,
+    /// How many of them use it on a thread, after the main thread connected and exited
+    #[arg(long, default_value_t = 0)]
+    threads: usize,
     /// How many of them use the npm package, which has to be built
     #[arg(long, default_value_t = 0)]
     scripts: usize,
     /// The directory of the npm package
-    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packages/lockkeeper"))]
+    #[arg(long, default_value = PACKAGE)]
     package: PathBuf,
     /// How many requests a worker makes at a time
     #[arg(long, default_value_t = 3)]
@@ -97,6 +108,39 @@ struct Run {
     keep: bool,
 }
 
+#[derive(clap::Args)]
+struct Fleet {
+    /// How often something happens
+    #[arg(long, default_value_t = 100)]
+    rounds: usize,
+    /// Where all that is random comes from [default: the clock]
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How many members etcd has
+    #[arg(long, default_value_t = 3)]
+    members: usize,
+    /// How many workers there are at a time
+    #[arg(long, default_value_t = 5)]
+    workers: usize,
+    /// How many more there are that use `lockkeeper run`
+    #[arg(long, default_value_t = 0)]
+    runners: usize,
+    /// How many more that use the npm package, which has to be built
+    #[arg(long, default_value_t = 0)]
+    scripts: usize,
+    /// The directory of the npm package
+    #[arg(long, default_value = PACKAGE)]
+    package: PathBuf,
+    /// The lease of a client, in milliseconds
+    #[arg(long, default_value_t = 4000)]
+    ttl: u64,
+    /// Break the protocol on purpose
+    #[arg(long, value_enum)]
+    mutate: Option<fleet::Mutation>,
+}
+
+const PACKAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../packages/lockkeeper");
+
 /// What every worker is told.
 #[derive(clap::Args)]
 struct Common {
@@ -115,23 +159,7 @@ struct Common {
 #[derive(Subcommand)]
 enum Mode {
     /// Do it to a fleet: daemons on a real etcd, and that etcd itself
-    Fleet {
-        /// How often something happens
-        #[arg(long, default_value_t = 100)]
-        rounds: usize,
-        /// Where all that is random comes from [default: the clock]
-        #[arg(long)]
-        seed: Option<u64>,
-        /// How many members etcd has
-        #[arg(long, default_value_t = 3)]
-        members: usize,
-        /// How many workers there are at a time
-        #[arg(long, default_value_t = 5)]
-        workers: usize,
-        /// The lease of a client, in milliseconds
-        #[arg(long, default_value_t = 4000)]
-        ttl: u64,
-    },
+    Fleet(Fleet),
     /// Be a worker
     #[command(hide = true)]
     Worker {
@@ -147,6 +175,8 @@ enum Mode {
         common: Common,
         #[arg(long)]
         program: PathBuf,
+        #[arg(long)]
+        long: bool,
     },
     /// Be the command of a `lockkeeper run`
     #[command(hide = true)]
@@ -172,17 +202,15 @@ fn main() -> ExitCode {
         Some(Mode::Worker { common: Common { dir, url, process, seed, stubborn }, hands }) => {
             worker::work(&dir, &url, worker::Orders { process, seed, hands, stubborn }).map(|()| true)
         }
-        Some(Mode::Runner { common: Common { dir, url, process, seed, stubborn }, program }) => {
-            runner::work(&dir, &url, runner::Orders { process, seed, program, stubborn }).map(|()| true)
+        Some(Mode::Runner { common: Common { dir, url, process, seed, stubborn }, program, long }) => {
+            runner::work(&dir, &url, runner::Orders { process, seed, program, stubborn, long }).map(|()| true)
         }
         Some(Mode::Command { dir, process, request, name, hold, shared }) => {
             let mode = if shared { LockMode::Shared } else { LockMode::Exclusive };
             let hold = Duration::from_millis(hold);
             runner::command(&dir, process, request, &name, mode, hold).map(|()| true)
         }
-        Some(Mode::Fleet { rounds, seed, members, workers, ttl }) => {
-            run_fleet(rounds, seed, members, workers, Duration::from_millis(ttl))
-        }
+        Some(Mode::Fleet(args)) => run_fleet(args),
         None => run(args.run),
     };
     match done {
@@ -205,31 +233,29 @@ fn seed_or_clock(seed: Option<u64>) -> u64 {
     seed
 }
 
-fn run_fleet(
-    rounds: usize,
-    seed: Option<u64>,
-    members: usize,
-    workers: usize,
-    ttl: Duration,
-) -> io::Result<bool> {
+fn run_fleet(args: Fleet) -> io::Result<bool> {
     let hosts = match Network::alone() {
         Ok(()) => true,
         Err(error) => {
-            println!("SKIPPED cut-leader, cut-etcd: no network namespaces: {error}");
+            println!("SKIPPED cut-leader, cut-leader-from-etcd, cut-etcd: no network namespaces: {error}");
             false
         }
     };
     let config = fleet::Config {
-        seed: seed_or_clock(seed),
-        rounds,
+        seed: seed_or_clock(args.seed),
+        rounds: args.rounds,
         daemons: 3,
-        members,
-        workers,
-        ttl,
+        members: args.members,
+        workers: args.workers,
+        runners: args.runners,
+        scripts: args.scripts,
+        package: args.package,
+        ttl: Duration::from_millis(args.ttl),
         hosts,
         daemon: process::daemon_program()?,
         worker: env::current_exe()?,
         dir: env::temp_dir().join(format!("lockkeeper-faults-{}", std::process::id())),
+        mutation: args.mutate,
     };
     conclude(&fleet::run(&config)?, &config.dir, false)
 }
@@ -268,6 +294,8 @@ fn run(args: Run) -> io::Result<bool> {
         namespaces: args.namespaces,
         runners: args.runners,
         pythons: args.pythons,
+        forks: args.forks,
+        threads: args.threads,
         scripts: args.scripts,
         package: args.package,
         hands: args.hands,

@@ -2,13 +2,15 @@
 //! dropped, whatever happens.
 
 use crate::{Nanos, machine, run_dir::RunDir, worker::Orders};
-use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, pidfd_getfd, pidfd_open};
+use rustix::process::{
+    Pid, PidfdFlags, PidfdGetfdFlags, Signal, kill_process, kill_process_group, pidfd_getfd, pidfd_open,
+};
 use std::{
     env,
     fs::{self, OpenOptions},
     io::{self, BufRead as _, BufReader, Write as _},
     net::{Shutdown, SocketAddr},
-    os::unix::net::UnixStream,
+    os::unix::{net::UnixStream, process::CommandExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, Command, ExitStatus, Stdio},
     sync::{
@@ -65,16 +67,27 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it. It may not serve yet.
+    /// Starts it, with a mistake if it is a mutant. It may not serve yet.
     ///
     /// # Errors
     ///
     /// If the program cannot be started.
-    pub fn start(program: &Path, run_dir: &RunDir, settings: Settings) -> io::Result<Self> {
+    pub fn start(
+        program: &Path,
+        mistake: Option<&str>,
+        run_dir: &RunDir,
+        settings: Settings,
+    ) -> io::Result<Self> {
         let Settings { ttl, sync, listen, descriptors } = settings;
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={descriptors}:{descriptors}")).arg(program);
-        command.arg("serve").arg("--socket").arg(run_dir.socket()).arg("--state-dir").arg(run_dir.state());
+        command
+            .args(mistake)
+            .arg("serve")
+            .arg("--socket")
+            .arg(run_dir.socket())
+            .arg("--state-dir")
+            .arg(run_dir.state());
         command.args(["--ttl", &format!("{}ms", ttl.as_millis())]);
         command.args(listen.iter().flat_map(|address| ["--listen".into(), address.to_string()]));
         if listen.is_some() {
@@ -169,12 +182,22 @@ impl Daemon {
 pub(crate) enum Trade<'a> {
     /// With this workspace's client.
     Library,
-    /// With `run` of this program.
-    Run(&'a Path),
+    /// With `run` of this program; and whether each holds its lock for long.
+    Run(&'a Path, bool),
     /// With the Python client.
-    Python,
+    Python(Beginning),
     /// With the npm package in this directory.
     Script(&'a Path),
+}
+
+/// How a worker in Python begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Beginning {
+    Plain,
+    /// The process that connects forks and exits: its child goes on.
+    Forks,
+    /// The main thread connects and exits: another goes on.
+    Threads,
 }
 
 const PYTHON_WORKER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/worker.py");
@@ -186,6 +209,8 @@ pub struct Worker {
     own: Own,
     /// The process that works: another one than `own` if it is in a PID namespace of its own.
     pid: Pid,
+    /// Whether it is a child of that, and the two are a process group.
+    forks: bool,
     /// The number of its history.
     pub(crate) process: usize,
     orders: Option<ChildStdin>,
@@ -205,8 +230,12 @@ impl Worker {
     ) -> io::Result<Self> {
         let Orders { process, seed, hands, stubborn } = orders;
         let mut command = match (trade, namespace) {
-            (Trade::Python, _) => Command::new("python3"),
-            (Trade::Script(_), _) => Command::new("node"),
+            (Trade::Python(_), _) => Command::new("python3"),
+            (Trade::Script(package), _) => {
+                // Whatever the machine has may be without WebSocket.
+                let own = package.join("../../node_modules/node24/bin/node");
+                Command::new(if own.exists() { own } else { "node".into() })
+            }
             (_, true) => machine::in_namespace(program),
             (_, false) => Command::new(program),
         };
@@ -219,7 +248,7 @@ impl Worker {
                     command.arg("--stubborn");
                 }
             }
-            Trade::Run(daemon) => {
+            Trade::Run(daemon, long) => {
                 command
                     .arg("runner")
                     .arg("--dir")
@@ -227,15 +256,22 @@ impl Worker {
                     .args(common)
                     .arg("--program")
                     .arg(daemon);
+                command.args(long.then_some("--long"));
                 if stubborn {
                     command.arg("--stubborn");
                 }
             }
-            Trade::Python => {
+            Trade::Python(beginning) => {
                 // No compiled copy beside the source.
                 command.args(["-B", PYTHON_WORKER, PYTHON_CLIENT]).arg(run_dir.dir()).arg(run_dir.socket());
                 command.args([process.to_string(), seed.to_string()]);
                 command.args(stubborn.then_some("stubborn"));
+                match beginning {
+                    Beginning::Plain => {}
+                    // Its processes are signalled together.
+                    Beginning::Forks => drop(command.arg("forks").process_group(0)),
+                    Beginning::Threads => drop(command.arg("threads")),
+                }
             }
             Trade::Script(package) => {
                 command.arg(SCRIPT_WORKER).arg(package).arg(run_dir.dir()).arg(url);
@@ -243,7 +279,7 @@ impl Worker {
                 command.args(stubborn.then_some("stubborn"));
             }
         }
-        let namespace = namespace && matches!(trade, Trade::Library | Trade::Run(_));
+        let namespace = namespace && matches!(trade, Trade::Library | Trade::Run(..));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut own = Own(command.spawn()?);
         let orders = own.0.stdin.take();
@@ -251,15 +287,20 @@ impl Worker {
         let (sender, said) = mpsc::channel();
         thread::spawn(move || printed.lines().map_while(Result::ok).try_for_each(|_| sender.send(())));
         let pid = if namespace { only_child(own.pid())? } else { own.pid() };
-        Ok(Self { own, pid, process, orders, said })
+        let forks = matches!(trade, Trade::Python(Beginning::Forks));
+        Ok(Self { own, pid, forks, process, orders, said })
     }
 
     pub(crate) fn signal(&self, signal: Signal) -> io::Result<()> {
-        kill_process(self.pid, signal).map_err(Into::into)
+        let signalled =
+            if self.forks { kill_process_group(self.pid, signal) } else { kill_process(self.pid, signal) };
+        signalled.map_err(Into::into)
     }
 
-    pub(crate) fn pid(&self) -> Pid {
-        self.pid
+    /// Its processes, just now.
+    pub(crate) fn pids(&self) -> io::Result<Vec<Pid>> {
+        let children = if self.forks { children(self.pid)? } else { Vec::new() };
+        Ok(children.into_iter().chain([self.pid]).collect())
     }
 
     /// Kills it.
@@ -273,8 +314,8 @@ impl Worker {
         self.own.0.try_wait()
     }
 
-    /// Kills the `run` that a runner has just now, or its guardian.
-    pub(crate) fn maim(&self, guardian: bool) -> io::Result<()> {
+    /// Kills the `run` that a runner has just now, or its guardian, or both.
+    pub(crate) fn maim(&self, guardian: bool, both: bool) -> io::Result<()> {
         let run = children(self.pid)?.into_iter().next();
         let Some(run) = run else { return Ok(()) };
         let is_guardian = |pid: &Pid| {
@@ -282,27 +323,37 @@ impl Worker {
             line.ends_with(b"\0guard\0")
         };
         let found = children(run).unwrap_or_default().into_iter().find(is_guardian);
-        let victim = found.filter(|_| guardian).unwrap_or(run);
-        // It may have ended meanwhile.
-        let _ = kill_process(victim, Signal::KILL);
+        let victim = found.filter(|_| guardian && !both).unwrap_or(run);
+        for victim in [Some(victim), found.filter(|_| both)].into_iter().flatten() {
+            // It may have ended meanwhile.
+            let _ = kill_process(victim, Signal::KILL);
+        }
         Ok(())
     }
 
     /// Cuts its connections, as if neither side had wanted that. The worker need not run for it.
-    pub(crate) fn cut(&self) -> io::Result<()> {
-        let pidfd = pidfd_open(self.pid, PidfdFlags::empty())?;
-        for entry in fs::read_dir(format!("/proc/{}/fd", self.pid.as_raw_nonzero()))? {
-            let path = entry?.path();
-            // It may have been closed in between.
-            let Ok(target) = fs::read_link(&path) else { continue };
-            let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
-            if let Some(number) = number.filter(|_| target.to_string_lossy().starts_with("socket:"))
-                && let Ok(socket) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())
-            {
-                let _ = UnixStream::from(socket).shutdown(Shutdown::Both);
+    /// `false` if there was none, or none to be found: the system does not show the descriptors of a
+    /// process whose main thread has exited.
+    pub(crate) fn cut(&self) -> io::Result<bool> {
+        let mut cut = false;
+        for pid in self.pids()? {
+            let Ok(pidfd) = pidfd_open(pid, PidfdFlags::empty()) else { continue };
+            let Ok(descriptors) = fs::read_dir(format!("/proc/{}/fd", pid.as_raw_nonzero())) else {
+                continue;
+            };
+            for entry in descriptors {
+                // It may have been closed in between.
+                let Ok(path) = entry.map(|entry| entry.path()) else { continue };
+                let Ok(target) = fs::read_link(&path) else { continue };
+                let number = path.file_name().and_then(|name| name.to_str()?.parse().ok());
+                if let Some(number) = number.filter(|_| target.to_string_lossy().starts_with("socket:"))
+                    && let Ok(socket) = pidfd_getfd(&pidfd, number, PidfdGetfdFlags::empty())
+                {
+                    cut |= UnixStream::from(socket).shutdown(Shutdown::Both).is_ok();
+                }
             }
         }
-        Ok(())
+        Ok(cut)
     }
 
     /// Tells it to end its loop and ask for every name once more.
@@ -347,20 +398,36 @@ fn children(parent: Pid) -> io::Result<Vec<Pid>> {
 ///
 /// If it cannot be built.
 pub fn daemon_program() -> io::Result<PathBuf> {
-    if let Some(path) = env::var_os("LOCKKEEPER_BIN") {
-        return Ok(path.into());
+    match env::var_os("LOCKKEEPER_BIN") {
+        Some(path) => Ok(path.into()),
+        None => build(&["--package", "lockkeeper-cli", "--bin", "lockkeeper"], "lockkeeper"),
     }
+}
+
+/// A daemon that can be told to make a mistake.
+pub(crate) fn mutant_program() -> io::Result<PathBuf> {
+    build(&["--package", "lockkeeper-faults", "--example", "mutant"], "examples/mutant")
+}
+
+fn build(target: &[&str], path: &str) -> io::Result<PathBuf> {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.args(["build", "--quiet", "--package", "lockkeeper-cli", "--bin", "lockkeeper"]);
+    cargo.args(["build", "--quiet"]).args(target);
     cargo.arg("--manifest-path").arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../../Cargo.toml"));
     if !cfg!(debug_assertions) {
         cargo.arg("--release");
+    }
+    // `ring` is compiled anew whenever one of these differs, and so is all that needs it.
+    for (name, _) in env::vars_os() {
+        let text = name.to_string_lossy();
+        if text == "CARGO_MANIFEST_DIR" || text.starts_with("CARGO_PKG_") {
+            cargo.env_remove(&name);
+        }
     }
     if !cargo.status()?.success() {
         return Err(io::Error::other("the daemon cannot be built"));
     }
     // A test is in `deps`, beside which the programs are.
     let here = env::current_exe()?;
-    let beside = here.ancestors().skip(1).map(|dir| dir.join("lockkeeper")).find(|path| path.is_file());
+    let beside = here.ancestors().skip(1).map(|dir| dir.join(path)).find(|path| path.is_file());
     beside.ok_or_else(|| io::Error::other("the daemon was built, but is not beside this program"))
 }

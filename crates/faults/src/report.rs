@@ -16,6 +16,10 @@ pub struct Report {
     pub commands: usize,
     /// How many of those to Python clients.
     pub pythons: usize,
+    /// How many of those after the process that connected had forked and exited.
+    pub forks: usize,
+    /// How many of them after the main thread, which connected, had exited.
+    pub threads: usize,
     /// How many of those to the npm package.
     pub scripts: usize,
     /// How often holders were at work.
@@ -35,11 +39,16 @@ impl fmt::Display for Report {
         for (kind, count) in &self.faults {
             writeln!(f, "  {count:5} {kind}")?;
         }
-        let Self { requests, holds, commands, pythons, scripts, touches, processes, violations, .. } = self;
+        let Self { requests, holds, commands, pythons, forks, threads, scripts, .. } = self;
+        let Self { touches, processes, violations, .. } = self;
         writeln!(f, "{processes} workers, {requests} requests, {holds} granted, {touches} touches")?;
         writeln!(
             f,
             "{commands} granted to commands of run, {pythons} to Python clients, {scripts} to the npm package"
+        )?;
+        writeln!(
+            f,
+            "{forks} granted after the process that connected exited, {threads} after its main thread did"
         )?;
         writeln!(f, "{} violations", violations.len())?;
         for rule in Rule::ALL {

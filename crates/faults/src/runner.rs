@@ -48,6 +48,8 @@ pub struct Orders {
     /// Whether its commands close what they inherit, as none should: their lock does not last as
     /// long as they do.
     pub stubborn: bool,
+    /// Whether each command takes a while.
+    pub long: bool,
 }
 
 /// Closes all descriptors but the first three, and becomes another program.
@@ -77,7 +79,11 @@ pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
     let mut rng = Rng::with_seed(runner.orders.seed);
     let mut number = 0;
     while !settling.load(Ordering::Relaxed) {
-        let hold = if rng.u8(..16) == 0 { rng.u64(200..1200) } else { rng.u64(0..30) };
+        let hold = match runner.orders.long {
+            true => 3000,
+            false if rng.u8(..16) == 0 => rng.u64(200..1200),
+            false => rng.u64(0..30),
+        };
         let mode = if rng.u8(..4) == 0 { Mode::Shared } else { Mode::Exclusive };
         runner.run(number, NAMES[rng.usize(..NAMES.len())], mode, hold)?;
         number += 1;

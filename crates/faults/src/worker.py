@@ -1,15 +1,19 @@
 """A worker that uses the Python client: it asks for locks, touches what they protect, and writes down all it sees.
 
 As `worker.rs`, with one hand. Arguments: the directory of the client, that of the run, the socket, the number of the history,
-and the seed.
+the seed, and any of these: `stubborn`; `forks`, the process that connects forks and exits, and its child goes on; `threads`, the
+main thread connects and exits, and another goes on.
 """
 
+import ctypes
 import os
 import random
 import select
 import signal
 import sys
+import threading
 import time
+import traceback
 
 sys.path.insert(0, sys.argv[1])
 import lockkeeper  # noqa: E402
@@ -19,7 +23,8 @@ DIR, PATH, PROCESS, SEED = sys.argv[2], sys.argv[3], int(sys.argv[4]), int(sys.a
 NAMES = "abcdef"
 TOUCH, PAUSE = 0.002, 0.003
 # Goes on with locks that it has released, as no client should.
-STUBBORN = len(sys.argv) > 6
+STUBBORN = "stubborn" in sys.argv[6:]
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def open_lines(*path):
@@ -91,9 +96,8 @@ class Worker:
             time.sleep(min(left, TOUCH))
 
 
-def main():
+def work(worker):
     choose = random.Random(SEED)
-    worker = Worker()
     while not select.select([sys.stdin], [], [], 0)[0]:
         scope = choose.sample(NAMES, choose.choice([1, 1, 1, 2, 3]))
         flags = choose.choice([[], [], [], [], [], [], [], ["if-available"]])
@@ -106,5 +110,33 @@ def main():
     sys.stdin.readline()
 
 
+def work_in_child(worker):
+    """This process waits for its grandchild, which has what its child has opened before that exited."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if connecting := os.fork():
+        os.waitpid(connecting, 0)
+        _, status = os.wait()
+        sys.exit(os.waitstatus_to_exitcode(status))
+    worker.open()
+    if os.fork():
+        os._exit(0)
+    work(worker)
+
+
+def work_on_thread(worker):
+    worker.open()
+
+    def run():
+        try:
+            work(worker)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+
+    threading.Thread(target=run).start()
+    ctypes.CDLL(None).pthread_exit(None)
+
+
 signal.signal(signal.SIGINT, signal.SIG_DFL)
-main()
+{"forks": work_in_child, "threads": work_on_thread}.get(sys.argv[-1], work)(Worker())

@@ -26,15 +26,16 @@ fn one_at_a_time() -> MutexGuard<'static, ()> {
 /// Faults that not every machine allows, or that last while others happen.
 const OF_THE_MACHINE: [&str; 4] = ["settings", "full-disk", "descriptors", "freeze"];
 
-/// Whether the machine allows a kind of fault. What it does not allow is named.
+/// Whether the machine allows a kind of fault. What it does not allow fails the test, unless it is
+/// to be left out.
 fn is_allowed(kind: &str) -> bool {
-    match machine::not_allowed().into_iter().find(|(name, _)| *name == kind) {
-        Some((name, why)) => {
-            println!("SKIPPED {name}: {why}");
-            false
-        }
-        None => true,
-    }
+    let Some((name, why)) = machine::not_allowed().into_iter().find(|(name, _)| *name == kind) else {
+        return true;
+    };
+    let skipped = env::var_os("LOCKKEEPER_SKIP_FAULTS").is_some_and(|value| value == "1");
+    assert!(skipped, "no fault of the kind {name}: {why}. To leave it out, set LOCKKEEPER_SKIP_FAULTS=1");
+    eprintln!("SKIPPED {name}: LOCKKEEPER_SKIP_FAULTS is set");
+    false
 }
 
 fn config(test: &str, each: usize, kinds: &[&str]) -> Config {
@@ -53,6 +54,8 @@ fn config(test: &str, each: usize, kinds: &[&str]) -> Config {
         namespaces: 0,
         runners: 0,
         pythons: 0,
+        forks: 0,
+        threads: 0,
         scripts: 0,
         package: PathBuf::new(),
         hands: 3,
@@ -124,34 +127,49 @@ fn nor_do_several_at_once() {
     }
 }
 
-/// Commands of `run`, on this machine and under a lease, and clients in Python.
+/// Commands of `run`, on this machine and under a lease, and clients in Python, of which some have
+/// lost the process or the thread that connected.
 #[test]
 fn nor_does_one_to_other_clients() {
     let _one = one_at_a_time();
     let kinds = ["kill-daemon", "end-daemon", "kill-worker", "kill-both", "stop-daemon", "cut"];
-    let config =
-        Config { workers: 2, network: 1, runners: 4, pythons: 2, ..config("other-clients", 6, &kinds) };
+    let config = Config {
+        workers: 2,
+        network: 1,
+        runners: 4,
+        pythons: 2,
+        forks: 2,
+        threads: 2,
+        ..config("other-clients", 6, &kinds)
+    };
     let report = run(&config);
     assert!(report.violations.is_empty(), "promises were broken: see {}", config.dir.display());
     clear(&config);
     // Each of them asks for every name in the end.
     let names = NAMES.len();
-    assert!(report.commands >= 4 * names && report.pythons >= 2 * names, "locks were held: {report}");
+    assert!(report.commands >= 4 * names && report.pythons >= 6 * names, "locks were held: {report}");
+    assert!(report.forks >= 2 * names && report.threads >= 2 * names, "locks were held: {report}");
 }
 
 /// Runs with a promise broken on purpose until two are seen in each other's way. A machine that is
 /// quick or slow enough can have good luck for a while.
-fn notices(mut config: Config) {
+fn notices(config: Config) {
+    notices_broken(config, &[Rule::Overlap, Rule::Stale]);
+}
+
+/// What is seen of a client that is alive and loses its session.
+const LOSES: [Rule; 3] = [Rule::Overlap, Rule::Stale, Rule::Lost];
+
+fn notices_broken(mut config: Config, rules: &[Rule]) {
     for _ in 0..20 {
         let report = run(&config);
         clear(&config);
-        let met = |rule: &Rule| matches!(rule, Rule::Overlap | Rule::Stale);
-        if report.violations.iter().any(|violation| met(&violation.rule)) {
+        if report.violations.iter().any(|violation| rules.contains(&violation.rule)) {
             return;
         }
         config.seed += 1;
     }
-    panic!("nobody was in anybody's way");
+    panic!("nobody noticed");
 }
 
 #[test]
@@ -171,14 +189,33 @@ fn the_check_notices_a_daemon_that_loses_its_log_with_other_faults() {
 }
 
 #[test]
-fn the_check_notices_a_daemon_that_takes_the_living_for_dead() {
+fn the_check_notices_a_daemon_that_takes_whom_it_cannot_ask_for_dead() {
     let _one = one_at_a_time();
-    let mutation = Some(Mutation::Reaper);
-    for kind in ["freeze", "descriptors"].into_iter().filter(|kind| is_allowed(kind)) {
-        notices(Config { mutation, ..config("reaper", 10, &[kind]) });
+    if is_allowed("descriptors") {
+        // A daemon that starts has too few to ask them all. The ttl is long: locks that are lost
+        // after a daemon was away for half of it are excused.
+        let ttl = Duration::from_secs(4);
+        let config = Config { workers: 24, hands: 1, ttl, ..config("busy-is-dead", 8, &["descriptors"]) };
+        let mutation = Some(Mutation::BusyIsDead);
+        notices_broken(Config { mutation, ..config }, &LOSES);
+    }
+}
+
+#[test]
+fn the_check_notices_a_daemon_that_judges_a_client_by_the_process_that_connected() {
+    let _one = one_at_a_time();
+    let mutation = Some(Mutation::JudgeByProcess);
+    let killed = Config { mutation, workers: 1, ..config("judge-by-process", 20, &["kill-daemon"]) };
+    // Once its session is lost, the process that goes on opens the next one itself.
+    notices_broken(Config { forks: 4, ..killed.clone() }, &LOSES);
+    notices_broken(Config { threads: 4, ..killed }, &LOSES);
+    let frozen = ["freeze", "kill-daemon"];
+    if frozen.iter().all(|kind| is_allowed(kind)) {
+        notices_broken(Config { mutation, ..config("judge-by-process-frozen", 20, &frozen) }, &LOSES);
     }
     if is_allowed("namespaces") {
-        notices(Config { mutation, namespaces: 3, ..config("reaper-namespaces", 10, &["kill-daemon"]) });
+        let config = config("judge-by-process-namespaces", 20, &["stop-across"]);
+        notices(Config { mutation, namespaces: 5, ..config });
     }
 }
 
@@ -195,10 +232,58 @@ fn the_check_notices_other_clients_that_go_on_without_their_lock() {
 }
 
 #[test]
+fn the_check_notices_a_command_under_a_lease_that_nobody_ends() {
+    let _one = one_at_a_time();
+    let config = config("unguarded", 20, &["kill-worker"]);
+    let ttl = Duration::from_millis(500);
+    let mutation = Some(Mutation::Unguarded);
+    notices(Config { workers: 1, network: 1, runners: 4, ttl, mutation, ..config });
+}
+
+#[test]
 fn the_check_notices_a_client_on_the_network_without_a_deadline_of_its_own() {
     let _one = one_at_a_time();
     let config = Config { network: 3, ttl: Duration::from_secs(1), ..config("deadline", 10, &["silence"]) };
     notices(Config { mutation: Some(Mutation::Stubborn), ..config });
+}
+
+/// etcd goes back to a backup, and no daemon is told: two clients hold a lock, or tokens do not
+/// grow.
+#[test]
+fn a_fleet_whose_store_went_back_is_noticed() {
+    let _one = one_at_a_time();
+    let daemon = process::daemon_program().expect("the daemon can be built");
+    let mut faults = Command::new(env!("CARGO_BIN_EXE_lockkeeper-faults"));
+    faults.args(["fleet", "--rounds", "3", "--workers", "4", "--members", "1", "--seed", "1"]);
+    let ran =
+        faults.args(["--mutate", "restored"]).env("LOCKKEEPER_BIN", daemon).output().expect("it starts");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert_eq!(ran.status.code(), Some(1), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    let histories = said.lines().find_map(|line| line.strip_prefix("histories: "));
+    fs::remove_dir_all(histories.expect("they are kept")).expect("they can be removed");
+}
+
+/// While other daemons answer, no client is to lose its locks.
+#[test]
+fn a_fleet_whose_clients_stay_with_a_daemon_that_is_away_is_noticed() {
+    let _one = one_at_a_time();
+    let daemon = process::daemon_program().expect("the daemon can be built");
+    // One that has just released all that it had loses nothing.
+    for seed in 1..20 {
+        let mut faults = Command::new(env!("CARGO_BIN_EXE_lockkeeper-faults"));
+        faults.args(["fleet", "--rounds", "1", "--workers", "3", "--members", "1", "--mutate", "loyal"]);
+        faults.arg(format!("--seed={seed}")).env("LOCKKEEPER_BIN", &daemon);
+        let ran = faults.output().expect("it starts");
+        let said = String::from_utf8_lossy(&ran.stdout);
+        assert!(said.contains(" violations"), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+        if let Some(histories) = said.lines().find_map(|line| line.strip_prefix("histories: ")) {
+            fs::remove_dir_all(histories).expect("they can be removed");
+        }
+        if said.contains("a lock was lost for no reason") {
+            return;
+        }
+    }
+    panic!("nobody lost a lock");
 }
 
 /// Leaders, followers and members of etcd, killed, stopped and cut off, several at once.
@@ -209,6 +294,32 @@ fn a_fleet_keeps_its_promises() {
     let seed = env::var("LOCKKEEPER_SEED").unwrap_or_else(|_| "1".into());
     // The program, since a network that can be cut is its own.
     let mut faults = Command::new(env!("CARGO_BIN_EXE_lockkeeper-faults"));
-    faults.args(["fleet", "--rounds", "6", "--workers", "4", "--seed", &seed]).env("LOCKKEEPER_BIN", daemon);
-    assert!(faults.status().expect("it starts").success());
+    // A lease that a busy machine does not exceed by itself.
+    faults.args(["fleet", "--rounds", "6", "--workers", "3", "--runners", "2", "--ttl", "6000"]);
+    faults.args(["--seed", &seed]).env("LOCKKEEPER_BIN", daemon);
+    let ran = faults.output().expect("it starts");
+    let said = String::from_utf8_lossy(&ran.stdout);
+    println!("{said}");
+    assert!(ran.status.success(), "{said}{}", String::from_utf8_lossy(&ran.stderr));
+    let may_skip = env::var_os("LOCKKEEPER_SKIP_MOUNT").is_some_and(|value| value == "1");
+    assert!(
+        may_skip || !said.contains("SKIPPED"),
+        "{said}\nSet LOCKKEEPER_SKIP_MOUNT=1 where it is not permitted."
+    );
+    // The lines of the report: how often each kind was done.
+    let done = |line: &str| {
+        let (count, kind) = line.trim().split_once(' ')?;
+        let count: u32 = line.strip_prefix("  ").and(count.parse().ok())?;
+        DEEDS.iter().any(|deed| kind.ends_with(deed)).then_some(count)
+    };
+    let done: Vec<u32> = said.lines().filter_map(done).collect();
+    assert!(done.len() >= 3 && done.iter().sum::<u32>() >= 4, "{said}");
+    let commands =
+        said.split(" granted to commands").next().and_then(|said| said.lines().last()?.parse().ok());
+    assert!(commands.is_some_and(|commands: usize| commands >= 2 * NAMES.len()), "{said}");
+    let holds = said.split(" granted,").next().and_then(|said| said.rsplit(' ').next()?.parse::<u32>().ok());
+    assert!(holds.is_some_and(|holds| holds >= 50), "{said}");
 }
+
+/// What is done to a fleet.
+const DEEDS: [&str; 5] = ["-leader", "-follower", "-etcd", "-worker", "-run"];

@@ -561,7 +561,13 @@ impl Daemon {
         if !self.server.is_detached(session, fifo) {
             return;
         }
-        match self.fifos.ask(session, fifo) {
+        let life = self.fifos.ask(session, fifo);
+        #[cfg(feature = "sabotage")]
+        let life = match self.server.state().session(session) {
+            Some(view) => crate::sabotage::judge(life, session, view),
+            None => life,
+        };
+        match life {
             Life::Dead => self.fifo_closed(session, fifo),
             Life::Alive(fifo_reader) => {
                 let counted = Rc::clone(&self.readers);

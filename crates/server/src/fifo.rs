@@ -146,6 +146,10 @@ pub(crate) async fn closed(reader: OwnedFd) {
 
 /// When to ask a busy one again.
 pub(crate) async fn pause() {
+    #[cfg(feature = "sabotage")]
+    if let Some(pause) = crate::sabotage::pause() {
+        return tokio::time::sleep(pause).await;
+    }
     tokio::time::sleep(AGAIN).await;
 }
 

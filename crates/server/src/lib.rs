@@ -31,6 +31,8 @@ mod metrics;
 mod network;
 mod node;
 mod relay;
+#[cfg(feature = "sabotage")]
+pub mod sabotage;
 mod snapshot;
 mod socket;
 mod unfinished;

@@ -64,10 +64,11 @@ pub(crate) fn order(seen: &Seen) -> Vec<Violation> {
     violations
 }
 
-/// Whether one that waited may have had the lock, and was robbed of it, before the other got it, and was cut off from the daemon
-/// before it had heard either. A daemon that was killed since knows no more of that than the client, which waits on. There is
-/// the token that nobody has heard of, shortly before the thief's.
-fn robbed_unheard(seen: &Seen, tokens: &HashSet<u64>, first: &Story, second: &Story) -> bool {
+/// Whether one that waited may have had the lock, and lost it to a steal, before the other got it,
+/// and was cut off from the daemon before it had heard either. A daemon that was killed since knows
+/// no more of that than the client, which waits on. There is the token that nobody has heard of,
+/// shortly before the thief's.
+fn stolen_unheard(seen: &Seen, tokens: &HashSet<u64>, first: &Story, second: &Story) -> bool {
     let (Some(from), Some((to, _)), Some((_, before))) = (first.queued, first.granted, second.granted) else {
         return false;
     };
@@ -153,16 +154,18 @@ fn may_be_refused(seen: &Seen, story: &Story, at: Nanos, code: u32) -> bool {
 /// Whether a process was cut off, or could not reach a daemon for long, not long before.
 fn may_be_lost(seen: &Seen, process: usize, at: Nanos) -> bool {
     let fate = &seen.fates[process];
-    let from = at.saturating_sub(2 * seen.ttl + LATE);
+    let from = at.saturating_sub(seen.lease + LATE);
     // Whoever has been stopped meanwhile hears of it later.
     let from = from.saturating_sub(seen.stopped(process, from, at));
     let cut = !fate.network && fate.cuts.iter().any(|&cut| from <= cut && cut <= at);
     // Several that follow each other are as one.
-    let within = |(start, end): &(Nanos, Nanos)| (*end >= from && *start <= at).then(|| end - start);
+    let within = |(start, end): &(Nanos, Nanos)| (*end.min(&at)).checked_sub(*start.max(&from));
     let down: Nanos = seen.outages.iter().filter_map(within).sum();
+    // A command is asked to end at half of the ttl.
+    let enough = seen.least_ttl / if fate.commands { 4 } else { 2 };
     // Its last word may have been heard a fifth of the ttl before.
     let quiet = |length| length >= seen.least_ttl / 4;
     let silent = fate.silences.iter().filter_map(within).any(quiet);
     let maimed = fate.maimed.iter().any(|maimed| from <= *maimed && *maimed <= at);
-    cut || maimed || down >= seen.least_ttl / 2 || silent || quiet(seen.stopped(process, from, at))
+    cut || maimed || down >= enough || silent || quiet(seen.stopped(process, from, at))
 }

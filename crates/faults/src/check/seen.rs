@@ -18,11 +18,13 @@ pub struct Facts {
     pub ttl: Duration,
     /// The shortest lease that a daemon was set to.
     pub least_ttl: Duration,
+    /// How long before a loss its reason may be.
+    pub lease: Duration,
     /// What was done to each worker process, in the order of the histories.
     pub fates: Vec<Fate>,
     /// When the daemon ended, or another was started.
     pub disturbances: Vec<Nanos>,
-    /// From when to when there was none.
+    /// From when to when there was none, or none that a client would have found.
     pub outages: Vec<(Nanos, Nanos)>,
     /// From when to when its disk was full.
     pub full: Vec<(Nanos, Nanos)>,
@@ -46,6 +48,10 @@ pub struct Fate {
     pub commands: bool,
     /// Whether it uses the Python client.
     pub python: bool,
+    /// Whether the process that connected has forked and exited.
+    pub forks: bool,
+    /// Whether the thread that connected, the main one, has exited.
+    pub threads: bool,
     /// It uses the npm package.
     pub script: bool,
     /// When `run` or a guardian was killed.
@@ -57,6 +63,7 @@ pub struct Fate {
 pub struct Seen {
     pub(crate) ttl: Nanos,
     pub(crate) least_ttl: Nanos,
+    pub(crate) lease: Nanos,
     pub(crate) fates: Vec<Fate>,
     pub(crate) disturbances: Vec<Nanos>,
     pub(crate) outages: Vec<(Nanos, Nanos)>,
@@ -184,11 +191,11 @@ impl Story {
 
 impl Seen {
     pub(crate) fn new(facts: Facts, stories: Vec<Story>, touches: Vec<(&'static str, Vec<Touch>)>) -> Self {
-        let Facts { ttl, least_ttl, fates, disturbances, outages, full } = facts;
-        let [ttl, least_ttl] =
-            [ttl, least_ttl].map(|ttl| u64::try_from(ttl.as_nanos()).expect("a TTL is short"));
+        let Facts { ttl, least_ttl, lease, fates, disturbances, outages, full } = facts;
+        let [ttl, least_ttl, lease] =
+            [ttl, least_ttl, lease].map(|ttl| u64::try_from(ttl.as_nanos()).expect("a TTL is short"));
         let steals = (0..stories.len()).filter(|&story| stories[story].flags.steal).collect();
-        Self { ttl, least_ttl, fates, disturbances, outages, full, stories, touches, steals }
+        Self { ttl, least_ttl, lease, fates, disturbances, outages, full, stories, touches, steals }
     }
 
     /// How many requests, grants and touches there were.

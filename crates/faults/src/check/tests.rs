@@ -30,7 +30,7 @@ fn told(story: Story, at: Nanos, cause: Cause) -> Story {
 
 fn facts(processes: usize) -> Facts {
     let ttl = Duration::from_secs(2);
-    Facts { ttl, least_ttl: ttl, fates: vec![Fate::default(); processes], ..Facts::default() }
+    Facts { ttl, least_ttl: ttl, lease: ttl, fates: vec![Fate::default(); processes], ..Facts::default() }
 }
 
 fn seen(facts: Facts, stories: Vec<Story>, touches: &[(Nanos, u64, usize)]) -> Vec<Rule> {
@@ -123,8 +123,9 @@ fn who_waits_goes_before_who_asks_later() {
 }
 
 #[test]
-fn who_was_granted_and_robbed_unheard_was_not_overtaken() {
-    // The first has the token that nobody hears of, is victim of it, and waits on with the next daemon.
+fn whose_lock_was_stolen_before_the_grant_was_heard_was_not_overtaken() {
+    // The first has the token that nobody hears of, loses it to a steal, and waits on with the next
+    // daemon.
     let rules = |cuts: Vec<Nanos>, unheard| {
         let mut first = exclusive(0, ms(0), 1000, ms(100));
         (first.queued, first.granted) = (Some(ms(1)), Some((ms(90), 1000)));
@@ -157,4 +158,21 @@ fn every_request_has_its_end_and_its_reason() {
         let broken = Story { over: true, ..told(asked.clone(), ms(10), cause) };
         assert_eq!(seen(facts(1), vec![broken], &[]), [rule]);
     }
+}
+
+#[test]
+fn a_lock_is_lost_when_no_daemon_answered_for_long_within_its_lease() {
+    let lost = |outages: &[(Nanos, Nanos)], commands| {
+        let mut facts = Facts { outages: outages.to_vec(), ..facts(1) };
+        (facts.fates[0].network, facts.fates[0].commands) = (true, commands);
+        seen(facts, vec![told(exclusive(0, ms(0), 1, 0), ms(9000), Cause::Lost)], &[])
+    };
+    // The ttl is 2 s, and the lease so long, too. Several outages add up.
+    assert_eq!(lost(&[(ms(7000), ms(8000))], false), []);
+    assert_eq!(lost(&[(ms(7000), ms(7500)), (ms(8000), ms(9500))], false), []);
+    assert_eq!(lost(&[(ms(7000), ms(7900))], false), [Rule::Lost]);
+    assert_eq!(lost(&[(ms(2000), ms(6300)), (ms(9000), ms(12000))], false), [Rule::Lost]);
+    // A command is ended sooner.
+    assert_eq!(lost(&[(ms(7000), ms(7500))], true), []);
+    assert_eq!(lost(&[(ms(7000), ms(7400))], true), [Rule::Lost]);
 }
