@@ -7,8 +7,8 @@
 
 mod build;
 
-use crate::{Result, root, run, setup};
-use std::process::{Command, Stdio};
+use crate::{Result, run, setup};
+use std::process::Command;
 
 /// What sessions need: Unix sockets.
 const UNIX: &[&str] = &[
@@ -19,98 +19,52 @@ const UNIX: &[&str] = &[
     "x86_64-unknown-linux-musl",
 ];
 
+/// The command, where no job links it: Apple's frameworks are on Macs only.
+const COMMAND: &[&str] = &["aarch64-apple-darwin", "x86_64-apple-darwin"];
+
 /// Without sessions: the manager of a process, and the addon that has it.
 const OTHERS: &[&str] = &["x86_64-pc-windows-msvc"];
 
 /// Checks all, and builds the packages.
 pub(crate) fn check_and_build() -> Result {
-    let toolchain = Toolchain::find()?;
-    check_all(&toolchain)?;
-    build::build_all(&toolchain)
+    check()?;
+    build("")
 }
 
-/// Builds the packages.
-pub(crate) fn build() -> Result {
-    build::build_all(&Toolchain::find()?)
+/// Builds the packages with `part` in their names.
+pub(crate) fn build(part: &str) -> Result {
+    setup::nightly_source()?;
+    build::build_all(part)
 }
 
 /// Checks all, and builds nothing.
 pub(crate) fn check() -> Result {
-    check_all(&Toolchain::find()?)
-}
-
-fn check_all(toolchain: &Toolchain) -> Result {
+    setup::nightly_source()?;
     for target in UNIX {
         let packages = ["lockkeeper-core", "lockkeeper", "lockkeeper-client", "lockkeeper-node"];
-        toolchain.check(target, &packages, &["--features", "lockkeeper/connect"])?;
+        check_packages(target, &packages, &["--features", "lockkeeper/connect"])?;
     }
     for target in OTHERS {
-        toolchain.check(target, &["lockkeeper-core", "lockkeeper", "lockkeeper-node"], &[])?;
+        check_packages(target, &["lockkeeper-core", "lockkeeper", "lockkeeper-node"], &[])?;
     }
+    // It has C code in it, which needs a compiler for there.
+    let zig = build::Zig::install()?;
+    COMMAND.iter().try_for_each(|target| zig.check(target, "lockkeeper-cli"))?;
     eprintln!("xtask: checked: {}, {}", UNIX.join(", "), OTHERS.join(", "));
+    eprintln!("xtask: the command was checked for {}, neither linked nor run", COMMAND.join(", "));
     eprintln!("xtask: built and tested, by the other jobs: x86_64-unknown-linux-gnu");
     Ok(())
 }
 
-/// A compiler that comes with the source of the standard library.
-enum Toolchain {
-    Nightly,
-    /// Debian's, of the packages rustc-web, cargo-web and rust-web-src.
-    Debian,
+fn check_packages(target: &str, packages: &[&str], features: &[&str]) -> Result {
+    let mut cargo = Command::new("cargo");
+    cargo.args(["check", "--quiet", "-Zbuild-std", "--target", target, "--target-dir", "target/platforms"]);
+    cargo.args(packages.iter().flat_map(|package| ["--package", package])).args(features);
+    run(use_nightly(&mut cargo))
 }
 
-impl Toolchain {
-    fn find() -> Result<Self> {
-        if has_source(Command::new("rustc").args(["+nightly", "--print", "sysroot"])) {
-            return Ok(Self::Nightly);
-        }
-        for package in ["rustc-web", "cargo-web", "rust-web-src"] {
-            let mut probe = Command::new("dpkg");
-            setup::package_for(probe.args(["--status", package]), package)?;
-        }
-        Ok(Self::Debian)
-    }
-
-    /// Has a command, and the cargo that it calls, use this compiler.
-    fn choose(&self, command: &mut Command) {
-        match self {
-            Self::Nightly => command.env("RUSTUP_TOOLCHAIN", "nightly"),
-            Self::Debian => command
-                .env("CARGO", "/usr/bin/cargo")
-                .env("RUSTC", "/usr/bin/rustc")
-                .env("RUSTC_BOOTSTRAP", "1"),
-        };
-        if let Self::Nightly = self {
-            // Cargo sets it for what it runs, and it names the compiler in use.
-            command.env_remove("CARGO").env_remove("RUSTC");
-        }
-    }
-
-    fn check(&self, target: &str, packages: &[&str], features: &[&str]) -> Result {
-        let mut cargo = Command::new(match self {
-            Self::Nightly => "cargo",
-            Self::Debian => "/usr/bin/cargo",
-        });
-        self.choose(&mut cargo);
-        cargo.args([
-            "check",
-            "--quiet",
-            "-Zbuild-std",
-            "--target",
-            target,
-            "--target-dir",
-            "target/platforms",
-        ]);
-        cargo.args(packages.iter().flat_map(|package| ["--package", package])).args(features);
-        run(&mut cargo)
-    }
-}
-
-fn has_source(sysroot: &mut Command) -> bool {
-    let output = sysroot.current_dir(root()).stderr(Stdio::null()).output();
-    output.is_ok_and(|output| {
-        let sysroot = String::from_utf8_lossy(&output.stdout).trim().to_string();
-        output.status.success()
-            && std::path::Path::new(&sysroot).join("lib/rustlib/src/rust/library/std").exists()
-    })
+/// Has a command, and the cargo that it calls, use the compiler that comes with the source of the
+/// standard library. Cargo sets the other two for what it runs, and they name the compiler in use.
+fn use_nightly(command: &mut Command) -> &mut Command {
+    command.env("RUSTUP_TOOLCHAIN", "nightly").env_remove("CARGO").env_remove("RUSTC")
 }

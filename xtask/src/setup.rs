@@ -93,6 +93,18 @@ pub(crate) fn nightly_component(name: &str) -> Result {
     run(Command::new("rustup").args(["component", "add", "--toolchain", "nightly", name, "rust-src"]))
 }
 
+/// The source of the standard library, of the nightly toolchain.
+pub(crate) fn nightly_source() -> Result {
+    let sysroot = Command::new("rustc").args(["+nightly", "--print", "sysroot"]).output();
+    let sysroot = sysroot.map_err(|error| format!("rustc: {error}"))?.stdout;
+    let source = Path::new(String::from_utf8_lossy(&sysroot).trim()).join("lib/rustlib/src/rust/library/std");
+    if source.exists() {
+        return Ok(());
+    }
+    eprintln!("xtask: installing rust-src for nightly (rustup)");
+    run(Command::new("rustup").args(["component", "add", "--toolchain", "nightly", "rust-src"]))
+}
+
 pub(crate) fn cargo_fuzz() -> Result {
     if answers(Command::new("cargo").args(["fuzz", "--version"])) {
         return Ok(());

@@ -12,6 +12,11 @@ try {
   console.error(`lockkeeper: ${error.message}`);
   process.exit(69);
 }
+if (program === undefined) {
+  const here = `${process.platform}-${process.arch}`;
+  console.error(`lockkeeper: the command is not built for ${here}. connect('ws://…') reaches a daemon on another machine`);
+  process.exit(69);
+}
 const args = process.argv.slice(2);
 try {
   process.execve?.(program, ['lockkeeper', ...args], process.env);

@@ -32,7 +32,8 @@ for (const file of readdirSync(cjs)) {
 await bundle(join(root, 'dist'));
 
 // npm packs what is in the package's own folder.
-for (const folder of ['.', 'npm/linux-x64-gnu']) {
+const platforms = readdirSync(join(root, 'npm')).map((platform) => `npm/${platform}`);
+for (const folder of ['.', ...platforms]) {
   for (const license of ['LICENSE-APACHE', 'LICENSE-MIT']) {
     copyFileSync(join(root, '../..', license), join(root, folder, license));
   }

@@ -11,16 +11,32 @@ import { builtin } from './host.js';
 /** What a package of a platform exports. */
 export interface PlatformFiles {
   addon: string;
-  daemon: string;
+  /** The command, which is the daemon too. Not every platform has one. */
+  daemon?: string;
 }
 
 declare const require: (id: string) => unknown;
 declare const __dirname: string | undefined;
+declare const __webpack_require__: unknown;
 
-/** The platforms for which there is a package, as it is named. */
-const targets = ['linux-x64-gnu'];
+/** The platforms for which a package is built, as it is named. */
+const targets = [
+  'linux-x64-gnu',
+  'linux-x64-musl',
+  'linux-arm64-gnu',
+  'linux-arm64-musl',
+  'darwin-x64',
+  'darwin-arm64',
+  'win32-x64-msvc',
+];
 
 let found: PlatformFiles | undefined;
+
+/** Where the daemon would be, and how it gets there, if there is an addon and no daemon. */
+export function missingDaemon(): string {
+  const { dirname, join } = builtin('node:path');
+  return `${join(dirname(platformFiles().addon), 'lockkeeper')}: where the program was bundled and moved, copy it there out of the package lockkeeper-${targetOf()}`;
+}
 
 /** Throws if the package of this platform is not installed, and names it. */
 export function platformFiles(): PlatformFiles {
@@ -29,13 +45,17 @@ export function platformFiles(): PlatformFiles {
 
 function find(): PlatformFiles {
   const { existsSync } = builtin('node:fs');
+  const { dirname } = builtin('node:path');
   const target = targetOf();
-  for (const candidate of candidates(target)) if (existsSync(candidate.addon)) return candidate;
+  for (const { addon, daemon } of candidates(target)) {
+    if (existsSync(addon)) return daemon && existsSync(daemon) ? { addon, daemon } : { addon };
+  }
   const name = `lockkeeper-${target}`;
   const why = targets.includes(target)
-    ? `the package ${name} is not installed. Were optional dependencies left out (npm install --include=optional), ` +
-      'or was the program bundled and moved away from node_modules (see "Deployment" in the README)?'
-    : `there is no package ${name}.`;
+    ? `the package ${name} is not installed. Install it (npm install ${name}): npm leaves it out with --omit=optional. ` +
+      `If the program was bundled and moved away from node_modules, copy lockkeeper.${target}.node out of that package to ` +
+      `${dirname(process.argv[1] ?? '')}, and the program lockkeeper if there is one, which connect() needs.`
+    : 'no package is built for it.';
   const message = `lockkeeper has no addon for ${process.platform}-${process.arch}: ${why} connect('ws://…') needs none.`;
   throw Object.assign(new Error(message), { code: 'LOCKKEEPER_NO_ADDON' });
 }
@@ -69,12 +89,24 @@ function* candidates(target: string): Generator<PlatformFiles> {
   }
 }
 
-/** Each within a `try`, by which bundlers know that it may be missing. */
+/**
+ * Within a `try`, by which bundlers know that each may be missing. webpack would warn of it all the
+ * same. It knows the condition, and leaves out what depends on it: what it bundles finds its
+ * package by the folders.
+ */
 function required(target: string): PlatformFiles | undefined {
-  try {
-    if (target === 'linux-x64-gnu') return require('lockkeeper-linux-x64-gnu') as PlatformFiles;
-  } catch {
-    // Not installed, or in a bundle of ES modules, which has no `require`.
+  if (typeof __webpack_require__ === 'undefined') {
+    try {
+      if (target === 'linux-x64-gnu') return require('lockkeeper-linux-x64-gnu') as PlatformFiles;
+      if (target === 'linux-x64-musl') return require('lockkeeper-linux-x64-musl') as PlatformFiles;
+      if (target === 'linux-arm64-gnu') return require('lockkeeper-linux-arm64-gnu') as PlatformFiles;
+      if (target === 'linux-arm64-musl') return require('lockkeeper-linux-arm64-musl') as PlatformFiles;
+      if (target === 'darwin-x64') return require('lockkeeper-darwin-x64') as PlatformFiles;
+      if (target === 'darwin-arm64') return require('lockkeeper-darwin-arm64') as PlatformFiles;
+      if (target === 'win32-x64-msvc') return require('lockkeeper-win32-x64-msvc') as PlatformFiles;
+    } catch {
+      // Not installed, or in a bundle of ES modules, which has no `require`.
+    }
   }
   return undefined;
 }
@@ -86,10 +118,20 @@ export function targetOf(): string {
   return `${platform}-${arch}${abi}`;
 }
 
+/**
+ * The loader that is mapped tells it. Where that may not be read, as in Deno, the system's `ldd`
+ * does. No report of Node's: to make one waits for all worker threads.
+ */
 function isMusl(): boolean {
+  const loader = /\/ld-(linux|musl)/.exec(read('/proc/self/maps'))?.[1];
+  return loader === undefined ? read('/usr/bin/ldd').includes('musl') : loader === 'musl';
+}
+
+/** A text of the system's, or none. */
+function read(file: string): string {
   try {
-    return builtin('node:fs').readFileSync('/usr/bin/ldd', 'utf8').includes('musl');
+    return builtin('node:fs').readFileSync(file, 'utf8');
   } catch {
-    return false;
+    return '';
   }
 }

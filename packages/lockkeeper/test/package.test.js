@@ -13,11 +13,13 @@ import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import * as lockkeeper from 'lockkeeper';
 import * as proposals from 'lockkeeper/proposals';
+import platform from '../dist/cjs/platform.cjs';
 import { assert, cleanUp, run, runtime, test } from './harness.js';
 import { machine } from './machine.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
 const require = createRequire(import.meta.url);
+const host = platform.targetOf();
 
 test('require() gives the same objects as import', () => {
   const required = require('lockkeeper');
@@ -37,6 +39,13 @@ test('lockkeeper/proposals exports the forms, how to bind them to a manager, and
   const names = ['ExplicitLock', 'Flag', 'Lock', 'proposals', ...forms];
   assert.deepEqual(Object.keys(proposals).sort(), names.sort());
   assert.deepEqual(Object.keys(proposals.proposals(lockkeeper.locks)).sort(), forms);
+});
+
+test('the oldest versions of Node that package.json allows are those that the tests run in', () => {
+  const { engines } = require('lockkeeper/package.json');
+  const { optionalDependencies: pins } = require('../../../package.json');
+  const oldest = [pins.node20, pins.node22].map((pin) => pin.split('@')[1].replace(/\.0$/, ''));
+  assert.equal(engines.node, `^${oldest[0]} || >=${oldest[1]}`);
 });
 
 test('every file that package.json names is there, types included', () => {
@@ -68,7 +77,8 @@ test('lockkeeper/connect is for browsers: what it loads imports nothing of Node,
   for (const entry of ['.', './connect', './proposals']) {
     assert.equal(Object.keys(exports[entry])[0], 'browser', 'the first that applies is taken');
   }
-  assert.deepEqual(exports['.'].browser, exports['./connect'].browser);
+  const { browser } = exports['.'];
+  assert.deepEqual([browser.module, browser.import], Array(2).fill(exports['./connect'].browser.import));
 });
 
 test('§3.1: lockkeeper/install sets navigator.locks and the interfaces, as Web IDL has them', async () => {
@@ -103,14 +113,15 @@ test('§3.1: it replaces native locks, and makes a navigator where there is none
   }
 });
 
-/** An installation of the package in a folder of its own. `change` may edit its files. */
+/**
+ * An installation of the package in a folder of its own. `change` may edit its files. Gives its
+ * entry point.
+ */
 function install(folder, change = () => {}) {
   const modules = join(folder, 'node_modules');
-  for (const platform of readdirSync(join(root, 'npm'))) {
-    cpSync(join(root, 'npm', platform), join(modules, `lockkeeper-${platform}`), { recursive: true });
-  }
+  cpSync(join(root, 'npm', host), join(modules, `lockkeeper-${host}`), { recursive: true });
   const copy = join(modules, 'lockkeeper');
-  for (const part of ['dist', 'esm', 'package.json']) cpSync(join(root, part), join(copy, part), { recursive: true });
+  for (const part of ['bin', 'dist', 'esm', 'package.json']) cpSync(join(root, part), join(copy, part), { recursive: true });
   change(copy);
   return join(copy, 'esm/index.js');
 }
@@ -216,9 +227,7 @@ async function withoutAddon(program, ...args) {
   const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
   cleanUp(() => rmSync(folder, { recursive: true }));
   const index = install(folder);
-  for (const platform of readdirSync(join(root, 'npm'))) {
-    rmSync(join(folder, 'node_modules', `lockkeeper-${platform}`), { recursive: true });
-  }
+  rmSync(join(folder, 'node_modules', `lockkeeper-${host}`), { recursive: true });
   const main = join(folder, 'main.mjs');
   writeFileSync(main, program.replaceAll('lockkeeper/', `${join(index, '..')}/`));
   return run(main, args, { cwd: folder });
@@ -236,7 +245,7 @@ test('without the package of its platform, `locks` fails when it is used, and sa
   assert.equal(lines.length, 5);
   for (const line of lines) {
     assert.match(line, /^rejected LOCKKEEPER_NO_ADDON/);
-    assert.match(line, new RegExp(`no addon for ${process.platform}-${process.arch}.*lockkeeper-linux-x64-gnu.*optional`));
+    assert.match(line, new RegExp(`no addon for ${process.platform}-${process.arch}.*lockkeeper-${host}.*optional`));
   }
 });
 
@@ -257,11 +266,135 @@ test('without the package of its platform, connect() reaches a daemon on a WebSo
   assert.equal(stdout, 'a\na\n', stderr);
 });
 
+/**
+ * Runs a program as if on another platform: `properties` of the process, and `texts` of files by
+ * their paths. `lockkeeper/` is where the package is. Beside it is that of the platform, `target`,
+ * with these files and their texts.
+ */
+async function elsewhere({ texts = {}, ...properties }, target, files, program, ...args) {
+  const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
+  cleanUp(() => rmSync(folder, { recursive: true }));
+  const copy = join(install(folder), '../..');
+  const beside = join(folder, 'node_modules', `lockkeeper-${target}`);
+  rmSync(beside, { recursive: true, force: true });
+  for (const [file, text] of Object.entries(files)) {
+    mkdirSync(beside, { recursive: true });
+    writeFileSync(join(beside, file), text);
+    writeFileSync(join(beside, 'package.json'), '{}');
+  }
+  const main = join(folder, 'main.mjs');
+  const pretend = `
+    import fs from 'node:fs';
+    const properties = Object.entries(${JSON.stringify(properties)});
+    for (const [name, value] of properties) Object.defineProperty(process, name, { value });
+    const { readFileSync } = fs;
+    fs.readFileSync = (path, ...options) => (${JSON.stringify(texts)})[path] ?? readFileSync(path, ...options);
+  `;
+  writeFileSync(main, `${pretend} ${program.replaceAll('lockkeeper/', `${copy}/`)}`);
+  return run(main, args, { cwd: folder });
+}
+
+const windows = { platform: 'win32', arch: 'x64' };
+
+test('a platform whose package has no command: `npx lockkeeper` says so', async () => {
+  const program = "await import('lockkeeper/bin/lockkeeper.js');";
+  const files = { 'lockkeeper.win32-x64-msvc.node': '' };
+  const { code, stderr } = await elsewhere(windows, 'win32-x64-msvc', files, program, 'query');
+  assert.equal(code, 69, stderr);
+  assert.match(stderr, /^lockkeeper: the command is not built for win32-x64\. connect\('ws:/);
+});
+
+test('on Windows, connect() without a URL of a network says what to do instead', async () => {
+  const program = `
+    const { connect } = await import('lockkeeper/esm/index.js');
+    for (const { reason } of await Promise.allSettled([connect(), connect('unix:/a')])) console.log(reason.name, reason.message);
+  `;
+  const { stdout, stderr } = await elsewhere(windows, 'win32-x64-msvc', {}, program);
+  const lines = stdout.trim().split('\n');
+  assert.equal(lines.length, 2, stderr);
+  for (const line of lines) assert.match(line, /^NotSupportedError on Windows .*no daemon to start.*connect\(url\)/);
+});
+
+test('a platform whose package has no daemon: connect() says what to do instead, and uses one that runs', async () => {
+  const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
+  cleanUp(() => rmSync(folder, { recursive: true }));
+  const index = install(folder);
+  rmSync(join(folder, 'node_modules', `lockkeeper-${host}`, 'lockkeeper'));
+  const main = join(folder, 'main.mjs');
+  writeFileSync(main, `
+    import { connect } from ${JSON.stringify(index)};
+    try {
+      const locks = await connect();
+      console.log(await locks.request('a', (lock) => lock.name));
+      await locks.close();
+    } catch ({ name, message }) {
+      console.log(name, message);
+    }
+  `);
+  const there = machine();
+  const { LOCKKEEPER_URL: _, ...others } = process.env;
+  const env = { ...others, LOCKKEEPER_DIR: there.dir };
+  const { stdout, stderr } = await run(main, [], { cwd: folder, env });
+  assert.match(stdout, /^NetworkError .*no daemon to start, which would be .*lockkeeper-\S+\/lockkeeper: .* use connect\(url\)/, stderr);
+  await there.start();
+  assert.equal((await run(main, [], { cwd: folder, env })).stdout, 'a\n');
+});
+
+test('the package that is missing is named, for each platform that has one', async () => {
+  const program = "const { default: platform } = await import('lockkeeper/dist/cjs/platform.cjs'); platform.platformFiles();";
+  const missing = async (platform, target) => (await elsewhere(platform, target, {}, program)).stderr;
+  assert.match(await missing({ platform: 'darwin', arch: 'arm64' }, 'darwin-arm64'), /npm install lockkeeper-darwin-arm64\b/);
+  assert.match(await missing({ platform: 'linux', arch: 'arm64' }, 'linux-arm64-gnu'), /npm install lockkeeper-linux-arm64-gnu\b/);
+  assert.match(await missing({ platform: 'aix', arch: 'ppc64' }, 'aix-ppc64'), /no addon for aix-ppc64: no package is built for it/);
+});
+
+test('musl is known by the loader of this process, or else by ldd', async () => {
+  const program = "const { default: platform } = await import('lockkeeper/dist/cjs/platform.cjs'); console.log(platform.targetOf());";
+  const arm64 = { platform: 'linux', arch: 'arm64' };
+  const target = async (maps, ldd) => {
+    const texts = { '/proc/self/maps': maps, '/usr/bin/ldd': ldd };
+    return (await elsewhere({ ...arm64, texts }, '', {}, program)).stdout.trim();
+  };
+  const musl = '7f00 r-xp 00000000 08:01 4 /lib/ld-musl-aarch64.so.1\n';
+  const glibc = '7f00 r-xp 00000000 08:01 4 /usr/lib/ld-linux-aarch64.so.1\n';
+  assert.equal(await target(musl, '# of glibc'), 'linux-arm64-musl');
+  assert.equal(await target(glibc, '# of musl'), 'linux-arm64-gnu');
+  assert.equal(await target('', '# of musl'), 'linux-arm64-musl');
+  assert.equal(await target('', '# of glibc'), 'linux-arm64-gnu');
+});
+
+test('the package asks npm for that of each platform, and finds each by a literal require', async () => {
+  const { optionalDependencies, version } = require('lockkeeper/package.json');
+  const targets = readdirSync(join(root, 'npm'));
+  assert.equal(targets.length, 7);
+  assert.deepEqual(Object.keys(optionalDependencies).sort(), targets.map((target) => `lockkeeper-${target}`).sort());
+  const program = `
+    const { default: platform } = await import('lockkeeper/dist/cjs/platform.cjs');
+    console.log(JSON.stringify([platform.targetOf(), platform.platformFiles()]));
+  `;
+  for (const target of targets) {
+    const [os, cpu, abi] = target.split('-');
+    const manifest = JSON.parse(readFileSync(join(root, 'npm', target, 'package.json'), 'utf8'));
+    assert.deepEqual([manifest.name, manifest.version, optionalDependencies[manifest.name]], [`lockkeeper-${target}`, version, version]);
+    assert.deepEqual([manifest.os, manifest.cpu, manifest.libc], [[os], [cpu], { gnu: ['glibc'], musl: ['musl'] }[abi]]);
+    // Only what the package's own `index.js` names, so that nothing but the require finds it.
+    const index = "exports.addon = __dirname + '/addon';";
+    const texts = { '/proc/self/maps': abi === 'musl' ? '/lib/ld-musl-x.so.1' : '/lib/ld-linux-x.so.2' };
+    const { stdout, stderr } = await elsewhere({ platform: os, arch: cpu, texts }, target, { addon: '', 'index.js': index }, program);
+    const [found, files] = JSON.parse(stdout || '[]');
+    assert.equal(found, target, stderr);
+    assert.match(files.addon, new RegExp(`lockkeeper-${target}/addon$`));
+    const code = readFileSync(join(root, 'npm', target, 'index.js'), 'utf8');
+    const named = manifest.files.filter((file) => !/LICENSE|index/.test(file));
+    assert.deepEqual([...code.matchAll(/'(lockkeeper[^']*)'/g)].map(([, file]) => file).sort(), named.sort());
+  }
+});
+
 const testDeno = runtime === 'deno' ? test : () => {};
 
-testDeno('Deno: connect() over WebSocket needs --allow-net, and locks what the README says', async () => {
-  const there = machine({ network: true });
-  await there.start();
+testDeno('Deno: connect() over WebSocket needs --allow-net, locks and a local connect() what the README says', async () => {
+  const [there, local] = [machine({ network: true }), machine()];
+  await Promise.all([there.start(), local.start()]);
   const folder = mkdtempSync(join(tmpdir(), 'lockkeeper-'));
   cleanUp(() => rmSync(folder, { recursive: true }));
   install(folder);
@@ -276,6 +409,9 @@ testDeno('Deno: connect() over WebSocket needs --allow-net, and locks what the R
   writeFileSync(join(folder, 'near.mjs'), `import { locks as manager } from 'lockkeeper'; ${ask}`);
   const far = deno('far.mjs', '--allow-net');
   assert.equal(far.stdout, 'a\n', far.stderr);
-  const near = deno('near.mjs', '--allow-ffi', '--allow-read', '--allow-env');
-  assert.equal(near.stdout, 'a\n', near.stderr);
+  writeFileSync(join(folder, 'local.mjs'), `${connects.replace(there.url, local.url)} ${ask} await manager.close();`);
+  for (const file of ['near.mjs', 'local.mjs']) {
+    const near = deno(file, '--allow-ffi', '--allow-read', '--allow-env');
+    assert.equal(near.stdout, 'a\n', near.stderr);
+  }
 });

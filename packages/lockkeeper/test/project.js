@@ -4,10 +4,11 @@
  */
 
 import { execFile } from 'node:child_process';
-import { cpSync, mkdirSync, mkdtempSync, readdirSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
+import { cpSync, mkdirSync, mkdtempSync, rmSync, symlinkSync, writeFileSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { dirname, join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import platform from '../dist/cjs/platform.cjs';
 import { assert, cleanUp } from './harness.js';
 
 const root = fileURLToPath(new URL('..', import.meta.url));
@@ -36,7 +37,7 @@ function install() {
       assert.equal(done.code, 0, done.stderr);
       return done.stdout;
     };
-    const folders = [root, ...readdirSync(join(root, 'npm')).map((platform) => join(root, 'npm', platform))];
+    const folders = [root, join(root, 'npm', platform.targetOf())];
     const packed = JSON.parse(await npm('pack', '--json', '--ignore-scripts', ...folders));
     const files = Object.values(packed).map(({ filename }) => join(template, filename));
     tarball = files.find((file) => /lockkeeper-\d/.test(file));
@@ -52,16 +53,17 @@ export async function packed() {
 }
 
 /**
- * A project of these files, by path. `tools` are the packages that it uses beside this one.
+ * A project of these files, by path. `tools` are the packages that it uses beside this one, each as
+ * it is installed here, or that and its name there.
  */
 export async function project(files, tools = []) {
   await install();
   const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-project-'));
   cleanUp(() => rmSync(dir, { recursive: true, force: true }));
   cpSync(join(template, 'node_modules'), join(dir, 'node_modules'), { recursive: true, verbatimSymlinks: true });
-  for (const tool of tools) {
-    mkdirSync(dirname(join(dir, 'node_modules', tool)), { recursive: true });
-    symlinkSync(join(modules, tool), join(dir, 'node_modules', tool));
+  for (const [tool, name = tool] of tools.map((tool) => [tool].flat())) {
+    mkdirSync(dirname(join(dir, 'node_modules', name)), { recursive: true });
+    symlinkSync(join(modules, tool), join(dir, 'node_modules', name));
   }
   for (const [path, text] of Object.entries({ 'package.json': '{ "private": true }', ...files })) {
     mkdirSync(dirname(join(dir, path)), { recursive: true });

@@ -1,12 +1,16 @@
-//! Links the addon for every platform from this machine, makes packages of them, and runs the tests of the npm package where an
-//! emulator can: arm64 in QEMU, Windows in Wine. Zig, from PyPI, is the linker and has the system libraries.
+//! Links the addon for every platform from this machine, makes packages of them, and runs the tests
+//! of the npm package where an emulator can: arm64 in QEMU, Windows in Wine, with the addon and over
+//! WebSocket to a daemon of this machine. Zig, from PyPI, is the linker and has the system libraries.
 
-use super::Toolchain;
+use super::use_nightly;
 use crate::{Result, root, run, setup};
+use lockkeeper_testing::Folder;
 use std::{
     fs::{self, File},
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
-    process::{Command, Stdio},
+    process::{Child, Command, Stdio},
+    thread,
 };
 
 struct Platform {
@@ -37,31 +41,39 @@ const PLATFORMS: [Platform; 6] = [
     platform("x86_64-apple-darwin", "darwin-x64", None),
 ];
 
-/// What a manager of a process does, and its threads.
-const TESTS: [&str; 10] =
-    ["acquire", "idl", "if-available", "modes", "names", "query", "request", "signal", "steal", "threads"];
+/// What any manager does: that of a process, with the addon, and that of a daemon.
+const TESTS: [&str; 9] =
+    ["acquire", "idl", "if-available", "modes", "names", "query", "request", "signal", "steal"];
 
-pub(super) fn build_all(toolchain: &Toolchain) -> Result {
+/// What that of a process does beyond: its threads, and managers of their own.
+const IN_PROCESS: [&str; 2] = ["own", "threads"];
+
+pub(super) fn build_all(part: &str) -> Result {
     let zig = Zig::install()?;
     setup::node_modules()?;
     run(Command::new("node").arg("packages/lockkeeper/scripts/build.js"))?;
+    let daemon = Daemon::start()?;
     let (mut tested, mut only_built) = (Vec::new(), Vec::new());
-    for platform in &PLATFORMS {
-        zig.build(toolchain, platform, "lockkeeper-node")?;
+    for platform in PLATFORMS.iter().filter(|platform| platform.name.contains(part)) {
+        zig.build(platform, "lockkeeper-node")?;
         if platform.has_command() {
-            zig.build(toolchain, platform, "lockkeeper-cli")?;
+            zig.build(platform, "lockkeeper-cli")?;
         }
         platform.package()?;
         match platform.emulator {
             Some(emulator) => {
                 emulator.install(&zig)?;
-                TESTS.iter().try_for_each(|test| emulator.test(platform, test))?;
+                TESTS.iter().chain(&IN_PROCESS).try_for_each(|test| emulator.test(platform, test, None))?;
+                TESTS.iter().try_for_each(|test| emulator.test(platform, test, Some(&daemon)))?;
                 tested.push(platform.name);
             }
             None => only_built.push(platform.name),
         }
     }
-    eprintln!("xtask: built, and tested in an emulator: {}", tested.join(", "));
+    eprintln!(
+        "xtask: built, and tested in an emulator, with the addon and over WebSocket: {}",
+        tested.join(", ")
+    );
     eprintln!("xtask: built, not run: {}", only_built.join(", "));
     eprintln!("xtask: the packages, those for Linux with the command: {}", folder().join("npm").display());
     Ok(())
@@ -73,12 +85,12 @@ fn folder() -> PathBuf {
 }
 
 /// The linker, and what calls it.
-struct Zig {
+pub(super) struct Zig {
     bin: PathBuf,
 }
 
 impl Zig {
-    fn install() -> Result<Self> {
+    pub(super) fn install() -> Result<Self> {
         let python = folder().join("python");
         if !python.join("bin/cargo-zigbuild").exists() {
             eprintln!("xtask: installing ziglang and cargo-zigbuild into target/platforms/python (pip)");
@@ -93,11 +105,23 @@ impl Zig {
         Command::new(self.bin.join("python-zig"))
     }
 
-    /// Each package by itself: together, the addon would have all that the command needs.
-    fn build(&self, toolchain: &Toolchain, platform: &Platform, package: &str) -> Result {
+    fn cargo(&self) -> Command {
         let mut cargo = Command::new(self.bin.join("cargo-zigbuild"));
-        toolchain.choose(&mut cargo);
+        use_nightly(&mut cargo);
         cargo.env("CARGO_ZIGBUILD_ZIG_PATH", self.bin.join("python-zig"));
+        cargo
+    }
+
+    /// Checks a package. Zig compiles what it has in C.
+    pub(super) fn check(&self, target: &str, package: &str) -> Result {
+        let mut cargo = self.cargo();
+        cargo.args(["check", "--quiet", "-Zbuild-std", "--target", target]);
+        run(cargo.args(["--target-dir", "target/platforms", "--package", package]))
+    }
+
+    /// Each package by itself: together, the addon would have all that the command needs.
+    fn build(&self, platform: &Platform, package: &str) -> Result {
+        let mut cargo = self.cargo();
         cargo.args(["zigbuild", "--quiet", "--release", "-Zbuild-std=std,panic_abort"]);
         // The oldest glibc with which Node 20 starts.
         let glibc = if platform.target.ends_with("-gnu") && platform.has_command() { ".2.28" } else { "" };
@@ -163,18 +187,21 @@ impl Platform {
 
     /// The package, with the addon in it, and the command if there is one.
     fn package(&self) -> Result {
-        let mut node = Command::new("node");
-        run(node.args(["packages/lockkeeper/scripts/platform-package.js", self.name]).arg(self.folder()))?;
+        let source = root().join("packages/lockkeeper/npm").join(self.name);
+        let copy = |from: &Path, to: PathBuf| match fs::copy(from, to) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(format!("{}: {error}", from.display())),
+        };
+        fs::create_dir_all(self.folder()).map_err(|error| error.to_string())?;
+        for file in ["package.json", "index.js", "LICENSE-APACHE", "LICENSE-MIT"] {
+            copy(&source.join(file), self.folder().join(file))?;
+        }
         let built = folder().join(self.target).join("release").join(match self.target {
             target if target.contains("windows") => "lockkeeper_node.dll",
             target if target.contains("apple") => "liblockkeeper_node.dylib",
             _ => "liblockkeeper_node.so",
         });
         let addon = self.folder().join(format!("lockkeeper.{}.node", self.name));
-        let copy = |from: &Path, to: PathBuf| match fs::copy(from, to) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(format!("{}: {error}", from.display())),
-        };
         if self.has_command() {
             copy(&built.with_file_name("lockkeeper"), self.folder().join("lockkeeper"))?;
         }
@@ -247,21 +274,69 @@ __declspec(dllexport) int __stdcall ProcessPrng(unsigned char *bytes, unsigned l
         command
     }
 
-    /// Runs a file of tests, where the addon lies.
-    fn test(self, platform: &Platform, test: &str) -> Result {
-        let log = folder().join(format!("{}-{test}.log", platform.name));
+    /// Runs a file of tests, where the addon lies, perhaps of the locks of a daemon.
+    fn test(self, platform: &Platform, test: &str, daemon: Option<&Daemon>) -> Result {
+        let place = if daemon.is_some() { "-websocket" } else { "" };
+        let log = folder().join(format!("{}-{test}{place}.log", platform.name));
         let wrong = |error: std::io::Error| format!("{}: {error}", log.display());
         // Node in Wine can write to a file, and not to a pipe.
         let output = File::create(&log).map_err(wrong)?;
         let errors = output.try_clone().map_err(wrong)?;
-        let file = root().join(format!("packages/lockkeeper/test/{test}.test.js"));
+        let tests = root().join("packages/lockkeeper/test");
         let mut node = self.node();
-        node.arg(file).stdin(Stdio::null()).stdout(output).stderr(errors).current_dir(platform.folder());
-        let passed = node.status().map_err(wrong)?.success();
+        if let Some(daemon) = daemon {
+            node.env("LOCKKEEPER_URL", &daemon.url);
+            if let Self::Wine = self {
+                node.arg("--require").arg(tests.join("fixtures/ws.cjs"));
+            }
+        }
+        node.arg(tests.join(format!("{test}.test.js")))
+            .stdin(Stdio::null())
+            .stdout(output)
+            .stderr(errors)
+            .current_dir(platform.folder());
+        let succeeded = node.status().map_err(wrong)?.success();
         let said = fs::read_to_string(&log).map_err(wrong)?;
         let last = said.lines().next_back().unwrap_or_default();
-        eprintln!("xtask: {}: {test}: {last}", platform.name);
+        // A file that fails before its first test has run ends well, and counts none.
+        let passed = succeeded && last.ends_with(" passed, 0 failed");
+        eprintln!("xtask: {}: {test}{place}: {last}", platform.name);
         if passed { Ok(()) } else { Err(format!("{} fails on {}: {}", test, platform.name, log.display())) }
+    }
+}
+
+/// A daemon of this machine, which ends with this.
+struct Daemon {
+    child: Child,
+    url: String,
+    _folder: Folder,
+}
+
+impl Daemon {
+    fn start() -> Result<Self> {
+        crate::cargo(&["build", "--package", "lockkeeper-cli"])?;
+        let failed = |error: std::io::Error| format!("the daemon: {error}");
+        let folder = Folder::new("platforms").map_err(failed)?;
+        let mut serve = Command::new(root().join("target/debug/lockkeeper"));
+        serve.args(["serve", "--share-buckets", "--listen", "127.0.0.1:0", "--socket"]);
+        serve.arg(folder.path().join("daemon.sock")).arg("--state-dir").arg(folder.path().join("state"));
+        let mut child =
+            serve.env("NO_COLOR", "1").stdin(Stdio::null()).stderr(Stdio::piped()).spawn().map_err(failed)?;
+        let said = child.stderr.take().ok_or("the daemon has no standard error")?;
+        let mut daemon = Self { child, url: String::new(), _folder: folder };
+        let mut lines = BufReader::new(said).lines().map_while(std::result::Result::ok);
+        let address = lines.find_map(|line| Some(line.split_once("listening address=")?.1.to_string()));
+        daemon.url = format!("ws://{}/", address.ok_or("the daemon has ended")?.trim());
+        // It goes on talking.
+        thread::spawn(move || lines.for_each(drop));
+        Ok(daemon)
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

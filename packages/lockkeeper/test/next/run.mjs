@@ -1,6 +1,7 @@
 /**
- * Builds and runs a fresh Next.js project with the packages as npm packs them: a server component, a client page that
- * imports `connect`, a route, and standalone output that is moved away from `node_modules`. Run by `cargo xtask tools`.
+ * Builds and runs a fresh Next.js project with the packages as npm packs them: a server component,
+ * a client page that holds a lock in Chromium, a route, and standalone output that is moved away
+ * from `node_modules`. Run by `cargo xtask tools`.
  */
 
 import { spawn } from 'node:child_process';
@@ -9,10 +10,35 @@ import { createServer } from 'node:net';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
+import { browser } from '../chromium.js';
 import { assert, cleanUp, test, until } from '../harness.js';
+import { connected, machine } from '../machine.js';
 import { execute, installed } from '../project.js';
 
 const source = fileURLToPath(new URL('.', import.meta.url));
+
+/** The client page in a browser holds a lock of a daemon, which this process sees. */
+async function worksInBrowser({ url }) {
+  const there = machine({ network: true });
+  await there.start('--allow-origin', url);
+  const page = await (await browser()).open(`${url}/client#${there.url}`);
+  // Until React has taken the page over, a click does nothing.
+  const said = () => {
+    const button = document.querySelector('button');
+    button.click();
+    return button.textContent;
+  };
+  await until(async () => {
+    const text = await page.evaluate(said);
+    assert.match(text, /^connect is a function(: (asks|held))?$/);
+    return text.endsWith('held');
+  });
+  const locks = await connected(there.url);
+  assert.deepEqual((await locks.query()).held.map(({ name }) => name), ['document 7']);
+  const next = locks.request('document 7', () => 'next');
+  await page.close();
+  assert.equal(await next, 'next');
+}
 
 /** A copy of the project, in which the packages are installed. */
 async function copy() {
@@ -87,7 +113,9 @@ async function build(dir, env) {
 test('Next.js, with no settings', async () => {
   const dir = await copy();
   await build(dir, {});
-  await works(await serve([join(dir, 'node_modules/next/dist/bin/next'), 'start', '-H', '127.0.0.1'], dir));
+  const served = await serve([join(dir, 'node_modules/next/dist/bin/next'), 'start', '-H', '127.0.0.1'], dir);
+  await works(served);
+  await worksInBrowser(served);
 });
 
 test('Next.js, standalone, with serverExternalPackages, moved elsewhere', async () => {
