@@ -231,7 +231,7 @@ impl<H: Host> Shared<H> {
     /// Connects, on this thread.
     fn connect(&self, step: Duration, silent: Option<usize>) {
         let address = self.address.load(Relaxed);
-        let connected = self.endpoint.connect(address, self.program.as_deref(), step, &self.poller);
+        let connected = self.endpoint.connect(address, silent, self.program.as_deref(), step, &self.poller);
         let connected = connected.and_then(|(address, connection)| {
             self.address.store(address, Relaxed);
             // Read each time: tokens expire, and files are renewed.

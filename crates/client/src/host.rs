@@ -46,6 +46,9 @@ pub enum Lifecycle {
         /// Whether it is the same as before.
         resumed: bool,
     },
+    /// The connection was lost. Another one is being made, and resumes the session if that still
+    /// exists.
+    Interrupted,
     /// The session was lost, and all it had. Another one is being opened.
     Lost,
     /// The server refuses a session. The next request asks for one again.

@@ -43,6 +43,8 @@ pub(crate) struct SessionState<H: Host> {
     pub(crate) alarm: Micros,
     /// The host closed the session: the server is waited for until then, to close the connection.
     pub(crate) ended: Option<Micros>,
+    /// Whether the host believes that there is a connection.
+    connected: bool,
     /// What became of the first attempts.
     pub(crate) opening: Opening,
     /// What the server said when it last refused one of them for now.
@@ -93,6 +95,7 @@ impl<H: Host> SessionState<H> {
             received: None,
             alarm: 0,
             ended: None,
+            connected: false,
             opening: Opening::Pending,
             refusal: None,
         }
@@ -129,6 +132,10 @@ impl<H: Host> SessionState<H> {
     pub(crate) fn dispatch(&mut self, deferred: &mut Deferred<H>) {
         let Self { machine, host, .. } = self;
         let after = &mut deferred.after;
+        if self.connected && !machine.is_ready() && !machine.is_closed() {
+            self.connected = false;
+            host.session(Lifecycle::Interrupted, after);
+        }
         while let Some(event) = machine.next_event() {
             match event {
                 Event::Queued { key, arrival } => {
@@ -167,6 +174,7 @@ impl<H: Host> SessionState<H> {
                 }
                 Event::Opened { client_id, resumed } => {
                     self.opening = Opening::Opened;
+                    self.connected = true;
                     host.session(Lifecycle::Opened { client_id, resumed }, after);
                 }
                 Event::Unreachable(failure) => {
@@ -179,6 +187,7 @@ impl<H: Host> SessionState<H> {
                 }
                 Event::Failed(failure) => {
                     self.fifo = None;
+                    self.connected = false;
                     if !matches!(self.opening, Opening::Opened) {
                         self.opening = Opening::Refused(failure.clone());
                     }

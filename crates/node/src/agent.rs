@@ -40,17 +40,33 @@ thread_local! {
     static ENDS: RefCell<Vec<EndsWithThread>> = const { RefCell::new(Vec::new()) };
 }
 
-struct EndsWithThread(Box<dyn Fn()>);
+struct EndsWithThread {
+    serial: u64,
+    /// Returns the waker, if it is still there.
+    end: Box<dyn Fn() -> Option<Waker>>,
+}
 
 impl Drop for EndsWithThread {
     fn drop(&mut self) {
-        self.0();
+        // If the thread exits, the runtime is gone, and wakers are its to take down.
+        let _ = (self.end)();
     }
 }
 
-/// Has `end` called when this thread exits. The runtime is gone then, and bells are its to take down.
-pub(crate) fn at_thread_exit(end: impl Fn() + 'static) {
-    ENDS.with_borrow_mut(|ends| ends.push(EndsWithThread(Box::new(end))));
+/// Has `end` called when this thread exits. It takes down that mailbox.
+pub(crate) fn at_thread_exit(mailbox: Address, end: impl Fn() -> Option<Waker> + 'static) {
+    let ends = EndsWithThread { serial: mailbox.serial, end: Box::new(end) };
+    ENDS.with_borrow_mut(|all| all.push(ends));
+}
+
+/// Calls it now instead: the thread goes on, or its runtime is still there. The mailbox is named by
+/// its number.
+pub(crate) fn end_now(serial: u64) {
+    let ends = ENDS.with_borrow_mut(|all| {
+        let place = all.iter().position(|ends| ends.serial == serial)?;
+        Some(all.swap_remove(place))
+    });
+    ends.and_then(|ends| (ends.end)()).into_iter().for_each(Waker::release);
 }
 
 #[napi]
@@ -77,7 +93,7 @@ impl Agent {
         let (slots, last) = (RefCell::default(), RefCell::default());
         let inner = Rc::new(Inner { mailbox, manager, client, slots, buffer, last });
         env.add_env_cleanup_hook(Rc::clone(&inner), |inner| inner.end())?;
-        at_thread_exit(move || _ = ProcessState::lock().close(mailbox, manager, client));
+        at_thread_exit(mailbox, move || ProcessState::lock().close(mailbox, manager, client));
         Ok(Self { inner })
     }
 
@@ -144,6 +160,13 @@ impl Agent {
     pub fn inspect(&self) -> Inspection {
         let state = ProcessState::lock();
         report::inspect(&state.managers[self.inner.manager], state.now())
+    }
+
+    /// Ends the agent before its thread. Its locks are released, its requests are gone, and nothing
+    /// is told of them. Only its id is asked for afterwards.
+    #[napi]
+    pub fn close(&self) {
+        end_now(self.inner.mailbox.serial);
     }
 
     /// The deadlock that a waiting request is part of.

@@ -41,7 +41,14 @@ mod news {
     pub(super) const UNAVAILABLE: u32 = 3;
     pub(super) const ENDED: u32 = 4;
     pub(super) const REFUSED: u32 = 5;
-    pub(super) const OPENED: u32 = 6;
+    pub(super) const SESSION: u32 = 6;
+}
+
+/// What became of a session with a daemon: in the place of a slot.
+pub(crate) mod session {
+    pub(crate) const OPENED: u32 = 0;
+    pub(crate) const INTERRUPTED: u32 = 1;
+    pub(crate) const FAILED: u32 = 2;
 }
 
 /// The thread's array of numbers, through which it and the addon pass what is not a string: writing
@@ -107,7 +114,7 @@ impl CallBuffer {
             Notification::Unavailable { slot } => (slot, news::UNAVAILABLE, 0),
             Notification::Ended { slot } => (slot, news::ENDED, 0),
             Notification::Refused { slot } => (slot, news::REFUSED, 0),
-            Notification::Opened => (0, news::OPENED, 0),
+            Notification::Session { status } => (status, news::SESSION, 0),
         };
         self.put(place + 1, f64::from(slot) * 8.0 + f64::from(news), token);
     }

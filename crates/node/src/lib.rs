@@ -34,4 +34,4 @@ mod state;
 /// The number of the interface between this addon and its TypeScript: two copies of the package
 /// share one addon only if both were made for it.
 #[napi_derive::napi]
-pub const ABI: u32 = 3;
+pub const ABI: u32 = 5;

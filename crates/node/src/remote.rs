@@ -1,11 +1,12 @@
 //! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says
 //! comes as notifications.
 //!
-//! Requests carry their slot, the session's mutex protects what is said in words: there is no other table here.
+//! Requests carry their slot, and [`Remote::slots`] has the session's key for each. The session's
+//! mutex protects what is said in words.
 
 use crate::{
-    agent::{at_thread_exit, waker},
-    ffi::{CallBuffer, flag},
+    agent::{at_thread_exit, end_now, waker},
+    ffi::{CallBuffer, flag, session},
     names,
     report::{self, ScopeEntry},
     state::{Address, Notification, ProcessState, Waker},
@@ -14,28 +15,24 @@ use lockkeeper_client::{
     Deadlock, Endpoint, Entry, Failure, Flags, Host, Key, Lifecycle, Options, Outcome, Outer, Request,
     Session, Snapshot, Step,
 };
+use lockkeeper_core::Cause;
 use napi::{
     Env, Error, JsString, Result,
-    bindgen_prelude::{BigInt, Float64ArraySlice, Function},
+    bindgen_prelude::{BigInt, Float64ArraySlice, Function, sys},
+    check_status,
 };
 use napi_derive::napi;
-use std::{
-    cell::{Cell, RefCell},
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-};
+use std::{cell::RefCell, collections::HashMap, ffi::c_void, ptr, sync::Arc};
 
 /// A session of the thread that makes it.
 #[napi]
 pub struct Remote {
-    session: Arc<Session<Notifier>>,
+    /// None once it is shut.
+    session: RefCell<Option<Arc<Session<Notifier>>>>,
     mailbox: Address,
     buffer: CallBuffer,
     /// The requests by slot.
     slots: RefCell<Vec<Key>>,
-    /// Why the session could not be opened.
-    failure: Arc<OnceLock<String>>,
-    closed: Cell<bool>,
 }
 
 /// Turns what becomes of requests into notifications. Under the session's mutex.
@@ -43,10 +40,20 @@ struct Notifier {
     mailbox: Address,
     /// What is said in words, by slot, until it is fetched.
     words: HashMap<u32, SessionReply>,
+    /// Why there is no session.
+    failure: Option<SessionReply>,
 }
 
 enum SessionReply {
-    Refused { code: u32, message: String },
+    Refused {
+        code: u32,
+        message: String,
+    },
+    /// There is no session.
+    Failed {
+        code: u32,
+        message: String,
+    },
     Deadlocked(Deadlock),
     Snapshot(Snapshot),
 }
@@ -65,6 +72,8 @@ impl Host for Notifier {
             Outcome::Unavailable => Notification::Unavailable { slot },
             Outcome::Broken { cause, .. } => Notification::Broken { slot, cause },
             Outcome::Released | Outcome::Answer(_) => Notification::Ended { slot },
+            // What is closed ends as what was sent does.
+            Outcome::Failed(Failure::Closed) => Notification::Broken { slot, cause: Cause::Lost },
             Outcome::Refused { code, message } => {
                 return self.refuse(slot, SessionReply::Refused { code, message });
             }
@@ -75,9 +84,16 @@ impl Host for Notifier {
     }
 
     fn session(&mut self, news: Lifecycle, (): &mut ()) {
-        if let Lifecycle::Opened { resumed: false, .. } = news {
-            ProcessState::lock().post(self.mailbox, Notification::Opened);
-        }
+        let status = match news {
+            Lifecycle::Opened { .. } => session::OPENED,
+            Lifecycle::Interrupted => session::INTERRUPTED,
+            Lifecycle::Failed(failure) => {
+                self.failure = Some(SessionReply::from(failure));
+                session::FAILED
+            }
+            Lifecycle::Lost | Lifecycle::Closed => return,
+        };
+        ProcessState::lock().post(self.mailbox, Notification::Session { status });
     }
 }
 
@@ -95,8 +111,8 @@ impl Notifier {
 impl From<Failure> for SessionReply {
     fn from(failure: Failure) -> Self {
         match failure {
-            Failure::Refused { code, message } => Self::Refused { code, message },
-            other => Self::Refused { code: 0, message: other.to_string() },
+            Failure::Refused { code, message } => Self::Failed { code, message },
+            other => Self::Failed { code: 0, message: other.to_string() },
         }
     }
 }
@@ -105,7 +121,7 @@ impl From<lockkeeper_client::Error> for SessionReply {
     fn from(error: lockkeeper_client::Error) -> Self {
         match error {
             lockkeeper_client::Error::Refused { code, message } => Self::Refused { code, message },
-            other => Self::Refused { code: 0, message: other.to_string() },
+            other => Self::Failed { code: 0, message: other.to_string() },
         }
     }
 }
@@ -115,6 +131,8 @@ impl From<lockkeeper_client::Error> for SessionReply {
 pub struct Refusal {
     pub code: u32,
     pub message: String,
+    /// Whether that is because there is no session.
+    pub failed: bool,
     /// Of the deadlock that it would have been.
     pub cycle: Option<Vec<report::Step>>,
 }
@@ -141,8 +159,9 @@ pub struct RemoteEntry {
 
 #[napi]
 impl Remote {
-    /// Opens a session with the daemon at `url`, or this user's own, and starts `program` as the daemon if none answers.
-    /// A notification tells when it is open, and when another one is after it was lost.
+    /// Opens a session with the daemon at `url`, or this user's own, and starts `program` as the
+    /// daemon if none answers. A notification tells when it is open, when the connection is lost,
+    /// and when there is no session.
     #[napi(constructor)]
     pub fn new(
         env: Env,
@@ -157,48 +176,44 @@ impl Remote {
         // SAFETY: nothing else reads or writes the array during this call.
         let buffer = CallBuffer::new(unsafe { buffer.as_mut() });
         let mailbox = ProcessState::lock().open(waker);
-        let failure = Arc::new(OnceLock::new());
-        let failed = Arc::clone(&failure);
-        let opened = move |opened: std::result::Result<(), lockkeeper_client::Error>| {
-            if let Err(error) = opened {
-                let _ = failed.set(error.to_string());
-                ProcessState::lock().post(mailbox, Notification::Opened);
-            }
-        };
         let options = Options::new(bucket).program(program.map(Into::into));
-        let notifications = Notifier { mailbox, words: HashMap::new() };
-        let session = Session::start(&endpoint, options, notifications, opened).map_err(|error| {
+        let notifications = Notifier { mailbox, words: HashMap::new(), failure: None };
+        // The host is told, too.
+        let session = Session::start(&endpoint, options, notifications, |_| ()).map_err(|error| {
             ProcessState::lock().shut(mailbox).into_iter().for_each(Waker::release);
             Error::from_reason(error.to_string())
         })?;
         let session = Arc::new(session);
-        // At the environment's end no code of this thread runs any more; nor does it when the thread exits, at which the
-        // waker is the runtime's to take down.
-        env.add_env_cleanup_hook(Arc::clone(&session), move |session| {
-            session.close();
-            ProcessState::lock().shut(mailbox).into_iter().for_each(Waker::release);
-        })?;
-        let ending = Arc::clone(&session);
-        at_thread_exit(move || {
-            ending.close();
-            let _ = ProcessState::lock().shut(mailbox);
+        let ending = Arc::downgrade(&session);
+        at_thread_exit(mailbox, move || {
+            ending.upgrade().iter().for_each(|session| session.close());
+            ProcessState::lock().shut(mailbox)
         });
-        let (slots, closed) = (RefCell::default(), Cell::new(false));
-        Ok(Self { session, mailbox, buffer, slots, failure, closed })
+        // SAFETY: the environment is that of the running call, and the hook's data is a number.
+        check_status!(unsafe {
+            sys::napi_add_env_cleanup_hook(env.raw(), Some(environment_ends), number(mailbox))
+        })?;
+        Ok(Self { session: RefCell::new(Some(session)), mailbox, buffer, slots: RefCell::default() })
     }
 
-    /// The client's id, once the session is open. Throws if it could not be opened.
+    /// The client's id, once the session is open.
     #[napi]
-    pub fn client_id(&self) -> Result<String> {
-        match self.failure.get() {
-            Some(why) => Err(Error::from_reason(why.clone())),
-            None => Ok(self.session.client_id()),
-        }
+    pub fn client_id(&self) -> String {
+        self.session().map(|session| session.client_id()).unwrap_or_default()
+    }
+
+    /// Why there is no session.
+    #[napi]
+    pub fn failure(&self) -> Option<Refusal> {
+        refusal(self.session()?.with(|view| view.host().failure.take())?)
     }
 
     #[napi]
     pub fn collect(&self) {
-        self.buffer.collect(self.mailbox);
+        match self.session() {
+            Some(_) => self.buffer.collect(self.mailbox),
+            None => self.buffer.put(0, 0.0, 0),
+        }
     }
 
     /// Makes a request, of the slot and with the flags in the call buffer.
@@ -222,10 +237,10 @@ impl Remote {
             refuse_deadlock: flags & flag::REFUSE_DEADLOCK != 0,
         };
         let key = session.request(Request { scope, flags, nested_in: outer.map(Outer::Own), info }, slot);
-        match slots.get_mut(slot as usize) {
-            Some(place) => *place = key,
-            None => slots.push(key),
-        }
+        // Questions have slots, too.
+        let len = slots.len().max(slot as usize + 1);
+        slots.resize(len, key);
+        slots[slot as usize] = key;
         Ok(())
     }
 
@@ -233,7 +248,7 @@ impl Remote {
     #[napi]
     pub fn is_held(&self, slot: u32) -> bool {
         let key = self.slots.borrow().get(slot as usize).copied();
-        key.is_some_and(|key| self.session.is_held(key))
+        key.zip(self.session()).is_some_and(|(key, session)| session.is_held(key))
     }
 
     /// Releases a lock or aborts a request, perhaps because its time was up. A notification tells
@@ -241,7 +256,7 @@ impl Remote {
     #[napi]
     pub fn release(&self, slot: u32, timed_out: bool) {
         let key = self.slots.borrow().get(slot as usize).copied();
-        if let (Some(key), Ok(session)) = (key, self.open()) {
+        if let Some((key, session)) = key.zip(self.session()) {
             _ = if timed_out { session.time_out(key) } else { session.release(key) };
         }
     }
@@ -250,7 +265,8 @@ impl Remote {
     /// when the answer is there.
     #[napi]
     pub fn query(&self, slot: u32, deadlocks: bool) -> Result<()> {
-        let (session, answered) = (self.open()?, self.responder(slot, SessionReply::Snapshot));
+        let session = self.open()?;
+        let answered = responder(&session, slot, SessionReply::Snapshot);
         match deadlocks {
             true => session.inspect_then(None, answered),
             false => session.query_then(None, answered),
@@ -262,48 +278,34 @@ impl Remote {
     #[napi]
     pub fn force_release(&self, env: Env, slot: u32, name: JsString<'_>) -> Result<()> {
         let name = names::name(&env, &name)?;
+        let session = self.open()?;
         let nothing = |_count| SessionReply::Snapshot(Snapshot::default());
-        self.open()?.force_release_then(&name, self.responder(slot, nothing));
+        session.force_release_then(&name, responder(&session, slot, nothing));
         Ok(())
     }
 
-    fn open(&self) -> Result<&Session<Notifier>> {
-        if self.closed.get() { Err(Error::from_reason("the session is closed")) } else { Ok(&self.session) }
+    fn session(&self) -> Option<Arc<Session<Notifier>>> {
+        self.session.borrow().clone()
     }
 
-    /// Posts the answer to a question. It holds no share of the session, which ends with its owner.
-    fn responder<T>(
-        &self,
-        slot: u32,
-        words: impl FnOnce(T) -> SessionReply + Send + 'static,
-    ) -> impl FnOnce(std::result::Result<T, lockkeeper_client::Error>) + Send + 'static {
-        let session = Arc::downgrade(&self.session);
-        move |answer| {
-            let Some(session) = session.upgrade() else { return };
-            session.with(|view| match answer {
-                Ok(answer) => view.host().tell(slot, words(answer), Notification::Ended { slot }),
-                Err(error) => view.host().refuse(slot, SessionReply::from(error)),
-            });
-        }
+    fn open(&self) -> Result<Arc<Session<Notifier>>> {
+        self.session().ok_or_else(|| Error::from_reason("the session is closed"))
     }
 
     /// Why what had this slot was refused.
     #[napi]
     pub fn refusal(&self, slot: u32) -> Option<Refusal> {
-        match self.session.with(|view| view.host().words.remove(&slot))? {
-            SessionReply::Refused { code, message } => Some(Refusal { code, message, cycle: None }),
-            SessionReply::Deadlocked(Deadlock { words, cycle }) => {
-                Some(Refusal { code: 0, message: words, cycle: Some(steps(cycle)) })
-            }
-            SessionReply::Snapshot(_) => None,
-        }
+        refusal(self.words(slot)?)
+    }
+
+    fn words(&self, slot: u32) -> Option<SessionReply> {
+        self.session()?.with(|view| view.host().words.remove(&slot))
     }
 
     /// The answer to a query.
     #[napi]
     pub fn snapshot(&self, slot: u32) -> Option<RemoteSnapshot> {
-        let words = self.session.with(|view| view.host().words.remove(&slot));
-        let Some(SessionReply::Snapshot(snapshot)) = words else { return None };
+        let SessionReply::Snapshot(snapshot) = self.words(slot)? else { return None };
         let entry = |entry: Entry| RemoteEntry {
             place: report::place(&entry.name, entry.mode),
             client_id: entry.client_id,
@@ -322,12 +324,61 @@ impl Remote {
         })
     }
 
-    /// Ends the session, and all it has with it.
+    /// Ends the session. Notifications tell that all it has is lost.
     #[napi]
     pub fn close(&self) {
-        self.closed.set(true);
-        self.session.close();
+        self.session().iter().for_each(|session| session.close());
     }
+
+    /// Ends the session and frees what it has, and tells nothing any more.
+    #[napi]
+    pub fn shut(&self, env: Env) -> Result<()> {
+        let Some(session) = self.session.take() else { return Ok(()) };
+        session.close();
+        // SAFETY: the environment is that of the running call.
+        check_status!(unsafe {
+            sys::napi_remove_env_cleanup_hook(env.raw(), Some(environment_ends), number(self.mailbox))
+        })?;
+        end_now(self.mailbox.serial);
+        Ok(())
+    }
+}
+
+/// At the environment's end no code of this thread runs any more.
+extern "C" fn environment_ends(number: *mut c_void) {
+    end_now(number.addr() as u64);
+}
+
+/// The number of a mailbox, as the data of a hook.
+#[expect(clippy::cast_possible_truncation, reason = "there are fewer mailboxes than addresses")]
+fn number(mailbox: Address) -> *mut c_void {
+    ptr::without_provenance_mut(mailbox.serial as usize)
+}
+
+/// Posts the answer to a question. It holds no share of the session, which ends with its owner.
+fn responder<T, F: FnOnce(T) -> SessionReply + Send + 'static>(
+    session: &Arc<Session<Notifier>>,
+    slot: u32,
+    words: F,
+) -> impl FnOnce(std::result::Result<T, lockkeeper_client::Error>) + Send + use<T, F> {
+    let session = Arc::downgrade(session);
+    move |answer| {
+        let Some(session) = session.upgrade() else { return };
+        session.with(|view| match answer {
+            Ok(answer) => view.host().tell(slot, words(answer), Notification::Ended { slot }),
+            Err(error) => view.host().refuse(slot, SessionReply::from(error)),
+        });
+    }
+}
+
+fn refusal(words: SessionReply) -> Option<Refusal> {
+    let (code, message, failed, cycle) = match words {
+        SessionReply::Refused { code, message } => (code, message, false, None),
+        SessionReply::Failed { code, message } => (code, message, true, None),
+        SessionReply::Deadlocked(Deadlock { words, cycle }) => (0, words, false, Some(steps(cycle))),
+        SessionReply::Snapshot(_) => return None,
+    };
+    Some(Refusal { code, message, failed, cycle })
 }
 
 fn steps(cycle: Vec<Step>) -> Vec<report::Step> {

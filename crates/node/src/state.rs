@@ -12,6 +12,7 @@ use std::{
 static STATE: LazyLock<Mutex<ProcessState>> = LazyLock::new(|| {
     Mutex::new(ProcessState {
         managers: vec![Manager::default()],
+        free: Vec::new(),
         mailboxes: Vec::new(),
         opened: 0,
         effects: Vec::new(),
@@ -20,10 +21,13 @@ static STATE: LazyLock<Mutex<ProcessState>> = LazyLock::new(|| {
 });
 
 pub(crate) struct ProcessState {
-    /// The first is that of the process; the others are `createLocks()`'s, each of one agent. They are as small as they are
-    /// empty, and stay.
+    /// The first is that of the process; the others are `createLocks()`'s, each of one agent, with
+    /// which it ends.
     pub(crate) managers: Vec<Manager<Owner>>,
-    /// By [`Owner::mailbox`]. A place is free again once its agent has ended, and all its requests with it.
+    /// The places of managers that have ended.
+    free: Vec<usize>,
+    /// By [`Owner::mailbox`]. A place is free again once its agent has ended, and all its requests
+    /// with it.
     mailboxes: Vec<Option<Mailbox>>,
     /// How many mailboxes there have been.
     opened: u64,
@@ -75,15 +79,17 @@ pub(crate) enum Notification {
     Refused {
         slot: u32,
     },
-    /// The session is open, or will not be.
-    Opened,
+    /// Where the session stands: one of `ffi`'s `session`.
+    Session {
+        status: u32,
+    },
 }
 
 /// A mailbox, for those who post from other threads.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Address {
     pub(crate) place: u32,
-    serial: u64,
+    pub(crate) serial: u64,
 }
 
 /// A thread-safe function, which has the runtime run the thread's `onMail`.
@@ -107,8 +113,10 @@ impl ProcessState {
 
     /// A manager that shares nothing with the others.
     pub(crate) fn new_manager(&mut self) -> usize {
-        self.managers.push(Manager::default());
-        self.managers.len() - 1
+        self.free.pop().unwrap_or_else(|| {
+            self.managers.push(Manager::default());
+            self.managers.len() - 1
+        })
     }
 
     /// Gives a new agent its mailbox.
@@ -145,6 +153,10 @@ impl ProcessState {
         let waker = self.shut(address)?;
         self.managers[manager].client_gone(client, &mut self.effects);
         self.deliver(manager, None);
+        if manager != 0 {
+            self.managers[manager] = Manager::default();
+            self.free.push(manager);
+        }
         Some(waker)
     }
 

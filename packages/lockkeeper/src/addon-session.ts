@@ -1,11 +1,15 @@
 /**
- * The addon's session: with a daemon of this machine, on a Unix socket. It resumes at the next daemon by itself, and opens
- * another session after one was lost.
+ * The addon's session: with a daemon of this machine, on a Unix socket. It resumes at the next
+ * daemon by itself, and opens another session after one was lost.
+ *
+ * A session that cannot be opened is at rest: it has no descriptor, thread or hook, until something
+ * is asked of it.
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';
 import { newCallBuffer, readNotifications } from './mailbox.js';
-import { daemonPath, loadAddon, News, type NativeRemote } from './native.js';
+import { daemonPath, loadAddon, News, Stage, type NativeRemote, type Refusal } from './native.js';
+import { missingDaemon } from './platform.js';
 import type { Listener, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
 
@@ -19,35 +23,40 @@ export class AddonSession implements Session {
   clientId = '';
   readonly opened: Promise<void>;
   readonly #listener: Listener;
+  readonly #url: string | undefined;
+  readonly #bucket: string;
   readonly #buffer = newCallBuffer();
-  readonly #native: NativeRemote;
-  /** What was asked, by slot. */
-  readonly #table: (Request | Question | undefined)[] = [];
-  readonly #free: number[] = [];
-  /** What was said before the session was open. */
-  #unsaid: (() => void)[] | undefined = [];
-  /** Why there is no session. */
-  #failure: Error | undefined;
+  /** None while the session is at rest. */
+  #native: NativeRemote | undefined;
+  /**
+   * What was asked, by slot, and the slots that are free. The addon knows a request by its slot.
+   */
+  #table: (Request | Question | undefined)[] = [];
+  #free: number[] = [];
+  /** What to do if there is no daemon, and none can be started. */
+  #instead = '';
   #settle!: { resolve: () => void; reject: (reason: unknown) => void };
 
   constructor(listener: Listener, url: string | undefined, bucket: string) {
     this.#listener = listener;
+    this.#url = url;
+    this.#bucket = bucket;
     this.opened = new Promise((resolve, reject) => (this.#settle = { resolve, reject }));
-    this.#native = new (loadAddon().Remote)(this.#buffer, () => this.#collect(), url, daemonPath(), bucket);
+    this.#start();
   }
 
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void {
+    const native = this.#begun((reason) => this.#listener.over(request, reason));
+    if (native === undefined) return;
     request.slot = this.#take(request);
     const { names, shared } = request.scope();
-    this.#say(() => {
-      this.#buffer[0] = request.slot;
-      this.#buffer[1] = flags;
-      this.#native.request(names, shared, nestedIn?.slot, info);
-    });
+    this.#buffer[0] = request.slot;
+    this.#buffer[1] = flags;
+    native.request(names, shared, nestedIn?.slot, info);
   }
 
   giveUp(request: Request, timedOut = false): void {
-    this.#say(() => this.#native.release(request.slot, timedOut));
+    this.#native?.release(request.slot, timedOut);
   }
 
   /**
@@ -55,94 +64,112 @@ export class AddonSession implements Session {
    * returns.
    */
   isHeld(request: Request): boolean {
-    const held = this.#native.isHeld(request.slot);
+    const held = this.#native?.isHeld(request.slot) ?? false;
     if (!held) this.#collect();
     return held;
   }
 
   query(deadlocks: boolean): Promise<Snapshot> {
     return this.#ask(
-      (slot) => this.#native.query(slot, deadlocks),
-      (slot) => this.#native.snapshot(slot)!,
+      (native, slot) => native.query(slot, deadlocks),
+      (native, slot) => native.snapshot(slot)!,
     );
   }
 
   forceRelease(name: string): Promise<void> {
-    return this.#ask((slot) => this.#native.forceRelease(slot, name));
+    return this.#ask((native, slot) => native.forceRelease(slot, name));
   }
 
   close(): void {
-    this.#native.close();
+    this.#native?.close();
+    this.#collect();
+    this.#rest(noSession('the session is closed'));
   }
 
-  #ask<T = void>(ask: (slot: number) => void, read?: (slot: number) => T): Promise<T> {
+  #start(): NativeRemote {
+    this.#listener.status('connecting');
+    const program = daemonPath();
+    this.#instead = this.#url === undefined && program === undefined ? noDaemon() : '';
+    const { Remote } = loadAddon();
+    return (this.#native = new Remote(this.#buffer, () => this.#collect(), this.#url, program, this.#bucket));
+  }
+
+  /** Starts one again if none runs. There may be no descriptors or threads left for that. */
+  #begun(failed: (reason: Error) => void): NativeRemote | undefined {
+    try {
+      return this.#native ?? this.#start();
+    } catch (error) {
+      this.#listener.status('closed');
+      queueMicrotask(() => failed(noSession((error as Error).message)));
+      return undefined;
+    }
+  }
+
+  #ask<T = void>(
+    ask: (native: NativeRemote, slot: number) => void,
+    read?: (native: NativeRemote, slot: number) => T,
+  ): Promise<T> {
     return new Promise((resolve, refused) => {
-      const slot = this.#take({ answer: () => resolve(read?.(slot) as T), refused });
-      this.#say(() => ask(slot));
+      const native = this.#begun(refused);
+      if (native === undefined) return;
+      const slot = this.#take({ answer: () => resolve(read?.(native, slot) as T), refused });
+      ask(native, slot);
     });
   }
 
-  #say(say: () => void): void {
-    if (this.#failure) queueMicrotask(() => this.#fail());
-    if (this.#unsaid !== undefined) return void this.#unsaid.push(say);
-    say();
-  }
-
   #collect(): void {
+    const native = this.#native;
+    if (native === undefined) return;
     readNotifications(
       this.#buffer,
-      () => this.#native.collect(),
-      (slot, news, token) => this.#onNotification(slot, news, token),
+      () => native.collect(),
+      (slot, news, token) => this.#onNotification(native, slot, news, token),
     );
   }
 
-  #onNotification(slot: number, news: number, token: number): void {
-    if (news === News.OPENED) return this.#open();
-    const about = this.#table[slot]!;
+  #onNotification(native: NativeRemote, slot: number, news: number, token: number): void {
+    if (news === News.SESSION) return this.#onSession(native, slot);
+    const about = this.#table[slot];
+    // What the session's end has refused is none of the next session's.
+    if (about === undefined || this.#native !== native) return;
     const question = 'answer' in about;
     if (news === News.GRANTED) return question ? undefined : this.#listener.granted(about, token);
-    this.#give(slot);
-    const refused = news === News.REFUSED ? this.#refusal(slot) : undefined;
+    this.#table[slot] = undefined;
+    this.#free.push(slot);
+    const refused = news === News.REFUSED ? this.#errorOf(native.refusal(slot)) : undefined;
     if (!question) this.#listener.over(about, refused ?? outcomes[news as keyof typeof outcomes]);
     else if (refused) about.refused(refused);
     else about.answer();
   }
 
-  #open(): void {
-    try {
-      this.clientId = this.#native.clientId();
-    } catch (error) {
-      this.#failure = noSession((error as Error).message);
-      this.#settle.reject(this.#failure);
-      this.#listener.status('closed');
-      return this.#fail();
-    }
+  #onSession(native: NativeRemote, stage: number): void {
+    if (stage === Stage.FAILED) return this.#rest(this.#errorOf(native.failure()));
+    if (stage === Stage.INTERRUPTED) return this.#listener.status('reconnecting');
+    this.clientId = native.clientId();
     this.#settle.resolve();
     this.#listener.status('connected');
-    // After a session was lost, it is the next one: all was said to the addon.
-    if (this.#unsaid === undefined) return;
-    // Later: the notifications that are being read would be overwritten.
-    queueMicrotask(() => {
-      const unsaid = this.#unsaid ?? [];
-      this.#unsaid = undefined;
-      unsaid.forEach((say) => say());
-    });
   }
 
-  /** Refuses what cannot be said. */
-  #fail(): void {
-    this.#unsaid = [];
-    for (const [slot, about] of this.#table.entries()) {
+  /** Leaves nothing behind, and refuses what is left. */
+  #rest(reason: Error): void {
+    this.#settle.reject(reason);
+    this.#listener.status('closed');
+    this.#native?.shut();
+    this.#native = undefined;
+    const left = this.#table;
+    this.#table = [];
+    this.#free = [];
+    for (const about of left) {
       if (about === undefined) continue;
-      this.#give(slot);
-      if ('answer' in about) about.refused(this.#failure);
-      else this.#listener.over(about, this.#failure!);
+      if ('answer' in about) about.refused(reason);
+      else this.#listener.over(about, reason);
     }
   }
 
-  #refusal(slot: number): Error {
-    const { code, message, cycle } = this.#native.refusal(slot) ?? { code: 0, message: 'the daemon is gone' };
-    return cycle ? new DeadlockError({ message, cycle }) : refusal(code, message);
+  #errorOf(refused: Refusal | null): Error {
+    const { code, message, failed, cycle } = refused ?? { code: 0, message: 'the daemon is gone', failed: true };
+    if (cycle) return new DeadlockError({ message, cycle });
+    return failed ? noSession(message + this.#instead, code) : refusal(code, message);
   }
 
   #take(entry: Request | Question): number {
@@ -150,11 +177,13 @@ export class AddonSession implements Session {
     this.#table[slot] = entry;
     return slot;
   }
+}
 
-  #give(slot: number): void {
-    this.#table[slot] = undefined;
-    this.#free.push(slot);
-  }
+function noDaemon(): string {
+  return (
+    `. There is no daemon to start, which would be ${missingDaemon()}, if that has one; ` +
+    "or use connect(url) with the URL of a daemon that runs, such as 'ws://127.0.0.1:7420/'"
+  );
 }
 
 const outcomes = {

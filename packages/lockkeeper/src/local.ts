@@ -4,12 +4,14 @@
  * needed, so that who only wants `connect()` needs none.
  */
 
-import { DeadlockError, refused } from './errors.js';
+import { DeadlockError, refused, type BrokenBy } from './errors.js';
+import { queueMicrotask } from './intrinsics.js';
 import { Liveness } from './liveness.js';
 import { newCallBuffer, readNotifications } from './mailbox.js';
 import { newManager, type LockManager } from './manager.js';
 import { Answer, loadAddon, News, type NativeAgent } from './native.js';
 import { watchForDeadlock } from './nesting.js';
+import type { Status } from './remote.js';
 import type { Request } from './request.js';
 import * as State from './state.js';
 import type { Deadlock, Inspection, Transport } from './transport.js';
@@ -24,7 +26,10 @@ export const local = newLocal(false);
 /** The lock manager of this process. */
 export const locks: LockManager = newManager(local);
 
-/** A lock manager of its own: nobody else has its names, on this thread or others. */
+/**
+ * A lock manager of its own: nobody else has its names, on this thread or others. It lives as long
+ * as its thread, or until `close()`.
+ */
 export function createLocks(): LockManager {
   return newManager(newLocal(true));
 }
@@ -32,7 +37,9 @@ export function createLocks(): LockManager {
 function newLocal(ownManager: boolean): Transport {
   const buffer = newCallBuffer();
   let agent: NativeAgent | undefined;
-  let native: ReturnType<NativeAgent['fast']>;
+  /** None before the first use, and after `close()`. */
+  let native: ReturnType<NativeAgent['fast']> | undefined;
+  let closed = false;
 
   let last: string | undefined;
 
@@ -45,19 +52,28 @@ function newLocal(ownManager: boolean): Transport {
   /** Counts the requests of this thread that wait. */
   const liveness = new Liveness();
 
+  const events = new EventTarget();
+
   const transport = {
+    events,
+
+    get state(): Status {
+      return closed ? 'closed' : 'connected';
+    },
+
+    // What `close()` ends is told of after it.
     get clientId(): string {
-      return started().clientId;
+      return (agent ?? start()).clientId;
     },
 
     submit(request: Request, flags: number): boolean {
-      if (agent === undefined) start();
+      if (native === undefined) start();
       const { name } = request;
       const same = name === last;
       buffer[0] = take(request);
       buffer[1] = same ? flags | SAME : flags;
       try {
-        native.request(same ? undefined : name);
+        native!.request(same ? undefined : name);
       } catch (error) {
         last = undefined;
         give(request);
@@ -99,7 +115,7 @@ function newLocal(ownManager: boolean): Transport {
 
     release(request: Request): boolean {
       buffer[0] = request.slot;
-      native.release();
+      native!.release();
       const answer = buffer[0]!;
       const token = buffer[1]!;
       // One of the notifications may say that the lock was broken.
@@ -115,7 +131,17 @@ function newLocal(ownManager: boolean): Transport {
     },
 
     close(): void {
-      throw new TypeError('a lock manager of this process cannot be closed: close() is for what connect() gives');
+      if (!ownManager) {
+        throw new TypeError('the locks of the process cannot be closed: close() is for what connect() and createLocks() give');
+      }
+      if (closed) return;
+      closed = true;
+      native = undefined;
+      agent?.close();
+      for (const { slot } of table.filter((request) => request !== undefined)) breakLock(slot, 'closed');
+      liveness.end();
+      // Listeners are other people's code.
+      queueMicrotask(() => events.dispatchEvent(new Event('statuschange')));
     },
 
     query: () => snapshot(started().query()),
@@ -125,10 +151,11 @@ function newLocal(ownManager: boolean): Transport {
   return transport;
 
   function started(): NativeAgent {
-    return agent ?? start();
+    return native === undefined ? start() : agent!;
   }
 
   function start(): NativeAgent {
+    if (closed) throw new DOMException('the lock manager is closed: createLocks() gives another', 'InvalidStateError');
     agent = new (loadAddon().Agent)(buffer, woken, ownManager);
     native = agent.fast();
     return agent;
@@ -159,7 +186,7 @@ function newLocal(ownManager: boolean): Transport {
   }
 
   function nextNotifications(): void {
-    native.collect();
+    native!.collect();
   }
 
   /** Runs in a task that does nothing else: a grant that comes alone is delivered in it. */
@@ -171,7 +198,7 @@ function newLocal(ownManager: boolean): Transport {
 
   function onNotification(slot: number, news: number, token: number): void {
     if (news === News.GRANTED) grant(slot, token, alone && buffer[0] === 1);
-    else breakLock(slot, news);
+    else breakLock(slot, news === News.STOLEN ? 'stolen' : 'lost');
   }
 
   function grant(slot: number, token: number, now?: boolean): void {
@@ -179,10 +206,11 @@ function newLocal(ownManager: boolean): Transport {
     table[slot]!.granted(token, now);
   }
 
-  function breakLock(slot: number, news: number): void {
+  function breakLock(slot: number, cause: BrokenBy): void {
     const request = table[slot]!;
+    if (request.state === State.WAITING) liveness.waits(-1);
     give(request);
-    request.broke(news === News.STOLEN ? 'stolen' : 'lost');
+    request.broke(cause);
   }
 
   function take(request: Request): number {

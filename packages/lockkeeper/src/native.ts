@@ -25,8 +25,12 @@ export const News = {
   UNAVAILABLE: 3,
   ENDED: 4,
   REFUSED: 5,
-  OPENED: 6,
+  /** Of the session, not of a request: the slot is one of `Stage`. */
+  SESSION: 6,
 } as const;
+
+/** What became of a session with a daemon. */
+export const Stage = { OPENED: 0, INTERRUPTED: 1, FAILED: 2 } as const;
 
 /**
  * The agent of this thread. Requests go by slots: numbers that this side gives out densely and uses
@@ -61,6 +65,8 @@ export interface NativeAgent {
   query(): { names: string; entries: Uint32Array; held: number; clients: string[] };
   inspect(): Inspection;
   deadlock(slot: number): Deadlock | null;
+  /** Ends the agent: its locks are released and its requests gone, and nothing is told of them. */
+  close(): void;
 }
 
 /**
@@ -68,8 +74,9 @@ export interface NativeAgent {
  * waits.
  */
 export interface NativeRemote {
-  /** Throws if the session could not be opened. */
   clientId(): string;
+  /** Why there is no session. */
+  failure(): Refusal | null;
   collect(): void;
   /** Whether a granted lock is still held, by the clock. */
   isHeld(slot: number): boolean;
@@ -77,9 +84,20 @@ export interface NativeRemote {
   release(slot: number, timedOut: boolean): void;
   query(slot: number, deadlocks: boolean): void;
   forceRelease(slot: number, name: string): void;
-  refusal(slot: number): { code: number; message: string; cycle?: DeadlockStep[] } | null;
+  refusal(slot: number): Refusal | null;
   snapshot(slot: number): Snapshot | null;
+  /** Ends the session. Notifications tell what is lost. */
   close(): void;
+  /** Ends the session and frees all it has. Nothing is told any more. */
+  shut(): void;
+}
+
+/** Why a request was refused: by the daemon, or because it has `failed` to open a session. */
+export interface Refusal {
+  code: number;
+  message: string;
+  failed: boolean;
+  cycle?: DeadlockStep[];
 }
 
 interface Addon {
@@ -96,7 +114,7 @@ interface Addon {
   ) => NativeRemote;
 }
 
-const ABI = 3;
+const ABI = 5;
 const SHARED_PATH = `lockkeeper.addon.${ABI}`;
 
 let addon: Addon | undefined;
@@ -106,10 +124,9 @@ export function loadAddon(): Addon {
   return (addon ??= load());
 }
 
-/** The daemon that came with this copy of the package. */
+/** The daemon that came with this copy of the package, if there is one for this platform. */
 export function daemonPath(): string | undefined {
-  const { daemon } = platformFiles();
-  return builtin('node:fs').existsSync(daemon) ? daemon : undefined;
+  return platformFiles().daemon;
 }
 
 function load(): Addon {

@@ -171,6 +171,7 @@ const programs = {
   'granted in time': ['granted', 'does not live on for the timeout of a request that was granted'],
   stolen: ['stolen', 'does not live on for a lock that was stolen'],
   'released and passed on': ['first\nsecond', 'runs the callbacks that one release after another lets run'],
+  closed: ['closed\nclosed', 'does not live on for a request of a manager that it has closed'],
   nothing: ['nothing', 'does not live on because it has imported the package'],
   'exit in a crowd': ['exit', 'exits at once, whatever its threads are doing'],
 };

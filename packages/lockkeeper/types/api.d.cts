@@ -198,14 +198,16 @@ export class LockManager {
   forceRelease(name: string): void | Promise<void>;
 
   /**
-   * Ends the session of a manager that `connect` gave: its locks are released, its requests are gone. What was held ends with
-   * an `AbortError` whose `cause` is 'closed'.
+   * Ends a manager that `connect` or `createLocks` gave: its locks are released, its requests are
+   * gone. Each of them ends with an `AbortError` whose `cause` is 'closed', and whatever is asked
+   * of the manager later with an `InvalidStateError`. To close it twice is the same as once. The
+   * manager `locks` cannot be closed: that is a `TypeError`.
    */
   close(): Promise<void>;
   /** The same, at the end of the block that said `await using`. */
   [Symbol.asyncDispose](): Promise<void>;
 
-  /** Where its connection stands. A manager of this process is always connected. */
+  /** Where its connection stands. A manager of this process is connected until it is closed. */
   readonly status: LockManagerStatus;
   /** Listens to `statuschange`, the only event. */
   addEventListener(type: 'statuschange', listener: (event: Event) => void, options?: StatusListenerOptions): void;

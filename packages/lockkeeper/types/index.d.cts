@@ -5,13 +5,18 @@ export * from './api.cjs';
 /** The lock manager of this process, shared by all its threads. */
 export const locks: LockManager;
 
-/** A lock manager of its own: nobody else has its names, on this thread or others. For tests and libraries. */
+/**
+ * A lock manager of its own: nobody else has its names, on this thread or others. For tests and
+ * libraries. It lives as long as its thread, or until `close()`.
+ */
 export function createLocks(): LockManager;
 
 /**
- * The lock manager of the daemon at `url`: `unix:/path/to/daemon.sock`, `ws://host:port/` or `wss://…`. Without one, that
- * which `LOCKKEEPER_URL` names, or else this user's on this machine, which is started if none runs. Of several URLs, of the
- * daemons of a fleet, the next one is used when one fails; they start with `ws:` or `wss:`.
+ * The lock manager of the daemon at `url`: `ws://host:port/`, `wss://…`,
+ * `unix:/path/to/daemon.sock`, `machine` (the machine's, for several users) or `user` (this user's
+ * own, which is started if none runs). Without one, that which `LOCKKEEPER_URL` names, or else this
+ * user's. Of several URLs, of the daemons of a fleet, the next one is used when one fails; Unix
+ * sockets and WebSockets may be in one list.
  */
 export function connect(url?: string | readonly string[], options?: ConnectOptions): Promise<LockManager>;
 
