@@ -55,21 +55,22 @@ export const now = clockOf(
 );
 
 /**
- * Tells when a page is left, or the process `ends`, and when a page is shown, perhaps out of the back/forward cache.
- * Returns how to stop that.
+ * Tells when a page is left, or the process `ends`; when a page is shown, perhaps out of the
+ * back/forward cache; and of what its policy has blocked, in workers too. Returns how to stop that.
  */
-export function watchPage(left: (ends: boolean) => void, shown: () => void): () => void {
-  if ('document' in globalThis) {
-    const page = globalThis as unknown as EventTarget;
-    const hidden = (): void => left(false);
-    page.addEventListener('pagehide', hidden);
-    page.addEventListener('pageshow', shown);
-    return () => {
-      page.removeEventListener('pagehide', hidden);
-      page.removeEventListener('pageshow', shown);
-    };
-  }
-  return observer.watchExit?.(() => left(true)) ?? (() => {});
+export function watchPage(
+  left: (ends: boolean) => void,
+  shown: () => void,
+  blocked: (event: Event) => void,
+): () => void {
+  const page = globalThis as Partial<EventTarget>;
+  const listeners = Object.entries({ pagehide: () => left(false), pageshow: shown, securitypolicyviolation: blocked });
+  for (const listener of listeners) page.addEventListener?.(...listener);
+  const unwatch = observer.watchExit && !('document' in globalThis) ? observer.watchExit(() => left(true)) : undefined;
+  return () => {
+    for (const listener of listeners) page.removeEventListener?.(...listener);
+    unwatch?.();
+  };
 }
 
 /** In a browser, a message is the quickest task, and the one that no timer's throttle holds up. */

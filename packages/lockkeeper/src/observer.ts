@@ -6,6 +6,7 @@
 
 import type { Liveness } from './liveness.js';
 import type { Request } from './request.js';
+import type { Socket } from './websocket-session.js';
 
 /** The channels of a request: the first, the grant, and one for each way to end. */
 export type Channel =
@@ -27,6 +28,8 @@ export const observer: {
   newLiveness?: () => Liveness;
   /** A connection is being made: it is not to keep the process alive. */
   connecting?: (socket: object, protocol: string) => void;
+  /** Connects to a URL of a list that is none of a WebSocket. */
+  openUnixSocket?: (url: string) => Socket | undefined;
   /** Throws if a token would be sent in clear to another machine. */
   checkSecrecy?: (url: string, options: { token?: unknown; insecure?: boolean }) => void;
   /** Calls `exits` when the process does. Returns how to prevent it. */

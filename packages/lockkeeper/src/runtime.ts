@@ -6,10 +6,12 @@ import { builtin, process } from './host.js';
 import { Liveness } from './liveness.js';
 import { observer } from './observer.js';
 import { keepTokensSecret } from './secrecy.js';
+import { takeUnixSockets } from './unix-socket.js';
 
 publishRequests();
 giveAdvice();
 keepTokensSecret();
+takeUnixSockets();
 observer.newLiveness = () => new Liveness();
 observer.connecting = unref;
 observer.watchExit = watchExit;

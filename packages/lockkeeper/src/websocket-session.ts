@@ -97,6 +97,8 @@ const TOKEN_TIMEOUT = 60_000;
 const CLOSE_TIMEOUT = 1000;
 /** What a timer can count to. */
 const MAX_DELAY = 2 ** 31 - 1;
+/** Milliseconds after which the next of several daemons is tried. */
+const SILENCE = 2000;
 const SILENT = 'it does not answer';
 
 export class WebSocketSession implements Session {
@@ -131,13 +133,15 @@ export class WebSocketSession implements Session {
   #settle!: { resolve: () => void; reject: (reason: unknown) => void };
 
   readonly #listener: Listener;
-  readonly #url: string;
+  /** Of the daemons of a fleet. Each attempt to connect goes to the next one. */
+  readonly #urls: readonly string[];
+  #attempts!: number;
   readonly #credentials: Credentials;
   readonly #runtime: Runtime;
 
-  constructor(listener: Listener, url: string, credentials: Credentials, runtime: Runtime) {
+  constructor(listener: Listener, urls: readonly string[], credentials: Credentials, runtime: Runtime) {
     this.#listener = listener;
-    this.#url = url;
+    this.#urls = urls;
     this.#credentials = credentials;
     this.#runtime = runtime;
     this.#waits = credentials.retry === true;
@@ -206,6 +210,7 @@ export class WebSocketSession implements Session {
   }
 
   #start(): void {
+    this.#attempts = 0;
     this.#listener.status('connecting');
     this.#machine = this.#newMachine();
     this.#unwatch = this.#runtime.watchPage(
@@ -321,11 +326,11 @@ export class WebSocketSession implements Session {
       this.#interrupted();
     }
     const events = machine.takeEvents();
-    for (const event of events) this.#notify(machine, event, events.length === 1);
+    for (const event of events) this.#notify(machine, event, events.length === 1 && !this.#pumps);
     // Locks that were granted at once are released at once, as far as their callbacks are done.
     if (events.length > 1 && !this.#pumps) this.#pumpSoon(task);
     if (this.#machine !== machine) return;
-    if (drop && !this.#waits) return this.#refuse(this.#unreachable(SILENT));
+    if (drop && this.#givesUp()) return this.#refuse(this.#unreachable(SILENT));
     this.#fillWindow(machine);
     this.#flush();
     this.#schedule(machine, anew);
@@ -361,14 +366,16 @@ export class WebSocketSession implements Session {
     if (typeof source !== 'function') token = { value: textOf(source) };
     let socket: Socket;
     try {
-      socket = this.#runtime.open(this.#url, SUBPROTOCOL);
+      socket = this.#runtime.open(this.#urls[this.#attempts++ % this.#urls.length]!, SUBPROTOCOL);
     } catch (cause) {
       const message = cause instanceof Error ? cause.message : String(cause);
       machine.connectFailed(this.#now(), { kind: 'unusable', message, cause });
       return this.#pump();
     }
     socket.binaryType = 'arraybuffer';
-    const timeout = Math.ceil(machine.helloTimeout() / 1000);
+    // The last one has more time: none may be faster.
+    const silence = this.#triedAll() ? Infinity : SILENCE;
+    const timeout = Math.min(Math.ceil(machine.helloTimeout() / 1000), silence);
     const connection: Connection = {
       socket,
       number: 0,
@@ -431,7 +438,7 @@ export class WebSocketSession implements Session {
   #receive(connection: Connection, data: unknown): void {
     let messages: ToClient[];
     try {
-      if (typeof data === 'string') throw new TypeError('a message of text');
+      if (typeof data === 'string') throw new TypeError('text');
       messages = decodeAll(new Uint8Array(data as ArrayBuffer));
     } catch (error) {
       const why = `it does not speak the protocol (${(error as Error).message})`;
@@ -463,8 +470,17 @@ export class WebSocketSession implements Session {
     this.#closeSocket();
     this.#machine!.disconnected(this.#now(), number);
     this.#interrupted();
-    if (this.#waits) this.#pump();
-    else this.#refuse(this.#unreachable(why));
+    if (this.#givesUp()) this.#refuse(this.#unreachable(why));
+    else this.#pump();
+  }
+
+  #triedAll(): boolean {
+    return this.#attempts % this.#urls.length === 0;
+  }
+
+  /** Whether a failure is the last: there was no session yet, and no server is left to try. */
+  #givesUp(): boolean {
+    return !this.#waits && this.#triedAll();
   }
 
   #interrupted(): void {
@@ -478,7 +494,9 @@ export class WebSocketSession implements Session {
     connection?.socket.close();
   }
 
-  /** With `alone`, nothing else is told in this task. */
+  /**
+   * With `alone`, nothing else is told in this task, and no task is left of what was told before.
+   */
   #notify(machine: SessionMachine<Asked>, event: Event<Asked>, alone: boolean): void {
     if ('key' in event) this.#unanswered.delete(event.key);
     switch (event.type) {
@@ -491,7 +509,7 @@ export class WebSocketSession implements Session {
         for (const key of this.#unanswered) if (!machine.isUnanswered(key)) this.#unanswered.delete(key);
         return this.#settle.resolve();
       case 'unreachable':
-        if (!this.#waits) this.#refuse(this.#reason(event.failure));
+        if (this.#givesUp()) this.#refuse(this.#reason(event.failure));
         return;
       case 'failed':
         if (this.#machine === machine) this.#refuse(this.#reason(event.failure));
@@ -546,7 +564,7 @@ export class WebSocketSession implements Session {
     const how = typeof outcome === 'object' && 'how' in outcome ? this.#outcomeOf(outcome) : outcome;
     if (request) this.#listener.over(request, how, this.#why);
     else if (how === 'ended') answer!(outcome as Ended);
-    else reject!(how instanceof Error ? how : noSession('the session was lost: whether this was done is not known'));
+    else reject!(how instanceof Error ? how : noSession('the session was lost, perhaps after this was done'));
   }
 
   #outcomeOf(outcome: Ended): Outcome {
@@ -572,9 +590,9 @@ export class WebSocketSession implements Session {
 
   #unreachable(why: string, cause?: unknown): Error {
     // What was thrown says what is wrong: a token function's failure is not the server's.
-    const trusted = /^wss/i.test(this.#url) ? ', with a certificate that is trusted here' : '';
+    const trusted = /^wss/i.test(this.#urls[0]!) ? ', with a certificate that is trusted here' : '';
     const hint = cause === undefined ? `. Does \`lockkeeper serve --listen\` run there${trusted}?` : '';
-    return noSession(`no session at ${this.#url}: ${why}${hint}`, undefined, cause);
+    return noSession(`no session at ${this.#urls.join()}: ${why}${hint}`, undefined, cause);
   }
 }
 
@@ -587,7 +605,7 @@ function entryOf(entry: WireEntry): Snapshot['entries'][0] {
   return {
     place: { name: fromName(name), mode: shared ? 'shared' : 'exclusive' },
     clientId,
-    arrival: arrival,
+    arrival,
     token: token ?? undefined,
     info: info ?? undefined,
     since: Number(since),

@@ -4,7 +4,6 @@ import { later, now, process, watchPage } from './host.js';
 import { newManager, type LockManager } from './manager.js';
 import { observer } from './observer.js';
 import { Remote, type Listener, type Session } from './remote.js';
-import { toOneOf, urlsOf, type SocketClass } from './socket-list.js';
 import { addAbortAlgorithm, checkMembers, isAborted, reasonOf, toAbortSignal } from './webidl.js';
 import { WebSocketSession, type Credentials, type Runtime, type Socket } from './websocket-session.js';
 
@@ -64,25 +63,22 @@ export async function whenOpened(reach: () => Remote, options?: ConnectOptions):
 
 export function overWebSocket(urls: string[], options: ConnectOptions = {}): Remote {
   checkMembers('connect(url, options)', options, MEMBERS);
+  const open = sessionAt(urls, options);
   for (const url of urls) observer.checkSecrecy?.(url, options);
-  if (urls.length === 1) return new Remote(sessionAt(urls[0]!, options));
-  for (const url of urls) {
-    if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" does not go with other URLs: it does not start with ws: or wss:`);
-  }
-  const { WebSocket = (globalThis as ConnectOptions).WebSocket } = options;
-  const all = WebSocket && { ...options, WebSocket: toOneOf(urls, WebSocket as SocketClass) };
-  return new Remote(sessionAt(urls.map((url) => new URL(url).href).join(), all ?? options));
+  return new Remote(open);
 }
 
 /** How to open a session. `partition` tells a bucket that is not known yet. */
 export function sessionAt(
-  url: string,
+  urls: string[],
   options: ConnectOptions,
   partition?: Promise<string>,
 ): (listener: Listener) => Session {
   const { bucket = 'default', token = null, retry = false } = options;
   const { WebSocket = (globalThis as ConnectOptions).WebSocket } = options;
-  if (!/^wss?:/i.test(url)) throw new TypeError(`"${url}" does not start with ws: or wss:`);
+  // Those that no policy of the page is known to block.
+  const hrefs = urls.map(toHref);
+  const allowed = new Set(hrefs);
   // Browsers have one.
   if (process && WebSocket === undefined) {
     throw new DOMException(
@@ -97,25 +93,38 @@ export function sessionAt(
       return typeof token === 'function' ? token() : token;
     };
   }
-  let blocked: string | undefined;
   // This event comes before the socket's own, which says nothing.
-  (globalThis as Partial<EventTarget>).addEventListener?.('securitypolicyviolation', (event) => {
-    if ((event as Event & { blockedURI: string }).blockedURI === new URL(url).href) blocked = BLOCKED;
-  });
+  const violated = (event: Event): void => void allowed.delete((event as Event & { blockedURI: string }).blockedURI);
   const runtime: Runtime = {
     open(url, protocol) {
-      const socket = new WebSocket!(url, protocol) as Socket;
+      const socket = observer.openUnixSocket?.(url) ?? (new WebSocket!(url, protocol) as Socket);
       observer.connecting?.(socket, protocol);
       return socket;
     },
-    blocked: () => blocked,
+    blocked: () => (allowed.size === 0 ? BLOCKED : undefined),
     now,
     later,
-    watchPage,
+    watchPage: (left, shown) => watchPage(left, shown, violated),
     // So do browsers.
     goingAwayEnds: process === undefined,
   };
-  return (listener) => new WebSocketSession(listener, url, credentials, runtime);
+  return (listener) => new WebSocketSession(listener, hrefs, credentials, runtime);
+}
+
+/** The URLs of a list, or of a text with commas between them. */
+export function urlsOf(url: string | readonly string[]): string[] {
+  return `${url}`.split(/,(?=[a-z]+:)/i);
+}
+
+/** As an event of the page has it. */
+function toHref(url: string): string {
+  if (observer.openUnixSocket && url.startsWith('unix:/')) return url;
+  try {
+    if (/^wss?:/i.test(url)) return new URL(url).href;
+  } catch {
+    // It has no host, say.
+  }
+  throw new TypeError(`"${url}" is no ws: or wss: URL`);
 }
 
 const BLOCKED = "the page's Content-Security-Policy (connect-src) does not allow it";

@@ -129,8 +129,8 @@ function fakeRuntime() {
   return world;
 }
 
-function remoteOn(world, credentials = { bucket: 'b', token: 'secret' }) {
-  const remote = new Remote((listener) => new WebSocketSession(listener, 'ws://test/', credentials, world));
+function remoteOn(world, credentials = { bucket: 'b', token: 'secret' }, urls = ['ws://test/']) {
+  const remote = new Remote((listener) => new WebSocketSession(listener, urls, credentials, world));
   // To ask for it starts it.
   void remote.opened;
   return remote;
@@ -184,7 +184,7 @@ const brief = (said) => said.map(([kind, , rid]) => [kind, rid]);
 
 test('a session begins when something is first asked of it, and nobody else hears that it fails', async () => {
   const world = fakeRuntime();
-  const remote = new Remote((listener) => new WebSocketSession(listener, 'ws://test/', { bucket: 'b', token: null }, world));
+  const remote = new Remote((listener) => new WebSocketSession(listener, ['ws://test/'], { bucket: 'b', token: null }, world));
   assert.equal(world.sockets.length, 0);
   const asked = newManager(remote).query();
   world.socket.emit('close');
@@ -194,6 +194,50 @@ test('a session begins when something is first asked of it, and nobody else hear
   await settle();
   const other = new Remote(() => assert.fail('to close it does not begin it'));
   await other.close();
+});
+
+const SEVERAL = ['ws://a/', 'ws://b/', 'ws://c/'];
+
+test('several URLs: each attempt goes to the next one, and it fails when all have', async () => {
+  const world = fakeRuntime();
+  const remote = remoteOn(world, undefined, SEVERAL);
+  const failures = [
+    (socket) => socket.emit('error', { message: 'refused' }),
+    // The first daemons are not waited for as long as one alone would be.
+    () => world.pass(2000),
+    // It was there, and went before it had answered.
+    (socket) => (socket.open(), socket.cut()),
+  ];
+  for (const [i, fail] of failures.entries()) {
+    assert.equal(world.sockets.length, i + 1);
+    assert.equal(remote.state, 'connecting');
+    fail(world.socket);
+    world.pass(100);
+  }
+  await assert.rejects(remote.opened, { name: 'NetworkError', message: /^no session at ws:\/\/a\/,ws:\/\/b\/,ws:\/\/c\/: refused, or cut/ });
+  assert.deepEqual(world.sockets.map(({ url }) => url), SEVERAL);
+  // What is asked then is asked of all again.
+  void newManager(remote).query();
+  world.socket.emit('close');
+  world.pass(100);
+  world.socket.welcome();
+  for (let i = 0; i < 3; i++) {
+    world.socket.cut();
+    world.pass(100);
+  }
+  assert.deepEqual(world.sockets.slice(3).map(({ url }) => url), ['ws://a/', 'ws://b/', 'ws://c/', 'ws://a/', 'ws://b/']);
+});
+
+test('several URLs: the last one is waited for as long as one alone, and one that serves nobody is not the last', async () => {
+  const world = fakeRuntime();
+  const remote = remoteOn(world, undefined, SEVERAL.slice(1));
+  world.socket.open();
+  world.socket.hear(R.GOODBYE, 33, 'nobody leads');
+  world.pass(100);
+  assert.equal(world.socket.url, 'ws://c/');
+  world.pass(9000);
+  world.socket.welcome();
+  await remote.opened;
 });
 
 test('a refusal that comes before the token is one all the same', async () => {
@@ -614,7 +658,7 @@ test('a force release is not asked again: its outcome comes, or it is not known'
   const unknown = remote.forceRelease('a');
   world.socket.cut();
   world.pass(8000);
-  await assert.rejects(unknown, { name: 'NetworkError', message: /not known/ });
+  await assert.rejects(unknown, { name: 'NetworkError', message: /perhaps after this was done/ });
 });
 
 test('old connections are not listened to', async () => {
@@ -1034,6 +1078,20 @@ test('locks that are granted in one frame are delivered each in a task, and rele
   assert.equal(world.socket.frames, 1);
   assert.deepEqual(brief(world.socket.take()), all.map((_, i) => ['release', i + 1]));
   world.socket.hearAll(...all.map((_, i) => [R.RELEASED, i + 1]));
+  await Promise.all(all);
+});
+
+test('locks whose grants come in several frames of one task are delivered in the order of their grants', async () => {
+  const { world, manager } = await connected();
+  const seen = [];
+  const all = [1, 2, 3, 4].map((rid) => manager.request(`${rid}`, () => seen.push(rid)));
+  await sent();
+  world.socket.hearAll([R.GRANTED, 1, 1], [R.GRANTED, 2, 2]);
+  world.socket.hear(R.GRANTED, 3, 3);
+  world.socket.hear(R.GRANTED, 4, 4);
+  await settle();
+  assert.deepEqual(seen, [1, 2, 3, 4]);
+  world.socket.hearAll(...seen.map((rid) => [R.RELEASED, rid]));
   await Promise.all(all);
 });
 

@@ -104,8 +104,28 @@ test('several URLs: none answers, or one is not like the others', async () => {
   other.cut();
   await assert.rejects(connect([one.url, other.url]), { name: 'NetworkError' });
   await assert.rejects(connect([]), TypeError);
-  await assert.rejects(connect([url, 'unix:/tmp/daemon.sock']), /"unix:\/tmp\/daemon.sock" does not go with other URLs/);
-  await assert.rejects(connect('unix:/tmp/daemon.sock,ws://127.0.0.1:1'), /does not go with other URLs/);
+  await assert.rejects(connect([url, 'http://127.0.0.1/']), /"http:\/\/127.0.0.1\/" is no ws: or wss: URL/);
+  await assert.rejects(connect('unix:daemon.sock,ws://127.0.0.1:1'), /"unix:daemon.sock" is no ws: or wss: URL/);
+  await assert.rejects(connect('unix:/nowhere/daemon.sock,ws://127.0.0.1:1'), { name: 'NetworkError' });
+});
+
+test('several URLs, of a Unix socket and a WebSocket: when one daemon ends, the other is used', async () => {
+  const [here, there] = [machine(), await serve()];
+  const first = await here.start();
+  const manager = await connected(`${here.url},${there.url}`);
+  // Frames of several messages, and messages that do not arrive at once.
+  const names = Array.from({ length: 3000 }, (_, i) => `${i} ${'ü'.repeat(100)}`);
+  const many = await Promise.all(names.map((name) => hold(manager, name)));
+  const { held } = await manager.query();
+  assert.deepEqual(held.map(({ name }) => name), names);
+  await first.kill('SIGKILL');
+  await Promise.all(many.map(({ released }) => assert.rejects(released, { name: 'AbortError', cause: 'lost' })));
+  assert.equal(await manager.request(names[0], () => 'granted'), 'granted');
+  // The other daemon has been told before this ends.
+  const next = await hold(manager, names[0]);
+  await manager.close();
+  await assert.rejects(next.released, { cause: 'closed' });
+  assert.deepEqual(await (await connected(there.url)).query(), { held: [], pending: [] });
 });
 
 test('a release that falls into the gap is done, and told', async () => {
@@ -146,7 +166,7 @@ test('nobody is there, or it is no daemon', async () => {
 
 test('connects that fail leave nothing behind', async () => {
   const failed = await run(new URL('fixtures/failing.js', import.meta.url));
-  assert.deepEqual([failed.stdout.trim(), failed.code], ['NetworkError NetworkError NetworkError 0', 0], failed.stderr);
+  assert.deepEqual([failed.stdout.trim(), failed.code], ['TypeError NetworkError NetworkError 0', 0], failed.stderr);
 });
 
 test('code that blocks its thread past the lease sees at once that its lock is lost', async () => {
@@ -182,29 +202,62 @@ test('a token is sent in clear to this machine only, unless that is meant', asyn
   delete process.env.LOCKKEEPER_INSECURE;
 });
 
-test('tokens: without one, or with one for something else, there is no session; what it allows is done', async () => {
+/** A daemon that takes tokens of one key, and what signs them. */
+async function guarded() {
   const there = machine({ network: true });
   const key = Buffer.alloc(32, 7);
   const keys = join(there.dir, 'keys.json');
   writeFileSync(keys, JSON.stringify({ keys: [{ kty: 'oct', k: key.toString('base64url') }] }));
   await there.start('--keys', keys);
   const encode = (value) => Buffer.from(JSON.stringify(value)).toString('base64url');
-  const sign = (claims, by = key) => {
+  const sign = (claims) => {
     const signed = `${encode({ alg: 'HS256' })}.${encode({ exp: Date.now() / 1000 + 600, ...claims })}`;
-    return `${signed}.${createHmac('sha256', by).update(signed).digest('base64url')}`;
+    return `${signed}.${createHmac('sha256', key).update(signed).digest('base64url')}`;
   };
+  return { there, sign };
+}
+
+test('tokens: without one, or with one for something else, there is no session; what it allows is done', async () => {
+  const { there, sign } = await guarded();
   const refused = { name: 'NotAllowedError', message: /token/ };
   const token = sign({ buckets: ['mine'] });
   await assert.rejects(connect(there.url, { bucket: 'mine' }), refused);
   await assert.rejects(connect(there.url, { token }), refused, 'the bucket is not its own');
   await assert.rejects(connect(there.url, { bucket: 'mine', token: `${token}x` }), refused);
-  await assert.rejects(connect(there.url, { bucket: 'mine', token: sign({ buckets: ['mine'], exp: 1 }) }), /expired/);
   const manager = await connected(there.url, { bucket: 'mine', token });
   await hold(manager, 'a');
   await assert.rejects(manager.request('a', { steal: true }, () => {}), { name: 'NotAllowedError' });
   await assert.rejects(manager.forceRelease('a'), { name: 'NotAllowedError' });
   const thief = await connected(there.url, { bucket: 'mine', token: sign({ buckets: ['m*'], steal: true }) });
   assert.equal(await thief.request('a', { steal: true }, () => 'thief'), 'thief');
+});
+
+test('a token that has expired is named as the cause: on connecting, of what is lost, and of what is asked later', async () => {
+  const { there, sign } = await guarded();
+  const fresh = sign({ buckets: ['mine'] });
+  const expired = sign({ buckets: ['mine'], exp: Date.now() / 1000 - 1 });
+  const refused = { name: 'NotAllowedError', message: 'the token has expired: get a new one' };
+  await assert.rejects(connect(there.url, { bucket: 'mine', token: expired }), refused);
+  await assert.rejects(connect(there.url, { bucket: 'mine', token: async () => expired, retry: true }), refused);
+  const between = await network(there.url);
+  let token = fresh;
+  const manager = await connected(between.url, { bucket: 'mine', token: () => token });
+  const held = await hold(manager, 'a');
+  const waits = manager.acquire('a');
+  await until(async () => (await manager.query()).pending.length === 1);
+  // A session goes on when its token expires. The next connection needs one that is valid.
+  token = expired;
+  between.drop();
+  const lost = { name: 'AbortError', cause: 'lost', message: 'The lock "a" was lost: the token has expired: get a new one' };
+  await Promise.all([held.released, waits].map((ended) => assert.rejects(ended, lost)));
+  assert.equal(held.lock.signal.reason.message, lost.message);
+  assert.throws(() => held.lock.assertHeld(), lost);
+  await until(() => manager.status === 'closed');
+  for (const ask of [() => manager.request('b', () => {}), () => manager.acquire('b'), () => manager.query()]) {
+    await assert.rejects(ask(), refused);
+  }
+  token = fresh;
+  assert.equal(await manager.request('b', () => 'again'), 'again');
 });
 
 testAnywhere('where there is no WebSocket, the error says what to do', async () => {
