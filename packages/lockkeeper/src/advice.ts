@@ -20,6 +20,9 @@ export function giveAdvice(): void {
     if (Array.isArray(name) && name.length !== 1 && !isProxy(name)) {
       warn('names', 'request(name, …) takes one name, and has made one of an array. acquire(names) takes several');
     }
+    if (typeof options === 'function' && !isProxy(options)) {
+      warn('function', 'request(name, options, callback) was given a function as its options: it is never called. The last argument is');
+    }
     if (typeof options !== 'object' || options === null || isProxy(options)) return;
     for (const key in options) {
       if (OPTIONS.includes(key)) continue;

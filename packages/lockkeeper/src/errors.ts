@@ -46,7 +46,7 @@ export function noSession(message: string, code?: number, cause?: unknown): DOME
 }
 
 function withCause(error: DOMException, cause: unknown): DOMException {
-  return Object.defineProperty(error, 'cause', { value: cause, configurable: true, writable: true });
+  return Object.defineProperty(error, 'cause', { value: cause, configurable: true });
 }
 
 /** The request would have waited for itself, and asked to be refused then. */

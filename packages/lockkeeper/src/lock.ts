@@ -1,7 +1,7 @@
 /** What a holder is given: `Lock` (§3.3), one of several names, or one that its holder releases. */
 
 import type { Request } from './request.js';
-import { exposeInterface, type LockMode } from './webidl.js';
+import { detached, exposeInterface, isObject, type LockMode } from './webidl.js';
 
 /** Nobody else has it, so nobody else makes locks. */
 const key = Symbol('lockkeeper');
@@ -58,12 +58,12 @@ export class Lock {
    * was released.
    */
   assertHeld(): void {
-    this.#request.assertHeld();
+    (requestOf(this) ?? detached('Lock')).assertHeld();
   }
 
   /** The request behind a lock, or `undefined` if it is none. */
   static [key](lock: unknown): Request | undefined {
-    return typeof lock === 'object' && lock !== null && #request in lock ? lock.#request : undefined;
+    return isObject(lock) && #request in lock ? lock.#request : undefined;
   }
 }
 
@@ -79,27 +79,20 @@ export class ScopedLock extends Lock {
 
 /** A lock of `acquire()`. */
 export class AcquiredLock extends Lock {
-  /** Tells the lock of `acquire()` from one that ends with its callback. */
-  readonly #acquired = true;
-
   /**
    * The names, sorted and each once: always the same array. `name` is the first that was asked for.
    */
   get scope(): readonly string[] {
-    return this.#request().sortedNames();
+    return acquired(this).sortedNames();
   }
 
   /** Releases the lock. Resolves to `false` if it was released, stolen or lost before. */
   async release(): Promise<boolean> {
-    return this.#request().release();
+    return acquired(this).release();
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.#request().release();
-  }
-
-  #request(this: AcquiredLock): Request {
-    return this.#acquired && requestOf(this)!;
+    await acquired(this).release();
   }
 }
 
@@ -108,6 +101,11 @@ exposeInterface('Lock', Lock.prototype);
 export const requestOf: (lock: unknown) => Request | undefined = Lock[key];
 // It is nobody's business.
 delete (Lock as { [key]?: unknown })[key];
+
+/** The request behind a lock of `acquire()`, and no other: its holder releases it. */
+function acquired(lock: unknown): Request {
+  return (lock instanceof AcquiredLock && requestOf(lock)) || detached('Lock');
+}
 
 type Constructor<T> = new (given: typeof key, request: Request) => T;
 const LockConstructor = Lock as unknown as Constructor<Lock>;

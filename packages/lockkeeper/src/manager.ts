@@ -12,8 +12,11 @@ import * as State from './state.js';
 import type { Inspection, Scope, Transport } from './transport.js';
 import {
   exposeInterface,
+  NO_CALLBACK,
   checkMembers,
+  detached,
   isAborted,
+  isObject,
   reasonOf,
   toAbortSignal,
   toCallback,
@@ -76,7 +79,7 @@ export class LockManager {
 
   static {
     transportOf = (manager) =>
-      typeof manager === 'object' && manager !== null && #transport in manager ? manager.#transport : undefined;
+      isObject(manager) && #transport in manager ? manager.#transport : undefined;
   }
 
   /** Throws: managers are given, not made. */
@@ -97,27 +100,23 @@ export class LockManager {
   request<T>(name: string, options: LockOptions, callback: LockGrantedCallback<T>): Promise<Awaited<T>>;
   request(name: unknown, second: unknown, third: unknown = undefined): Promise<unknown> {
     try {
-      if (arguments.length < 2) throw new TypeError(`request needs 2 arguments, but ${arguments.length} were given`);
-      const transport = this.#transport;
+      if (arguments.length < 2) throw new TypeError(NO_CALLBACK);
+      const transport = own(this);
       observer.advise?.(name, arguments.length === 2 ? undefined : second);
       const resource = toDOMString(name);
       const options = arguments.length === 2 ? undefined : toLockOptions(second);
       const callback = toCallback(options === undefined ? second : third);
       return request(transport, resource, options ?? NONE, callback);
     } catch (error) {
-      return Promise.reject(explained(this, error));
+      return Promise.reject(error);
     }
   }
 
   /** A snapshot of all locks and requests (§3.2.2). */
-  query(): Promise<LockManagerSnapshot> {
-    try {
-      const transport = this.#transport;
-      transport.check?.();
-      return Promise.resolve(transport.query());
-    } catch (error) {
-      return Promise.reject(explained(this, error));
-    }
+  async query(): Promise<LockManagerSnapshot> {
+    const transport = own(this);
+    transport.check?.();
+    return transport.query();
   }
 
   /**
@@ -129,11 +128,11 @@ export class LockManager {
   acquire(scope: LockScope, options: AcquireOptions): Promise<AcquiredLock | null>;
   acquire(scope: LockScope, options: AcquireOptions = NONE): Promise<AcquiredLock | null> {
     try {
-      const transport = this.#transport;
+      const transport = own(this);
       if (options !== NONE) checkMembers('acquire(scope, options)', options, ACQUIRE);
       return acquire(transport, scope, options);
     } catch (error) {
-      return Promise.reject(explained(this, error));
+      return Promise.reject(error);
     }
   }
 
@@ -141,12 +140,8 @@ export class LockManager {
    * The state of the manager with all that `query()` may not show: scopes, labels, waiting times,
    * tokens, deadlocks.
    */
-  inspect(): Promise<Inspection> {
-    try {
-      return Promise.resolve(this.#transport.inspect());
-    } catch (error) {
-      return Promise.reject(explained(this, error));
-    }
+  async inspect(): Promise<Inspection> {
+    return own(this).inspect();
   }
 
   /**
@@ -154,40 +149,43 @@ export class LockManager {
    * none. At a daemon, which can refuse, it returns a promise.
    */
   forceRelease(name: string): void | Promise<void> {
-    const transport = this.#transport;
-    if (arguments.length < 1) throw new TypeError('forceRelease needs 1 argument: the name');
+    const transport = own(this);
+    if (arguments.length < 1) throw new TypeError('forceRelease needs a name');
     return transport.forceRelease(toDOMString(name));
   }
 
-  /** Ends the session of a manager that `connect` gave: its locks are released, its requests are gone. */
+  /**
+   * Ends a manager that `connect` or `createLocks` gave: its locks are released, its requests are
+   * gone.
+   */
   async close(): Promise<void> {
-    await this.#transport.close();
+    await own(this).close();
   }
 
-  /** Where its connection stands. A manager of this process is always connected. */
+  /** Where its connection stands. A manager of this process is connected until it is closed. */
   get status(): Status {
-    return this.#transport.state ?? 'connected';
+    return own(this).state ?? 'connected';
   }
 
   /** Listens to `statuschange`, the only event. */
   addEventListener(type: 'statuschange', listener: (event: Event) => void, options?: ListenerOptions): void {
-    this.#transport.events?.addEventListener(type, listener, options as { once: boolean });
+    own(this).events?.addEventListener(type, listener, options as { once: boolean });
   }
 
   removeEventListener(type: 'statuschange', listener: (event: Event) => void): void {
-    this.#transport.events?.removeEventListener(type, listener);
+    own(this).events?.removeEventListener(type, listener);
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
-    await this.close();
+    await own(this).close();
   }
 }
 
 exposeInterface('LockManager', LockManager.prototype);
 
-/** A method that was taken off its manager says so. */
-function explained(manager: unknown, error: unknown): unknown {
-  return transportOf(manager) ? error : new TypeError('not a LockManager: call the method on one, or bind it');
+/** The transport of a method's manager. */
+function own(manager: unknown): Transport {
+  return transportOf(manager) ?? detached('LockManager');
 }
 
 /** Hands a request to its transport. If that refuses it, it is over. */
@@ -265,9 +263,9 @@ function checkOptions(
   steal: boolean,
   signal: AbortSignal | undefined,
 ): void {
-  if (steal && ifAvailable) throw notSupported('steal and ifAvailable do not go together');
-  if (steal && shared) throw notSupported('steal goes with exclusive locks only');
-  if (signal && (steal || ifAvailable)) throw notSupported('signal goes with neither steal nor ifAvailable');
+  if (steal && ifAvailable) throw notSupported('steal does not go with ifAvailable');
+  if (steal && shared) throw notSupported('steal does not go with a shared mode');
+  if (signal && (steal || ifAvailable)) throw notSupported('signal does not go with steal or ifAvailable');
   if (signal && isAborted(signal)) throw reasonOf(signal);
 }
 
@@ -306,8 +304,8 @@ export function acquire(
 
 export function toScope(given: LockScope, mode: LockMode): Scope {
   if (typeof given === 'string') return { names: [given], shared: [mode === 'shared'] };
-  if (typeof given !== 'object' || given === null) {
-    throw new TypeError('a scope is a name, several names, or an object of names with their modes');
+  if (!isObject(given)) {
+    throw new TypeError('a scope is a name, several names, or an object of names and modes');
   }
   const entries: [string, LockMode][] =
     Symbol.iterator in given

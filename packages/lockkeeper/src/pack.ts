@@ -188,7 +188,7 @@ function read(depth: number): Value {
     case 0xdd:
       return readArray(readNumber(2 << (first - 0xdc)), depth);
     default:
-      throw new Malformed(`0x${first.toString(16)} is no type of the protocol`);
+      throw new Malformed(`unknown type 0x${first.toString(16)}`);
   }
 }
 
@@ -208,7 +208,7 @@ function readText(length: number): string {
 
 function readArray(length: number, depth: number): Value[] {
   // Each element is a byte at least.
-  if (depth === 0 || length > input.length - at) throw new Malformed('an array is too deep, or too long');
+  if (depth === 0 || length > input.length - at) throw new Malformed('an array too deep or long');
   const values: Value[] = [];
   while (values.length < length) values.push(read(depth - 1));
   return values;
@@ -231,7 +231,7 @@ function readBytes(length: number): Uint8Array {
 
 /** Passes over some bytes. Returns where they begin. */
 function pass(length: number): number {
-  if (length > input.length - at) throw new Malformed('the message is cut off');
+  if (length > input.length - at) throw new Malformed('cut off');
   at += length;
   return at - length;
 }

@@ -408,9 +408,14 @@ export class AcquireRequest extends Request {
   }
 
   protected override deliverNothing(): void {
-    observer.publish?.(this.orTimedOut ? 'timeout' : 'unavailable', this);
-    if (this.orTimedOut) this.reject(timedOut(describe(this.names), 0));
-    else this.resolve(null);
+    if (this.orTimedOut) {
+      const error = timedOut(describe(this.names), 0);
+      observer.publish?.('timeout', this, error);
+      this.reject(error);
+    } else {
+      observer.publish?.('unavailable', this);
+      this.resolve(null);
+    }
   }
 }
 

@@ -46,13 +46,13 @@ export function toNames(value: unknown): string[] {
 /** A dictionary, of which `undefined` and `null` are the empty one. */
 export function toDictionary(value: unknown): Record<string, unknown> {
   if (value === undefined || value === null) return {};
-  if (typeof value !== 'object' && typeof value !== 'function') throw new TypeError('options is not an object');
+  if (typeof value !== 'object' && typeof value !== 'function') throw new TypeError('options is no object');
   return value as Record<string, unknown>;
 }
 
 /** What is no dictionary of Web IDL: an object, with these members at most. */
 export function checkMembers(form: string, options: object, members: string[]): void {
-  if (typeof options !== 'object' || options === null) {
+  if (!isObject(options)) {
     throw new TypeError(`${form}: options is no object. A callback is for request(name, options, callback)`);
   }
   for (const key in options) {
@@ -78,7 +78,7 @@ export function toLockOptions(value: unknown): LockOptions {
 export function toLockMode(value: unknown): LockMode {
   const mode = toDOMString(value);
   if (mode !== 'exclusive' && mode !== 'shared') {
-    throw new TypeError(`"${mode}" is not a LockMode: it is "exclusive" or "shared"`);
+    throw new TypeError(`"${mode}" is neither "exclusive" nor "shared"`);
   }
   return mode;
 }
@@ -102,8 +102,10 @@ export function reasonOf(signal: AbortSignal): unknown {
   return reason ? reason.call(signal) : signal.reason;
 }
 
+export const NO_CALLBACK = 'request(name, options, callback) needs a callback. acquire(scope, options) needs none';
+
 export function toCallback<T>(value: unknown): (argument: T) => unknown {
-  if (typeof value !== 'function') throw new TypeError('callback, the last argument, is not a function');
+  if (typeof value !== 'function') throw new TypeError(NO_CALLBACK);
   return value as (argument: T) => unknown;
 }
 
@@ -145,6 +147,15 @@ class AbortAlgorithms {
       if (this.#all.size === 0) removeEventListener.call(this.#signal, 'abort', this.#run);
     };
   }
+}
+
+export function isObject(value: unknown): value is object {
+  return typeof value === 'object' && value !== null;
+}
+
+/** A method that was taken off its object says so. */
+export function detached(name: string): never {
+  throw new TypeError(`call the method on its ${name}, or bind it`);
 }
 
 /**

@@ -3,11 +3,11 @@
  */
 
 import { spawn, execFileSync } from 'node:child_process';
-import { writeFileSync } from 'node:fs';
+import { existsSync, writeFileSync } from 'node:fs';
 import { join } from 'node:path';
 import { fileURLToPath } from 'node:url';
 import { connect } from 'lockkeeper';
-import { assert, cleanUp, run, runtime, test } from './harness.js';
+import { assert, cleanUp, run, runtime, test, until } from './harness.js';
 import { connected, hold, machine, program } from './machine.js';
 
 const command = fileURLToPath(new URL('../bin/lockkeeper.js', import.meta.url));
@@ -60,7 +60,28 @@ testSignals('a signal is passed on', async () => {
   assert.equal(await exited, 7);
 });
 
-/** A daemon that wants tokens, and the file of one for the bucket "mine", with a newline at its end. */
+// It needs a terminal, which `script` gives it.
+testSignals('top shows the locks on a terminal, until q', async () => {
+  const there = machine();
+  await there.start();
+  const { release } = await hold(await connected(there.url), 'a name to be seen');
+  const inside = `stty rows 24 cols 100; exec '${process.execPath}' '${command}' top`;
+  const args = ['--quiet', '--return', '--command', inside, '/dev/null'];
+  const child = spawn('script', args, { env: environment(there, { TERM: 'xterm' }), stdio: ['pipe', 'pipe', 'inherit'] });
+  cleanUp(() => void child.kill('SIGKILL'));
+  const exited = new Promise((resolve) => child.on('exit', resolve));
+  let shown = '';
+  child.stdout.on('data', (data) => (shown += data));
+  await until(() => shown.includes('a name to be seen'));
+  child.stdin.write('q');
+  assert.equal(await exited, 0);
+  release();
+});
+
+/**
+ * A daemon that wants tokens, and the file of one for the bucket "mine", folded as an editor may
+ * have it.
+ */
 async function guarded() {
   const there = machine({ network: true });
   const keys = join(there.dir, 'keys.json');
@@ -68,7 +89,7 @@ async function guarded() {
   await there.start('--keys', keys);
   const token = join(there.dir, 'token');
   const made = execFileSync(program, ['token', '--keys', keys, '--bucket', 'mine'], { encoding: 'utf8' });
-  writeFileSync(token, `${made.trim()}\n`);
+  writeFileSync(token, `${made.slice(0, 40)}\r\n  ${made.slice(40)}\n`);
   return { ...there, url: there.url, token };
 }
 
@@ -107,4 +128,13 @@ test('LOCKKEEPER_BUCKET counts on a Unix socket, where LOCKKEEPER_TOKEN_FILE doe
   const held = async (bucket) => (await (await connected(there.url, { bucket })).query()).held.length;
   assert.deepEqual([await held('mine'), await held('default')], [1, 0]);
   release();
+});
+
+test('connect("machine") goes to the machine\'s daemon, and starts none', async () => {
+  const socket = '/run/lockkeeper/machine.sock';
+  if (existsSync(socket)) return connected('machine');
+  const error = { name: 'NetworkError', message: new RegExp(`^no daemon at unix:${socket}`) };
+  await assert.rejects(connect('machine'), error);
+  set({ LOCKKEEPER_URL: 'machine' });
+  await assert.rejects(connect(), error);
 });

@@ -1,10 +1,12 @@
 /** Beyond the draft: the channels of node:diagnostics_channel. */
 
 import { subscribe, unsubscribe } from 'node:diagnostics_channel';
-import { locks } from 'lockkeeper';
 import { assert, cleanUp, startWorker, test, turn, until } from './harness.js';
-import { hold, rejection, request, unique } from './helpers.js';
-import { connected, machine } from './machine.js';
+import { hold, locks, rejection, request, testInProcess, unique } from './helpers.js';
+import { connected, machine, network } from './machine.js';
+
+// Node 20 has no WebSocket.
+const testWebSocket = 'WebSocket' in globalThis ? testInProcess : () => {};
 
 const ends = ['release', 'steal', 'lost', 'abort', 'timeout', 'unavailable', 'error'];
 const channels = ['request', 'grant', ...ends];
@@ -86,6 +88,7 @@ test('a request that is refused or aborted is told of as such, and never as gran
   assert.deepEqual([late.name, now.name], ['TimeoutError', 'TimeoutError']);
   await turn();
   assert.deepEqual(order(seen).slice(4), ['request', 'timeout', 'request', 'timeout']);
+  assert.ok(seen[5].cause === late && seen[7].cause === now);
 });
 
 test('a lock that is stolen is told of with its token, and not as released', async () => {
@@ -101,7 +104,7 @@ test('a lock that is stolen is told of with its token, and not as released', asy
   assert.equal(releases.length, 1, 'the release is that of the thief');
 });
 
-test('a lock that another thread stole is told of here', async () => {
+testInProcess('a lock that another thread stole is told of here', async () => {
   const { lock, released } = await hold(unique());
   const seen = listen();
   const worker = startWorker('agent.js');
@@ -129,7 +132,7 @@ test('a subscriber may make requests of its own', async () => {
   assert.ok(depth >= 20);
 });
 
-test('a lock that is stolen by who hears that it was granted is not delivered', async () => {
+testInProcess('a lock that is stolen by who hears that it was granted is not delivered', async () => {
   const name = unique();
   let thief;
   const steal = ({ names }) => {
@@ -166,7 +169,7 @@ test('what the engine refuses is told of with the error', async () => {
   assert.equal(seen[1].cause, error);
 });
 
-test('a lock that ends by close() is told of as such, not as stolen', async () => {
+testInProcess('a lock that ends by close() is told of as such, not as stolen', async () => {
   const there = machine();
   await there.start();
   const manager = await connected(there.url);
@@ -178,4 +181,22 @@ test('a lock that ends by close() is told of as such, not as stolen', async () =
   await until(() => seen.length === 2);
   assert.deepEqual(seen.map(({ channel, cause }) => [channel, cause]), [['lost', 'closed'], ['lost', 'closed']]);
   assert.throws(() => lock.assertHeld(), { name: 'AbortError', cause: 'closed' });
+});
+
+testWebSocket('a lock whose lease is over is told of as lost, with its token', async () => {
+  const there = machine({ network: true });
+  await there.start('--ttl', '2s');
+  const between = await network(there.url);
+  const manager = await connected(between.url);
+  const lock = await manager.acquire(unique());
+  const waits = rejection(manager.acquire(lock.name));
+  await until(async () => (await manager.query()).pending.length === 1);
+  const seen = listen();
+  between.cut();
+  await waits;
+  await until(() => seen.length === 2);
+  assert.deepEqual(seen.map(({ channel, cause, token }) => [channel, cause, token]), [
+    ['lost', 'lost', lock.token],
+    ['lost', 'lost', undefined],
+  ]);
 });

@@ -3,7 +3,7 @@
  * ignored, with a warning.
  */
 
-import { connect, createLocks } from 'lockkeeper';
+import { connect } from 'lockkeeper';
 import { assert, cleanUp, run, test, until } from './harness.js';
 import { daemon, hold, locks, rejection, rejectsType, testInProcess, unique } from './helpers.js';
 import { machine } from './machine.js';
@@ -50,17 +50,41 @@ test('in production, there are no warnings', async () => {
   assert.deepEqual([stdout, stderr], ['done\n', '']);
 });
 
-test('a callback where options go, and options where the callback goes', async () => {
-  const { message } = await rejectsType(locks.request(unique(), () => assert.fail('it ran'), { mode: 'shared' }));
-  assert.match(message, /callback, the last argument/);
+test('a function where options go is ignored, as the draft has it, with a warning', async () => {
+  const seen = warnings();
+  assert.equal(await locks.request(unique(), () => assert.fail('it ran'), () => 'ran'), 'ran');
+  await until(() => seen.length > 0);
+  assert.match(seen[0], /LOCKKEEPER_IGNORED .*function as its options/);
 });
 
-test('a method that was taken off its manager says so', async () => {
-  const { acquire, inspect, query, request } = locks;
-  for (const call of [() => request('a', () => {}), () => acquire('a'), () => query(), () => inspect()]) {
-    const { message } = await rejectsType(call());
-    assert.match(message, /call the method on one, or bind it/);
+test('a callback where options go, and options where the callback goes', async () => {
+  const { message } = await rejectsType(locks.request(unique(), () => assert.fail('it ran'), { mode: 'shared' }));
+  assert.match(message, /request\(name, options, callback\)/);
+});
+
+test('request() without a callback names acquire(), which needs none', async () => {
+  for (const args of [[unique(), { timeout: 1 }], [['a', 'b']], [unique(), { mode: 'shared' }, undefined], []]) {
+    const { message } = await rejectsType(locks.request(...args));
+    assert.match(message, /acquire\(scope, options\) needs none/);
   }
+});
+
+test('a method that was taken off its manager or its lock says so', async () => {
+  const { acquire, addEventListener, close, forceRelease, inspect, query, removeEventListener, request } = locks;
+  const { [Symbol.asyncDispose]: dispose } = locks;
+  for (const call of [() => request('a', () => {}), () => acquire('a'), query, inspect, close, dispose]) {
+    const { message } = await rejectsType(call());
+    assert.equal(message, 'call the method on its LockManager, or bind it');
+  }
+  const listening = [addEventListener, removeEventListener].map((listen) => () => listen('statuschange', () => {}));
+  for (const call of [() => forceRelease('a'), ...listening]) {
+    assert.throws(call, { name: 'TypeError', message: 'call the method on its LockManager, or bind it' });
+  }
+  const lock = await locks.acquire(unique());
+  const { assertHeld, release, [Symbol.asyncDispose]: end } = lock;
+  assert.throws(assertHeld, { name: 'TypeError', message: 'call the method on its Lock, or bind it' });
+  for (const call of [release, end]) assert.equal((await rejectsType(call())).message, 'call the method on its Lock, or bind it');
+  assert.equal(await lock.release(), true);
 });
 
 test('assertHeld() throws unless the lock is held, and says why', async () => {
@@ -72,32 +96,12 @@ test('assertHeld() throws unless the lock is held, and says why', async () => {
   assert.throws(() => stolen.lock.assertHeld(), { name: 'AbortError', cause: 'stolen' });
 });
 
-testInProcess('createLocks() has names of its own, and cannot be closed', async () => {
-  const [one, two] = [createLocks(), createLocks()];
-  const name = unique();
-  await one.request(name, () =>
-    two.request(name, () =>
-      locks.request(name, async () => {
-        for (const manager of [one, two, locks]) {
-          assert.deepEqual((await manager.query()).held.map((info) => info.name), [name]);
-          assert.equal((await manager.inspect()).held.length, 1);
-        }
-      }),
-    ),
-  );
-  const waiting = await one.acquire(name);
-  const next = one.request(name, () => 'next');
-  assert.equal((await one.query()).pending.length, 1);
-  one.forceRelease(name);
-  assert.equal(await next, 'next');
-  assert.equal(waiting.held, false);
-  await rejectsType(one.close());
-});
-
-testInProcess('a token is not for a Unix socket, and connect() has no other options', async () => {
+testInProcess('what is for a WebSocket is not for a Unix socket, and connect() has no other options', async () => {
   const there = machine();
-  const { message } = await rejectsType(connect(there.url, { token: 'secret' }));
-  assert.match(message, /ws: and wss:/);
+  for (const options of [{ token: 'secret' }, { insecure: true }, { WebSocket: class {} }, { retry: true }]) {
+    const { message } = await rejectsType(connect(there.url, options));
+    assert.match(message, new RegExp(`^${Object.keys(options)} is for ws: and wss: URLs`));
+  }
   assert.match((await rejectsType(connect(there.url, { buckets: 'a' }))).message, /no option buckets/);
   assert.match((await rejectsType(connect('ws://127.0.0.1:1', { Token: 'a' }))).message, /no option Token/);
   assert.ok(!daemon);

@@ -58,6 +58,15 @@ for (const typescript of ['typescript50', 'typescript59', 'typescript']) {
     compiles(typescript, ['usage.ts'], { exactOptionalPropertyTypes: true }));
 }
 
+/** Of Node 20, which has no `navigator`, of 22, and of 24. */
+const nodes = { '@types/node': 'the newest', 'types-node20': '20', 'types-node22': '22' };
+
+for (const [name, version] of Object.entries(nodes)) {
+  const tools = [[name, '@types/node'], 'undici-types'];
+  test(`lockkeeper/install with @types/node, ${version}`, () =>
+    compiles('typescript', ['usage.ts', 'installed.ts'], { lib: ['es2022'], types: ['node'] }, tools));
+}
+
 for (const typescript of ['typescript59', 'typescript']) {
   const node = { lib: ['es2023', 'esnext.disposable'], types: ['node'] };
   const tools = ['@types/node', '@types/ws', 'undici-types', 'ws'];

@@ -3,6 +3,8 @@ import type { Lock as OwnLock, LockManagerSnapshot as Snapshot, LockManagerStatu
 
 // These are merged with the types of TypeScript's library "dom" and of @types/node, where they are.
 declare global {
+  var navigator: Navigator;
+
   interface Navigator {
     readonly locks: LockManager;
   }
@@ -24,6 +26,7 @@ declare global {
     inspect(): Promise<Inspection>;
     forceRelease(name: string): void | Promise<void>;
     close(): Promise<void>;
+    [Symbol.asyncDispose](): Promise<void>;
     readonly status: LockManagerStatus;
     addEventListener(type: 'statuschange', listener: (event: Event) => void, options?: StatusListenerOptions): void;
     removeEventListener(type: 'statuschange', listener: (event: Event) => void): void;

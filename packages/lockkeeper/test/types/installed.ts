@@ -7,4 +7,5 @@ export async function installed(): Promise<void> {
   const { held } = await navigator.locks.query();
   held.map(({ name }) => name);
   await navigator.locks.inspect();
+  await navigator.locks[Symbol.asyncDispose]();
 }
