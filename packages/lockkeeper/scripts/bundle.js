@@ -16,13 +16,14 @@ const INTERNAL = `
   isHeld isOpen isUnanswered kind lastRid later listed names newLiveness nextWake number opened
   orTimedOut outcome over owner parts place publish queued rejected resolved resumed rid sent seq
   settled shared since slot snapshot socket sortedNames stage state storage submit submitScope takeEvents
-  takeOutput tell arrival timedOut transport ttl turn unavailable waits waitsForToken wantsDrop watchExit
-  watchPage whenBroken why without
+  takeOutput tell timedOut transport ttl turn unavailable waits waitsForToken wantsDrop watchExit
+  watchPage whenBroken why without arrival end events fail force secret stop wake
 `.trim().split(/\s+/);
 
 /**
- * What is never there in a browser, as `src/observer.ts` has it: nobody observes requests, keeps a process alive or knows
- * which request runs. The minifier drops what depends on it.
+ * What is never there in a browser, as `src/observer.ts` has it: nobody observes requests, keeps a
+ * process alive, tells that it ends or knows which request runs. The minifier drops what depends
+ * on it. Some events of a session are for its transcripts alone.
  */
 const absent = {
   name: 'absent',
@@ -35,7 +36,9 @@ function withoutObserver(text) {
   return text
     .replaceAll(/(?<!\/)\bobserver\.\w+/g, 'undefined')
     .replaceAll(/this\.#liveness(?! =)/g, 'undefined')
-    .replaceAll(/\bouter\.storage(?! \?\?=)/g, 'undefined');
+    .replaceAll(/\bouter\.storage(?! \?\?=)/g, 'undefined')
+    .replaceAll(/this\.#events\.push\(\{ type: '(?:sessionLost|closed)' \}\);/g, '')
+    .replace('if (ends) {', 'if (undefined) {');
 }
 
 /** Nor are a process and its modules, except where a page is simulated, as jsdom does it. */
@@ -90,7 +93,17 @@ export async function bundle(dist) {
       minify: true,
       write: false,
     });
-    const compress = { ecma: 2022, passes: 3, pure_getters: true, unsafe_arrows: true, unsafe_methods: true };
+    // By the size of the script once it is compressed.
+    const compress = {
+      ecma: 2022,
+      conditionals: false,
+      hoist_funs: true,
+      lhs_constants: false,
+      passes: 3,
+      pure_getters: true,
+      unsafe_arrows: true,
+      unsafe_methods: true,
+    };
     const options = { module: format === 'esm', toplevel: true, ecma: 2022, compress };
     const { code } = await minify(outputFiles[0].text, options);
     writeFileSync(join(dist, file), `${code}\n`);

@@ -11,14 +11,15 @@
 import { expose } from './expose.js';
 import { newManager, type LockManager } from './manager.js';
 import { Remote, type Listener, type Session } from './remote.js';
-import { sessionAt, type ConnectOptions } from './websocket.js';
+import { sessionAt, urlsOf, type ConnectOptions } from './websocket.js';
 
 /**
  * The attributes of the script tag, with `data-` before them; or the members of the global
  * `lockkeeper`.
  */
 export interface NavigatorOptions extends Pick<ConnectOptions, 'bucket' | 'token'> {
-  url?: string;
+  /** One, or those of the daemons of a fleet, with commas between them in an attribute. */
+  url?: string | readonly string[];
   /** Where a token is fetched for each connection. */
   tokenUrl?: string;
   /** Wait for a daemon that is not there yet. As an attribute, whatever its value. */
@@ -37,6 +38,13 @@ const scope = globalThis as unknown as {
   StorageBucket?: { prototype: object };
   lockkeeper?: NavigatorOptions;
 };
+
+/** What `bucket` is of pages that are not embedded by another site. */
+const FIRST_PARTY = 'default';
+
+/** How often a worker looks for the name, and how many milliseconds apart. */
+const LOOKS = 40;
+const APART = 50;
 
 const { document } = scope;
 const attributes = document?.currentScript?.dataset;
@@ -85,11 +93,11 @@ function fail(message: string, name: string): never {
 
 function reach(below: string): (listener: Listener) => Session {
   const { url, token, tokenUrl, bucket, retry = false } = options();
-  if (url === undefined) throw new TypeError('no URL: set data-url, or lockkeeper.url');
+  if (url === undefined) throw new TypeError('no data-url, and no lockkeeper.url');
   const credentials = tokenUrl === undefined ? token : () => fetchToken(tokenUrl);
   const partition = bucket ?? (document ? partitionOfWindow() : open());
   const named = Promise.resolve(partition).then((name = FIRST_PARTY) => name + below);
-  return sessionAt(url, { token: credentials, retry: retry !== false } as ConnectOptions, named);
+  return sessionAt(urlsOf(url), { token: credentials, retry: retry !== false } as ConnectOptions, named);
 }
 
 async function fetchToken(url: string): Promise<string> {
@@ -98,53 +106,60 @@ async function fetchToken(url: string): Promise<string> {
   return response.text();
 }
 
-/** What `bucket` is of pages that are not embedded by another site. */
-const FIRST_PARTY = 'default';
-
 /**
- * Browsers partition storage by the top-level site, and apart from that, by whether an ancestor is of another site. So do
- * the buckets. A page cannot know which sites are one; the last two labels of a host are close, and never part what a
- * browser has together. Where a frame cannot see all its ancestors (Firefox), the one that has embedded it counts.
+ * Browsers partition storage by the top-level site, and apart from that, by whether an ancestor is
+ * of another site. So do the buckets. A page cannot know which sites are one, which the list of
+ * public suffixes says: the last two labels of a host never part what a browser has together, and
+ * take two sites below a suffix of two labels (`co.uk`) for one. Where a frame cannot see its
+ * ancestors (Firefox), its referrer counts: who has embedded it, until it navigates. So the name
+ * that the first page left in this partition of the storage goes before it.
  */
-function partitionOfWindow(): string {
-  const embedder = scope.parent === scope ? [] : [document!.referrer || 'null'];
-  const ancestors = Array.from(scope.location.ancestorOrigins ?? embedder, siteOf);
-  if (ancestors.every((site) => site === siteOf(scope.origin))) return FIRST_PARTY;
-  const partition = ancestors.at(-1)!;
-  // For workers, who cannot see it: a database of their own partition, with that name in it.
-  void open(partition);
-  return partition;
+function partitionOfWindow(): string | Promise<string> {
+  const seen = scope.parent === scope ? [] : scope.location.ancestorOrigins;
+  const ancestors = Array.from(seen ?? [document!.referrer || 'null'], siteOf);
+  const own = siteOf(scope.origin);
+  const partition = ancestors.some((site) => site !== own) ? ancestors.at(-1)! : FIRST_PARTY;
+  // For workers too, which cannot see it: a database of their own partition, with that name in it.
+  const left = open(partition);
+  return seen ? partition : left.then((name = partition) => name);
 }
 
 function siteOf(origin: string): string {
   // One that is opaque is "null".
   if (!origin.includes(':')) return origin;
   const { protocol, hostname } = new URL(origin);
-  // An address is no name of labels.
-  return `${protocol}//${/\d$/.test(hostname) ? hostname : hostname.split('.').slice(-2).join('.')}`;
+  // All of an address, or the last two labels of a name.
+  return `${protocol}//${/^.*\d$|[^.]+\.?[^.]*$/.exec(hostname)}`;
 }
 
 /** As far as it is needed here. */
 interface Databases {
   open(name: string): {
-    result: { objectStoreNames: ArrayLike<string>; createObjectStore(name: string): void };
+    result: { objectStoreNames: ArrayLike<string>; createObjectStore(name: string): void; close(): void };
     transaction: { abort(): void };
     onupgradeneeded: () => void;
     onsuccess: () => void;
-    onerror: (event: unknown) => void;
+    onerror: () => void;
   };
 }
 
 /**
- * The name in the database, which is made with that name if there is none. A window of the partition has left it before it
- * could start a worker. Without storage, there is no partition.
+ * The name in the database, which is made with that name if there is none. A worker, which has no
+ * name, waits for a window to leave it, for two seconds: the page may have started it before it ran
+ * this. Without storage, there is no partition.
  */
-function open(name?: string): Promise<string | undefined> {
-  return new Promise<string | undefined>((resolve, reject) => {
+function open(name?: string, looks = LOOKS): Promise<string | undefined> {
+  return new Promise<string | undefined>((resolve) => {
     const request = scope.indexedDB.open('lockkeeper');
     request.onupgradeneeded = () =>
       name === undefined ? request.transaction.abort() : request.result.createObjectStore(name);
-    request.onsuccess = () => resolve(request.result.objectStoreNames[0]);
-    request.onerror = reject;
+    request.onsuccess = () => {
+      resolve(request.result.objectStoreNames[0]);
+      // Who keeps it open could keep it from being deleted.
+      request.result.close();
+    };
+    request.onerror = () => {
+      setTimeout(() => resolve(looks > 0 ? open(name, looks - 1) : undefined), APART);
+    };
   }).catch(() => undefined);
 }

@@ -131,3 +131,21 @@ test('two tabs with the page of the README: one edits, the other waits until it 
   await one.close();
   await until(async () => (await title(two)) === 'edits');
 });
+
+test('the tag of the README puts the locks of a daemon at navigator.locks', async () => {
+  const readme = readFileSync(new URL('../README.md', import.meta.url), 'utf8');
+  const [, tag] = /```text\n(<script .*?)```/s.exec(readme);
+  const there = machine({ network: true });
+  let fetched = 0;
+  const origin = await website((path) => {
+    if (path === '/lock-token') fetched += 1;
+    return path === '/lock-token' ? { body: 'a token' } : { body: `<!doctype html>${tag.replace('wss://locks.example/', there.url)}` };
+  });
+  await there.start('--allow-origin', origin);
+  const page = await (await browser()).open(`${origin}/`);
+  const locks = await connected(there.url);
+  assert.equal(await page.evaluate(() => navigator.locks.request('a', (lock) => lock.name)), 'a');
+  await page.evaluate(() => new Promise((held) => void navigator.locks.request('b', () => (held(), new Promise(() => {})))));
+  assert.equal((await locks.query()).held[0].name, 'b');
+  assert.equal(fetched, 1);
+});

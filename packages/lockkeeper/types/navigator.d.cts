@@ -4,8 +4,11 @@ import './install.cjs';
  * Attributes of the script tag, with `data-` before them, or members of the global `lockkeeper`.
  */
 export interface NavigatorOptions {
-  /** Where the daemon is: `ws://host:port/` or `wss://…`. */
-  url?: string | undefined;
+  /**
+   * Where the daemon is: `ws://host:port/` or `wss://…`. Of the daemons of a fleet, several; in an
+   * attribute, with commas between them.
+   */
+  url?: string | readonly string[] | undefined;
   /**
    * The bucket whose locks are wanted; by default the one of the page's origin and top-level site.
    */
