@@ -1,7 +1,8 @@
 /**
- * Runs every test file in every runtime, and those about what a lock manager does three times more: against a daemon on its
- * socket, over WebSocket, and against a fleet on etcd. Prints a table of them. A file that fails is not tried again. A runtime or browser that
- * is not installed is a failure, unless `--skip` names it.
+ * Runs every test file in every runtime, and those about what a lock manager does four times more:
+ * against a daemon on its socket, over WebSocket, and against a fleet on etcd of one member and of
+ * three. Prints a table of them. A file that fails is not tried again. A runtime or browser that is not installed is a
+ * failure, unless `--skip` names it.
  *
  *     node test/run.js [--runtime node24]... [--skip bun | --skip chromium]... [part of a file's name]...
  */
@@ -27,6 +28,7 @@ const runtimes = {
 const EVERYWHERE = [
   'acquire',
   'deadlock',
+  'diagnostics',
   'idl',
   'if-available',
   'modes',
@@ -40,10 +42,13 @@ const EVERYWHERE = [
 ];
 
 /** The browser, the files that drive it, and the runtime that runs those files. */
-const BROWSER = { name: 'chromium', files: ['browser.test.js', 'dashboard.test.js', 'navigator.test.js'], runtime: 'node24' };
+const BROWSER = { name: 'chromium', files: ['browser.test.js', 'bundles.test.js', 'dashboard.test.js', 'fleet.test.js', 'navigator.test.js'], runtime: 'node24' };
 
-/** The runtime in which a fleet is tested: clients do the same as over WebSocket. */
-const FLEET = 'node24';
+/**
+ * Fleets, by how many members their etcd has; the file about what only a fleet does, and the
+ * runtime in which all of it is tested: clients do the same as over WebSocket.
+ */
+const FLEET = { places: { ', fleet': 1, ', fleet on three': 3 }, file: 'fleet.test.js', runtime: 'node24' };
 
 /** The files that use tools which do not depend on the runtime, and the runtime that runs them. */
 const TOOLS = { files: ['dashboard-parts.test.js', 'tools.test.js', 'types.test.js'], runtime: 'node24' };
@@ -81,7 +86,7 @@ const files = readdirSync(here)
 if (files.length === 0) throw new Error(`no test file has ${filters.join(' or ')} in its name`);
 
 const rows = files.flatMap((file) => {
-  const places = EVERYWHERE.includes(file.replace('.test.js', '')) ? ['', ', daemon', ', WebSocket', ', fleet'] : [''];
+  const places = EVERYWHERE.includes(file.replace('.test.js', '')) ? ['', ', daemon', ', WebSocket', ...Object.keys(FLEET.places)] : [''];
   return places.map((place) => ({ file, title: `${file}${place}`, place }));
 });
 const work = rows.flatMap((row) => wanted.map((runtime) => ({ ...row, runtime }))).filter(canRun);
@@ -93,11 +98,16 @@ if (missing.length > 0) {
 }
 const results = new Map();
 const daemon = work.some(({ place }) => place !== '') ? await startDaemon() : undefined;
-const fleet = work.some(({ place }) => place === ', fleet') ? await startFleet() : undefined;
-if (fleet) daemon.urls[', fleet'] = fleet.url;
+const fleets = [];
+for (const [place, members] of Object.entries(FLEET.places)) {
+  if (!work.some((row) => row.place === place)) continue;
+  const fleet = await startFleet(members);
+  daemon.urls[place] = fleet.url;
+  fleets.push(fleet);
+}
 const transcripts = files.includes(TRANSCRIPTS.file) ? { TRANSCRIPTS: generateTranscripts() } : {};
 await Promise.all(Array.from({ length: AT_ONCE }, drain));
-await fleet?.stop();
+await Promise.all(fleets.map((fleet) => fleet.stop()));
 await daemon?.stop();
 const failures = [...results.values()].filter((result) => !result.ok).length;
 report();
@@ -106,7 +116,7 @@ process.exit(failures > 0 ? 1 : 0);
 function canRun({ file, place, runtime }) {
   if (BROWSER.files.includes(file)) return runtime === BROWSER.runtime && !skipped.includes(BROWSER.name);
   if (TOOLS.files.includes(file)) return runtime === TOOLS.runtime;
-  if (place === ', fleet') return runtime === FLEET;
+  if (place in FLEET.places || file === FLEET.file) return runtime === FLEET.runtime;
   // Node 20 has no WebSocket.
   return place !== ', WebSocket' || runtime !== 'node20';
 }
@@ -131,7 +141,9 @@ async function drain() {
 
 /** Has the Rust session simulated, once for all runtimes. */
 function generateTranscripts() {
-  const file = join(daemon.dir, 'transcripts.jsonl');
+  const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-test-'));
+  process.on('exit', () => rmSync(dir, { recursive: true, force: true }));
+  const file = join(dir, 'transcripts.jsonl');
   const cargo = ['run', '--quiet', '--release', '-p', 'lockkeeper-sim', '--', 'transcripts'];
   const stdio = ['ignore', openSync(file, 'w'), 'inherit'];
   const { status } = spawnSync('cargo', [...cargo, ...TRANSCRIPTS.seeds], { cwd: here, stdio });
@@ -144,7 +156,8 @@ async function startDaemon() {
   const dir = mkdtempSync(join(tmpdir(), 'lockkeeper-test-'));
   const socket = join(dir, 'daemon.sock');
   const args = ['serve', '--socket', socket, '--state-dir', join(dir, 'state'), '--listen', '127.0.0.1:0', '--share-buckets'];
-  const child = spawn(join(here, '../npm/linux-x64-gnu/lockkeeper'), args, {
+  const { default: platform } = await import('../dist/cjs/platform.cjs');
+  const child = spawn(platform.platformFiles().daemon, args, {
     env: { ...process.env, NO_COLOR: '1' },
     stdio: ['ignore', 'ignore', 'pipe'],
   });
@@ -163,12 +176,12 @@ async function startDaemon() {
     });
     void exited.then(() => reject(new Error(`the daemon has ended: ${said}`)));
   });
-  return { urls: { ', daemon': `unix:${socket}`, ', WebSocket': `ws://${address}/` }, dir, stop };
+  return { urls: { ', daemon': `unix:${socket}`, ', WebSocket': `ws://${address}/` }, stop };
 }
 
 /** Three daemons on etcd, which end with the tests, and the URL of one that does not lead. */
-async function startFleet() {
-  const args = ['run', '--quiet', '--package', 'xtask', '--', 'fleet', '1'];
+async function startFleet(members) {
+  const args = ['run', '--quiet', '--package', 'xtask', '--', 'fleet', ...(members === 1 ? ['1'] : [])];
   const child = spawn('cargo', args, { cwd: here, stdio: ['pipe', 'pipe', 'inherit'] });
   const exited = new Promise((resolve) => child.on('exit', resolve));
   const urls = await new Promise((resolve, reject) => {

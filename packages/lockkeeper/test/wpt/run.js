@@ -16,28 +16,15 @@ import { runBrowser } from './browser.js';
 
 const DOCUMENT = fileURLToPath(new URL('../../../../docs/conformance.md', import.meta.url));
 
-/** Why the drop-in fails a test: by a part of its path, and of its name. */
-const IN_BROWSERS = [
-  [
-    'clientids',
-    '',
-    'A service worker knows a page by an id that no script of the page can read, so that the `clientId` of a lock cannot be the same. The two are ' +
-      'different in Chromium as well.',
-  ],
-  [
-    'crashtests/settle-after-steal',
-    '',
-    'The page waits for the callback of a lock that is stolen as soon as it is granted. If both are known before the callback begins, it is not run: a ' +
-      'departure from the draft, since nothing protects it any more. So this depends on when messages come.',
-  ],
-  [
-    'non-fully-active',
-    'Workers owned by an unloaded iframe',
-    "It asks for the list of locks at once, and depends on time: on a busy machine Chromium's own locks fail it as well.",
-  ],
-];
+/** Why the drop-in fails a test, in one browser: by a part of its path, and of its name. */
+const CLIENT_ID =
+  'A service worker knows a page by an id that no script of the page can read, so that the `clientId` of a lock cannot be the same.';
+const STOLEN =
+  'The page waits for the callback of a lock that is stolen as soon as it is granted. If both are known before the callback begins, it is not run: a ' +
+  'departure from the draft, since nothing protects it any more. So this depends on when messages come.';
 const IN_CHROMIUM = [
-  ...IN_BROWSERS,
+  ['clientids', '', `${CLIENT_ID} The two are different in Chromium as well.`],
+  ['crashtests/settle-after-steal', '', STOLEN],
   [
     'bfcache/contention',
     'on the main thread',
@@ -46,7 +33,22 @@ const IN_CHROMIUM = [
       'page out of the cache.',
   ],
 ];
-const IN_FIREFOX = [...IN_BROWSERS, ['storage-buckets', '', 'Firefox has no storage buckets.']];
+const IN_FIREFOX = [
+  ['clientids', '', CLIENT_ID],
+  ['crashtests/settle-after-steal', '', STOLEN],
+  [
+    'non-fully-active',
+    'Workers owned by an unloaded iframe',
+    'It asks for the list of locks as soon as the frame is gone. Firefox closes the connection of its worker a little later, and the daemon learns of it then.',
+  ],
+  ['storage-buckets', '', 'Firefox has no storage buckets.'],
+];
+
+/** Why a page is not cached with the drop-in that is cached with the browser's own locks. */
+const UNCACHED = {
+  Chrome: 'Chromium caches no page whose worker has an open connection. No event tells a worker that its page is left, and a window does not know its workers unless it replaces `Worker`.',
+  Firefox: 'Firefox caches no page that has an open connection when it is left. `pagehide`, in which the drop-in closes it, comes too late.',
+};
 
 /** Why a test fails in Node. */
 const IN_NODE = [
@@ -106,7 +108,8 @@ function report() {
   return `# Conformance
 
 The Web Platform Tests' directory \`web-locks\`${revision ? `, at revision ${revision}` : ''}: subtests that pass, of all. *Chromium* is ${chromium.version} and
-*Firefox* ${firefox.version.replace('Firefox ', '')}, with their own locks; *drop-in* is the browser before it, with
+*Firefox* ${firefox.version.replace('Firefox ', '')}, with their own locks; *drop-in* is the browser
+*before it, with
 [\`navigator.min.js\`](../packages/lockkeeper/README.md#drop-in) in every page and worker and a daemon on loopback (\`--bucket-per-origin\`); *Node* is
 \`lockkeeper/install\` in Node ${process.version.slice(1)}, for the tests that need no page.
 
@@ -117,13 +120,43 @@ This file is written by \`cargo xtask wpt PATH\`, where PATH is a checkout of th
 ${rows.join('\n')}
 | all | ${all.map(count).join(' | ')} |
 
-A cell with a second number has subtests of what a browser *may* do, and does not: they neither pass nor fail. All are about pages that could have been in
-the back/forward cache. With the drop-in, Chromium caches no page whose worker has a connection.
+A cell with a second number has subtests of what a browser *may* do, and does not: they neither pass nor fail. [They are listed](#optional-results), with the
+reason where the browser does it with its own locks. All are about pages that could have been in the back/forward cache.
 
 ${injected.map(({ version, failures }) => `## What fails with the drop-in in ${version.split(' ')[0]}\n\n${listed(failures)}`).join('\n')}
 ## What fails in Node
 
-${listed(node)}`;
+${listed(node)}
+## Optional results
+
+What a browser may do, and does not, with its own locks or with the drop-in.
+
+| test | subtest | where | why only with the drop-in |
+|---|---|---|---|
+${optionalRows().join('\n')}
+`;
+}
+
+/** What a browser may do, in which columns it does not, and why only with its own locks. */
+function optionalRows() {
+  const rows = new Map();
+  for (const [i, { version, injected, results }] of columns.entries()) {
+    const browser = version.split(' ')[0];
+    for (const { path, tests } of results) {
+      for (const { name } of tests.filter((test) => test.optional)) {
+        const key = `| \`${path.replace('/web-locks/', '')}\` | ${name.replaceAll('|', '\\|')} |`;
+        const { where, why } = rows.get(key) ?? { where: [], why: [] };
+        where.push(`${browser}${injected ? ', drop-in' : ''}`);
+        if (injected && passes(columns[i - 1].results, path, name)) why.push(UNCACHED[browser]);
+        rows.set(key, { where, why });
+      }
+    }
+  }
+  return [...rows].map(([key, { where, why }]) => `${key} ${where.join('; ')} | ${why.join(' ')} |`);
+}
+
+function passes(results, path, name) {
+  return results.some((result) => result.path === path && result.tests.some((test) => test.name === name && test.passed));
 }
 
 /** By reason. */
