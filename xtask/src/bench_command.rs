@@ -17,6 +17,9 @@ const ROUNDS: usize = 300;
 /// Which of the commands is the measure.
 const FLOCK: usize = 1;
 
+/// The row of a command that starts the daemon.
+const COLD: &str = "`lockkeeper run NAME -- true`, cold";
+
 pub(crate) fn write_results() -> Result {
     setup::command("etcd", "etcd-server")?;
     setup::package_for(Command::new("etcdctl").arg("version"), "etcd-client")?;
@@ -30,7 +33,8 @@ pub(crate) fn write_results() -> Result {
     let results = format!(
         "# `lockkeeper run` beside flock and etcdctl\n\nWritten by `cargo xtask bench command` on {}: {}, {}, both of Debian.\n\
          The time from the start of a command that locks and runs `true` to its end, of {ROUNDS} runs each, in \
-         turns: the best, as if\nnothing else ran, and the median, as busy as the machine was.\nThe daemons of lockkeeper and etcd run already, on this machine, and the lock is free.\n\n{}",
+         turns: the best, as if\nnothing else ran, and the median, as busy as the machine was.\nThe daemons of lockkeeper and etcd run already, on this machine, and the lock is free. In the row *cold*, lockkeeper's does\nnot run: \
+         the command starts it.\n\n{}",
         bench::machine(),
         bench::said("flock", &["--version"]),
         etcd.lines().next().unwrap_or("etcd").replace(" Version:", ""),
@@ -69,10 +73,17 @@ fn measure(dir: &Path) -> Result<String> {
     flock.arg(dir.join("bench.lock")).arg("true");
     let mut etcdctl = Command::new("etcdctl");
     etcdctl.args(["lock", "bench", "true"]).env("ETCDCTL_API", "3").env("ETCDCTL_ENDPOINTS", &client);
+    let on_demand = |args: &[&str]| {
+        let mut command = Command::new(&lockkeeper);
+        command.args(args).env("LOCKKEEPER_DIR", dir.join("cold")).env_remove("LOCKKEEPER_URL");
+        command
+    };
+    let mut cold = on_demand(&["run", "bench", "--", "true"]);
     let mut commands = [
         ("`true`, no lock", &mut bare),
         ("`flock FILE true`", &mut flock),
         ("`lockkeeper run NAME -- true`", &mut ours),
+        (COLD, &mut cold),
         ("`etcdctl lock NAME true`", &mut etcdctl),
     ];
     for (_, command) in &mut commands {
@@ -80,10 +91,14 @@ fn measure(dir: &Path) -> Result<String> {
     }
     let mut times = commands.each_ref().map(|_| Vec::new());
     for _ in 0..ROUNDS {
-        for ((_, command), times) in commands.iter_mut().zip(&mut times) {
+        for ((name, command), times) in commands.iter_mut().zip(&mut times) {
+            if *name == COLD {
+                time(&mut on_demand(&["stop"]))?;
+            }
             times.push(time(command)?);
         }
     }
+    time(&mut on_demand(&["stop"]))?;
     let (mut bests, mut medians) = (Vec::new(), Vec::new());
     for mut times in times {
         times.sort();

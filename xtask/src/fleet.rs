@@ -34,7 +34,7 @@ Try, in other terminals:
       wait for it at another daemon
   LOCKKEEPER_URL=unix:{socket} {program} top
       look at both, from a third
-  kill -9 the daemon that leads (`pgrep -f 'serve .*store'`)
+  kill -9 $(pgrep -f 'listen ADDRESS'), with the host and port of the daemon that leads, as the first command shows it
       the lock stays held, the place in the queue stays, another daemon leads within two seconds
 
 Press Enter to end it.",

@@ -1,9 +1,11 @@
 //! Does what the guides in `docs/` and the npm package's README say, and compares what they show
 //! with what is seen.
 //!
-//! In a block marked `console`, lines after `$ ` are typed into one bash for the whole guide, with `> ` for lines that go on;
-//! the others are what is printed. `…` stands for anything within a line; alone on a line, for any lines. A command must
-//! succeed, unless the next one looks at `$?`. A block with a file's name behind its language is that file.
+//! In a block marked `console`, lines after `$ ` are typed into one bash for the whole guide, with
+//! `> ` for lines that go on; the others are what is printed. `…` stands for anything within a
+//! line; alone on a line, for any lines. A command must succeed, unless the next one looks at `$?`.
+//! A block with a file's name behind its language is that file. The npm package's README has no
+//! other blocks, but for those that a test below lists with who runs them.
 
 use crate::{Result, root, setup};
 use lockkeeper_testing::{Postgres, Process};
@@ -133,7 +135,8 @@ impl Home {
             .arg(format!("bash {}", file.display()))
             .arg("/dev/null")
             .stdin(Stdio::null());
-        bash.env("NO_COLOR", "1").env("TERM", "xterm").env("npm_config_progress", "false");
+        bash.env("NO_COLOR", "1").env("TERM", "xterm");
+        bash.env("npm_config_progress", "false").env("npm_config_update_notifier", "false");
         let path = env::var("PATH").unwrap_or_default();
         // A Node that has WebSocket and `await using`.
         let node = root().join("node_modules/node24/bin");
@@ -257,6 +260,38 @@ fn line_matches(shown: &str, line: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::{line_matches, lines_match, steps};
+    use crate::root;
+    use std::fs;
+
+    /// The blocks of the npm package's README that are not run here, by their first lines, and why.
+    const ELSEWHERE: [(&str, &str); 3] = [
+        (
+            "npm install lockkeeper",
+            "no registry has it: packages/lockkeeper/test/project.js installs it as npm packs it",
+        ),
+        ("<title>waits</title>", "a page: packages/lockkeeper/test/browser.test.js opens it in two tabs"),
+        (
+            "<script src=\"/node_modules/lockkeeper/dist/navigator.min.js\"",
+            "a tag: browser.test.js has it in a page",
+        ),
+    ];
+
+    #[test]
+    fn every_block_of_the_npm_readme_is_run() {
+        let readme = fs::read_to_string(root().join("packages/lockkeeper/README.md")).unwrap();
+        let mut lines = readme.lines();
+        let mut others = Vec::new();
+        while let Some(line) = lines.next() {
+            let Some(mark) = line.strip_prefix("```") else { continue };
+            let first = lines.by_ref().take_while(|line| *line != "```").collect::<Vec<_>>()[0];
+            if mark != "console" && !mark.contains(' ') {
+                others.push(first);
+            }
+        }
+        let listed: Vec<&str> = ELSEWHERE.map(|(first, _)| first).into();
+        assert_eq!(others.len(), listed.len(), "{others:?}: run it, or say in ELSEWHERE what does");
+        assert!(others.iter().zip(&listed).all(|(block, known)| block.starts_with(known)), "{others:?}");
+    }
 
     #[test]
     fn an_ellipsis_is_anything() {

@@ -30,15 +30,15 @@ Jobs of the Lockkeeper workspace:
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
   cargo xtask wpt PATH      the Web Platform Tests' web-locks, of a checkout, in Chromium and Firefox with and without the drop-in and in
                             Node; writes docs/conformance.md
-  cargo xtask tools         the npm package in Next.js: server, client page, standalone output. Other tools are in `packages`
+  cargo xtask tools         the npm package in Next.js: server, client page (chromium), standalone output. Other tools are in `packages`
   cargo xtask platforms     checks the crates of the npm package for macOS, Windows, musl and arm64; builds the addon for them (zig, from
-                            PyPI), runs its tests in QEMU and Wine, and says what was only built. `platforms check` and `platforms build` do the half of it
+                            PyPI), runs its tests in QEMU and Wine, and says what was only built. `platforms check` and `platforms build [NAME]` do the half of it
   cargo xtask guides      * every command of the guides in docs/ and of the npm README, compared with what they show
   cargo xtask package       a Debian package: target/package/lockkeeper_VERSION_ARCH.deb
   cargo xtask package --check
                           * installs such a package into a root of its own, uses, upgrades and removes it; checks the units
-  cargo xtask alerts        tests the alert rules for Prometheus (promtool)
-  cargo xtask manifests     checks the Kubernetes manifests against the API's schemas (kubernetes-validate, from PyPI)
+  cargo xtask alerts      * tests the alert rules for Prometheus (promtool)
+  cargo xtask manifests   * checks the Kubernetes manifests against the API's schemas (kubernetes-validate, from PyPI)
   cargo xtask fuzz-sample * every fuzz target, for a second or two
   cargo xtask gate        * instruction counts against their limits (valgrind)
   cargo xtask miri          the async crate's tests under Miri (nightly)
@@ -76,7 +76,8 @@ fn main() -> ExitCode {
         ["tools"] => tools(),
         ["platforms"] => platforms::check_and_build(),
         ["platforms", "check"] => platforms::check(),
-        ["platforms", "build"] => platforms::build(),
+        ["platforms", "build"] => platforms::build(""),
+        ["platforms", "build", part] => platforms::build(part),
         ["guides"] => guides::run_all(""),
         ["guides", part] => guides::run_all(part),
         ["package"] => package::package(),
@@ -141,6 +142,8 @@ fn test(skips: &[&str]) -> Result {
     packages(skips)?;
     guides::run_all("")?;
     package::check()?;
+    package::check_alerts()?;
+    package::check_manifests()?;
     fuzz::sample()?;
     gate()
 }
@@ -183,13 +186,21 @@ fn packages(skips: &[&str]) -> Result {
     npm(&["test", "--"].into_iter().chain(skips).collect::<Vec<_>>())?;
     // The package among others that are killed and cut off: a sample of `faults`.
     let faults = ["run", "--package", "lockkeeper-faults", "--", "--seed", "1", "--faults", "4"];
-    let workers = ["--workers", "2", "--scripts", "3"];
     let kinds = ["kill-daemon", "kill-worker", "cut", "end-daemon"];
-    let only = kinds.iter().flat_map(|kind| ["--only", kind]);
-    cargo(&faults.into_iter().chain(workers).chain(only).collect::<Vec<_>>())
+    for workers in [
+        &["--workers", "2", "--scripts", "3"][..],
+        &["--workers", "1", "--network", "1", "--scripts", "4", "--ttl", "1000"],
+    ] {
+        let only = kinds.iter().flat_map(|kind| ["--only", kind]);
+        cargo(&faults.into_iter().chain(workers.iter().copied()).chain(only).collect::<Vec<_>>())?;
+    }
+    let fleet = ["run", "--package", "lockkeeper-faults", "--", "fleet", "--seed", "1", "--rounds", "3"];
+    let workers = ["--members", "1", "--workers", "1", "--scripts", "3", "--ttl", "6000"];
+    cargo(&[&fleet[..], &workers[..]].concat())
 }
 
 fn tools() -> Result {
+    setup::browser(&[])?;
     setup::node_modules()?;
     npm(&["run", "build"])?;
     let project = "packages/lockkeeper/test/next";
@@ -208,20 +219,36 @@ fn faults(count: &str) -> Result {
     setup::node_modules()?;
     npm(&["run", "build"])?;
     let run = ["run", "--release", "--package", "lockkeeper-faults", "--", "--faults", count];
-    let others = ["--namespaces", "2", "--runners", "2", "--pythons", "2", "--scripts", "2"];
+    let others = [
+        "--namespaces",
+        "2",
+        "--runners",
+        "2",
+        "--pythons",
+        "2",
+        "--scripts",
+        "2",
+        "--forks",
+        "1",
+        "--threads",
+        "1",
+    ];
     cargo(&run.into_iter().chain(others).collect::<Vec<_>>())?;
     // Clients on the network, and what does not have the daemon wait for the dead all the time.
     let kinds = ["silence", "cut", "cut-stopped", "stop-worker", "stop-daemon", "end-daemon"];
     let only = kinds.iter().flat_map(|kind| ["--only", kind]);
-    let network = ["--network", "3", "--ttl", "1000", "--runners", "2"];
+    let network = ["--network", "3", "--ttl", "1000", "--runners", "2", "--scripts", "2"];
     cargo(&run.into_iter().chain(network).chain(only).collect::<Vec<_>>())
 }
 
 fn faults_of_fleet(rounds: &str) -> Result {
     setup::command("etcd", "etcd-server")?;
+    setup::node_modules()?;
+    npm(&["run", "build"])?;
     let run = ["run", "--release", "--package", "lockkeeper-faults", "--", "fleet", "--rounds", rounds];
+    let run = [&run[..], &["--runners", "2", "--scripts", "2"]].concat();
     for members in ["1", "3"] {
-        cargo(&run.into_iter().chain(["--members", members]).collect::<Vec<_>>())?;
+        cargo(&[&run[..], &["--members", members]].concat())?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use crate::{Result, root, run};
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Command, Stdio},
 };
 
@@ -72,6 +72,27 @@ pub(crate) fn peers_of_the_daemon() -> Result {
 pub(crate) fn postgres() -> Result {
     // Its programs are not on the path.
     package(Path::new("/usr/lib/postgresql").exists(), "postgresql")
+}
+
+/// `promtool`. Prometheus itself, a service with a web page, is not installed.
+pub(crate) fn promtool() -> Result<PathBuf> {
+    if answers(Command::new("promtool").arg("--version")) {
+        return Ok("promtool".into());
+    }
+    let dir = root().join("target/prometheus");
+    let program = dir.join("usr/bin/promtool");
+    if program.exists() {
+        return Ok(program);
+    }
+    eprintln!("xtask: unpacking prometheus into {} (apt-get)", dir.display());
+    fs::create_dir_all(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+    let unpack = || {
+        let script = "apt-get download prometheus && dpkg-deb -x prometheus_*.deb . && rm prometheus_*.deb";
+        run(Command::new("sh").args(["-ec", &format!("cd target/prometheus && {script}")]))
+    };
+    // The list of packages may be missing or old.
+    unpack().or_else(|_| run(Command::new("apt-get").arg("update")).and_then(|()| unpack()))?;
+    Ok(program)
 }
 
 /// A component of the toolchain in use.
