@@ -10,4 +10,5 @@ mod disk;
 mod kill;
 mod model;
 mod plain;
+mod seeds;
 mod torn;
