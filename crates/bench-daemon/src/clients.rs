@@ -231,6 +231,40 @@ impl Raw {
         }
     }
 
+    /// Has so many requests refused that would close a cycle of 100 locks with long names.
+    pub fn close_cycles(&mut self, times: usize) {
+        const LOCKS: u64 = 100;
+        let name = |number: u64| format!("cycle/{number}/{}", "n".repeat(30_000));
+        let nested = |raw: &mut Self, name: &str, outer, flags| {
+            raw.rid += 1;
+            let (rid, scope, nested_in) =
+                (raw.rid, vec![(name.as_bytes(), Mode::Exclusive)], Some((None, outer)));
+            raw.say(&ToServer::Request { ack: 1, rid, scope, flags, nested_in, info: None });
+        };
+        if self.rid == 0 {
+            self.ask(&name(0));
+            for number in 1..LOCKS {
+                let outer = self.ask(&name(number));
+                nested(self, &name(number - 1), outer, Flags::default());
+            }
+            self.send();
+            (0..2 * LOCKS - 1).for_each(|_| _ = self.hear());
+        }
+        let flags = Flags { refuse_deadlock: true, ..Flags::default() };
+        (0..times).for_each(|_| nested(self, &name(LOCKS - 1), 1, flags));
+        self.send();
+        for _ in 0..times {
+            assert!(matches!(self.hear(), ToClient::Deadlocked { .. }));
+        }
+    }
+
+    /// Ends its session, and waits until the server has.
+    pub fn end(mut self) {
+        self.say(&ToServer::Bye { ack: 1 });
+        self.send();
+        let _ = self.wire.stream.read_to_end(&mut Vec::new());
+    }
+
     pub fn hear(&mut self) -> ToClient<'_> {
         ToClient::decode(self.message()).expect("a message")
     }

@@ -98,17 +98,22 @@ pub fn table(work_dir: &WorkDir, report: &mut Report) {
     }
     report.say(&format!("| memory after these questions | {:.1} MiB more |", mebibytes(grown)));
     report.say(&format!("| from the first connection to the last request | {:.1} s |", came.as_secs_f64()));
-    let [idle, queries, searches] = attacks;
+    let [idle, queries, searches, cycles] = attacks;
     for (what, (mean, longest)) in [
         ("nobody else", idle),
         ("somebody who asks for everything, again and again", queries),
         ("somebody whose requests are to be refused if they deadlock, in a long chain", searches),
+        ("somebody whose requests are refused, with long names in a long cycle", cycles),
     ] {
         let (mean, longest) = (mean.as_secs_f64() * 1e6, longest.as_secs_f64() * 1e3);
         report
             .say(&format!("| another client's pair beside {what} | {mean:.0} µs, {longest:.1} ms at most |"));
     }
-    for (what, (mean, _)) in [("asks for everything", queries), ("has deadlocks searched for", searches)] {
+    for (what, (mean, _)) in [
+        ("asks for everything", queries),
+        ("has deadlocks searched for", searches),
+        ("has deadlocks refused", cycles),
+    ] {
         let times = mean.as_secs_f64() / idle.0.as_secs_f64();
         report.target(&format!("another client's pair beside one that {what} ÷ idle"), times, AtMost(10.0));
     }
@@ -151,6 +156,7 @@ fn while_working<R>(server: &Server, work: impl Fn(&mut Raw) + Sync, measure: im
             while !over.load(Relaxed) {
                 work(&mut other);
             }
+            other.end();
         });
         let measured = measure();
         over.store(true, Relaxed);
@@ -158,8 +164,8 @@ fn while_working<R>(server: &Server, work: impl Fn(&mut Raw) + Sync, measure: im
     })
 }
 
-/// What a pair takes a client beside nobody, and beside attackers of two kinds.
-fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
+/// What a pair takes a client beside nobody, and beside attackers of three kinds.
+fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 4] {
     const PAIRS: u32 = 3000;
     let mut measure = || {
         let mut left = PAIRS + 1;
@@ -173,11 +179,12 @@ fn attacks(server: &Server, client: &mut Raw) -> [(Duration, Duration); 3] {
     // Each with a new session, as one would soon be refused: so many requests are more than it may
     // have.
     let chain = |attacker: &mut Raw| {
-        *attacker = Raw::connect(&server.socket);
+        std::mem::replace(attacker, Raw::connect(&server.socket)).end();
         attacker.chain(2000);
     };
     let searches = while_working(server, chain, &mut measure);
-    [idle, queries, searches]
+    let cycles = while_working(server, |attacker| attacker.close_cycles(10), &mut measure);
+    [idle, queries, searches, cycles]
 }
 
 /// The longest pair of a client while a snapshot is written, because another client has the log
@@ -205,11 +212,16 @@ fn crowded(number: usize) -> Resource {
     Resource { name: format!("crowded/{number}"), number: 0 }
 }
 
-/// One of the processes: connects its clients, has them wait, and stays until its input ends.
-pub fn run(socket: &Path) {
+/// Has this process, and those that it starts, open as many files as it may.
+pub fn allow_files() {
     let mut limit = getrlimit(Limited::Nofile);
     limit.current = limit.maximum;
     setrlimit(Limited::Nofile, limit).expect("as many files as allowed");
+}
+
+/// One of the processes: connects its clients, has them wait, and stays until its input ends.
+pub fn run(socket: &Path) {
+    allow_files();
     let clients: Vec<_> = (0..CLIENTS / PROCESSES)
         .map(|_| {
             let mut client = Raw::connect(socket);

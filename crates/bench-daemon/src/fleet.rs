@@ -3,6 +3,7 @@
 
 use crate::{
     clients::{Client, Ours, Postgres, Redis, Resource},
+    crowd,
     load::{Names, all_at_once, median},
     report::{Report, Target::AtLeast},
     servers::{Server, WorkDir, beside},
@@ -13,7 +14,7 @@ use prost::Message;
 use std::{
     io::{Read, Write},
     net::TcpStream,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -29,20 +30,27 @@ use tonic_prost::ProstCodec;
 const ROUND: Duration = Duration::from_millis(500);
 const ROUNDS: usize = 6;
 
+/// The most clients, and how often it is their turn: they take their time.
+const MANY: usize = 1000;
+const ROUNDS_OF_MANY: usize = 2;
+
 /// A contender, with its clients.
 struct Contender {
     name: String,
     clients: Vec<Box<dyn Client>>,
 }
 
-pub fn table() {
+/// With `only`, the rows of so many clients, to try them out.
+pub fn table(only: Option<usize>) {
+    crowd::allow_files();
     let work_dir = WorkDir::new();
-    let (redis, postgres) = (Server::redis(&work_dir, true), Server::postgres(&work_dir));
+    let (redis, postgres) = (Server::redis(&work_dir, true), Server::postgres(&work_dir, MANY));
     let mut report = Report::default();
     report.say(
         "Each client is a thread that asks, waits for the answer, and asks again. Ours is the crate `lockkeeper` at the daemon that \
          leads. etcd's is its lock API (`v3lock`) with a lease for each client. Redis has `appendfsync always`; PostgreSQL has \
-         advisory locks, which are in memory only. Everything is on one machine, also three members of etcd.\n",
+         advisory locks, which are in memory only, and a process for each client. Everything is on one machine, also three \
+         members of etcd. What etcd receives for a pair of ours is counted where each client has a name of its own.\n",
     );
     for members in [1, 3] {
         let cluster = Cluster::start(members).expect("etcd starts");
@@ -62,28 +70,30 @@ pub fn table() {
             (Names::Distinct, 1),
             (Names::Distinct, 16),
             (Names::Distinct, 64),
-            (Names::Distinct, 1000),
-        ] {
-            let mut contenders = vec![Contender {
-                name: "Lockkeeper".into(),
-                clients: many(clients, |_| Ours::connect(&daemons.socket(leader))),
-            }];
-            if clients <= 64 {
-                contenders.push(Contender {
+            (Names::Distinct, MANY),
+        ]
+        .into_iter()
+        .filter(|(_, clients)| only.is_none_or(|only| only == *clients))
+        {
+            let mut contenders = vec![
+                Contender {
+                    name: "Lockkeeper".into(),
+                    clients: many(clients, |_| Ours::connect(&daemons.socket(leader))),
+                },
+                Contender {
                     name: "etcd's lock API".into(),
                     clients: many(clients, |_| EtcdLock::connect(&etcd)),
-                });
-                contenders.push(Contender {
+                },
+                Contender {
                     name: format!("{}, synced", redis.version),
                     clients: many(clients, |number| Redis::connect(&redis.socket, number)),
-                });
-                contenders.push(Contender {
+                },
+                Contender {
                     name: postgres.version.clone(),
                     clients: many(clients, |_| Postgres::advisory(&postgres.socket)),
-                });
-            }
-            let before = (written(), pairs_so_far());
-            let rates = compare(&mut contenders, names);
+                },
+            ];
+            let (rates, bytes) = compare(&mut contenders, names, written);
             let what = if names == Names::Hot { "one name" } else { "distinct names" };
             let target = match (names, clients, members) {
                 (Names::Hot, 16, 1) => Some(4.5),
@@ -105,9 +115,7 @@ pub fn table() {
             for (contender, rate) in contenders.iter().zip(&rates) {
                 report.say(&format!("| {} | {rate:.0} | {:.2} |", contender.name, rates[0] / rate));
             }
-            if clients == 1000 {
-                // Nobody else wrote to etcd meanwhile.
-                let bytes = (written() - before.0) / (pairs_so_far() - before.1).max(1) as f64;
+            if names == Names::Distinct {
                 report.say(&format!("\nBytes that etcd received from daemons for a pair: {bytes:.0}."));
             }
             report.say("");
@@ -127,41 +135,50 @@ fn many<C: Client + 'static>(count: usize, connect: impl Fn(usize) -> C) -> Vec<
     (0..count).map(|number| Box::new(connect(number)) as Box<dyn Client>).collect()
 }
 
-static PAIRS: AtomicU64 = AtomicU64::new(0);
-
-fn pairs_so_far() -> u64 {
-    PAIRS.load(Relaxed)
-}
-
-/// Pairs a second of each, in turns: the median round's.
-fn compare(contenders: &mut [Contender], names: Names) -> Vec<f64> {
+/// Pairs a second of each, in turns: the median round's. And what `written` counts for a pair of the
+/// first one, while it has its turn.
+fn compare(contenders: &mut [Contender], names: Names, written: impl Fn() -> f64) -> (Vec<f64>, f64) {
     let mut rates = vec![Vec::new(); contenders.len()];
-    for turn in 0..=ROUNDS {
-        for (contender, rates) in contenders.iter_mut().zip(&mut rates) {
-            let rate = round(&mut contender.clients, names);
+    let (mut bytes, mut pairs) = (0.0, 0);
+    let rounds = if contenders[0].clients.len() == MANY { ROUNDS_OF_MANY } else { ROUNDS };
+    for turn in 0..=rounds {
+        for (number, (contender, rates)) in contenders.iter_mut().zip(&mut rates).enumerate() {
+            let before = written();
+            let round = round(&mut contender.clients, names);
+            if number == 0 {
+                bytes += written() - before;
+                pairs += round.pairs;
+            }
             // Everything is warm after the first.
             if turn > 0 {
-                rates.push(rate);
+                rates.push(round.rate);
             }
         }
     }
-    rates.into_iter().map(|rates| median(rates.into_iter())).collect()
+    (rates.into_iter().map(|rates| median(rates.into_iter())).collect(), bytes / pairs.max(1) as f64)
 }
 
-fn round(clients: &mut [Box<dyn Client>], names: Names) -> f64 {
+struct Round {
+    pairs: u64,
+    /// Pairs a second: of those that were done in time.
+    rate: f64,
+}
+
+fn round(clients: &mut [Box<dyn Client>], names: Names) -> Round {
     let (pairs, time) = all_at_once(clients, ROUND, |number, client, over| {
         let resource = Resource::new(if names == Names::Hot { 0 } else { number + 1 });
-        let mut pairs: u64 = 0;
+        let (mut pairs, mut in_time) = (0, 0);
         while !over.load(Relaxed) {
             client.acquire(&resource);
             client.release(&resource);
             pairs += 1;
+            in_time += u64::from(!over.load(Relaxed));
         }
-        pairs
+        (pairs, in_time)
     });
-    let pairs: u64 = pairs.into_iter().sum();
-    PAIRS.fetch_add(pairs, Relaxed);
-    pairs as f64 / time.as_secs_f64()
+    let (all, in_time) =
+        pairs.into_iter().fold((0, 0), |(all, done), (pairs, more)| (all + pairs, done + more));
+    Round { pairs: all, rate: in_time as f64 / time.as_secs_f64() }
 }
 
 /// How long a client that locks and releases all the time gets no lock when the leader ends.

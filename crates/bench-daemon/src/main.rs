@@ -32,10 +32,18 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
         ["table"] => table(),
-        ["table", "fleet"] => fleet::table(),
+        ["table", "fleet"] => fleet::table(None),
+        ["table", "fleet", clients] => fleet::table(Some(clients.parse().expect("a number of clients"))),
         ["table", "spin"] => {
+            let mut report = Report::default();
+            spinning_or_not(&Server::lockkeeper(&WorkDir::new(), "daemon", &[]), &mut report);
+            report.print();
+        }
+        ["table", "pipelined"] => {
             let (work_dir, mut report) = (WorkDir::new(), Report::default());
-            spinning_or_not(&work_dir, &Server::lockkeeper(&work_dir, "daemon", &[]), &mut report);
+            let (ours, redis) =
+                (Server::lockkeeper(&work_dir, "daemon", &[]), Server::redis(&work_dir, false));
+            pipelined(&ours, &redis, &mut report);
             report.print();
         }
         ["table", "crowd"] => {
@@ -47,7 +55,7 @@ fn main() -> ExitCode {
         ["echo", socket] => echo(socket),
         ["crowd", socket] => crowd::run(Path::new(socket)),
         _ => {
-            eprintln!("usage: lockkeeper-bench-daemon table [spin | crowd | fleet]");
+            eprintln!("usage: lockkeeper-bench-daemon table [spin | pipelined | crowd | fleet [CLIENTS]]");
             return ExitCode::from(64);
         }
     }
@@ -57,7 +65,7 @@ fn main() -> ExitCode {
 fn table() {
     let work_dir = WorkDir::new();
     let (echo, ours) = (Server::echo(&work_dir), Server::lockkeeper(&work_dir, "daemon", &[]));
-    let (redis, postgres) = (Server::redis(&work_dir, false), Server::postgres(&work_dir));
+    let (redis, postgres) = (Server::redis(&work_dir, false), Server::postgres(&work_dir, 90));
     let contender =
         |name: &str, server, connect| Contender { name: name.into(), server, connect, spins: true };
     let spinning = format!("{}, spinning client", redis.version);
@@ -141,18 +149,21 @@ fn table() {
     }
     drop(busy);
 
+    pipelined(&ours, &redis, &mut report);
+    spinning_or_not(&ours, &mut report);
+    durable(&work_dir, &postgres, &mut report);
+    crowd::table(&work_dir, &mut report);
+    report.print();
+}
+
+fn pipelined(ours: &Server, redis: &Server, report: &mut Report) {
     report.say("## Acquire + release, pipelined on one connection\n\n| | pairs a second |\n|---|---|");
     let names = ["Lockkeeper's protocol", &redis.version];
     let rates = load::pipelined([&mut Raw::connect(&ours.socket), &mut Redis::connect(&redis.socket, 0)]);
     report.target("pipelined: pairs a second", rates[0], AtLeast(1_000_000.0));
     names.iter().zip(rates).for_each(|(name, rate)| report.say(&format!("| {name} | {rate:.0} |")));
-    let grown = written_per_pair(&ours);
+    let grown = written_per_pair(ours);
     report.say(&format!("\nThe daemon writes {grown:.0} bytes of log for each of these pairs.\n"));
-
-    spinning_or_not(&work_dir, &ours, &mut report);
-    durable(&work_dir, &postgres, &mut report);
-    crowd::table(&work_dir, &mut report);
-    report.print();
 }
 
 /// How many bytes the daemon's log grows by for a pair of a short name.
@@ -174,36 +185,26 @@ fn written_per_pair(server: &Server) -> f64 {
     }
 }
 
-/// What spinning is worth: each of the two places that spin, switched off.
-fn spinning_or_not(work_dir: &WorkDir, ours: &Server, report: &mut Report) {
-    let blocking = Server::lockkeeper_with(work_dir, "blocking", &[], &[("LOCKKEEPER_SPIN", "off")]);
-    fn contender<'a>(name: &str, server: &'a Server, spins: bool) -> Contender<'a> {
-        let connect = Box::new(|_| -> Box<dyn Client> { Box::new(Ours::connect(&server.socket)) });
-        Contender { name: name.into(), server, connect, spins }
-    }
-    let contenders = [
-        contender("both spin", ours, true),
-        contender("the client blocks at once", ours, false),
-        contender("the daemon blocks at once", &blocking, true),
-        contender("both block at once", &blocking, false),
-    ];
+/// What it is worth that a client spins for a reply.
+fn spinning_or_not(ours: &Server, report: &mut Report) {
+    let contenders =
+        [("the client spins", true), ("the client blocks at once", false)].map(|(name, spins)| {
+            let connect = Box::new(|_| -> Box<dyn Client> { Box::new(Ours::connect(&ours.socket)) });
+            Contender { name: name.into(), server: ours, connect, spins }
+        });
     report.say(
-        "## What spinning is worth\n\nThe client spins for a reply, the daemon for the next message. A place that spins \
-         stays only if these tables show a gain of 1.2 × where it matters, for one client on a quiet machine, and \
-         elsewhere no loss beyond what the machine's noise explains.\n",
+        "## What spinning is worth\n\nOnly a client that blocks spins for a reply. It does so as long as these tables show \
+         a gain of 1.2 × where it matters, for one client on a quiet machine, and elsewhere no loss beyond what the \
+         machine's noise explains.\n",
     );
     let mut measure = |machine: &str, gain: f64| {
         for (clients, names) in [(1, Names::Distinct), (16, Names::Distinct), (16, Names::Hot)] {
             let figures = load::compare(&contenders, clients, names);
-            let [both, client, daemon, _] = &figures[..] else { unreachable!("as many as contenders") };
+            let [spins, blocks] = &figures[..] else { unreachable!("as many as contenders") };
             let which = if names == Names::Hot { "one name" } else { "distinct names" };
-            for (place, off) in [("client", client), ("daemon", daemon)] {
-                let what = format!(
-                    "{machine} machine, {clients} at once, {which}: with the {place} spinning ÷ without"
-                );
-                let least = if clients == 1 { gain } else { 1.0 };
-                report.target(&what, both.per_second / off.per_second, AtLeast(least));
-            }
+            let what = format!("{machine} machine, {clients} at once, {which}: with spinning ÷ without");
+            let least = if clients == 1 { gain } else { 1.0 };
+            report.target(&what, spins.per_second / blocks.per_second, AtLeast(least));
             report.say(&format!("On a {machine} machine, {which}:\n"));
             report.figures(clients, &figures, names == Names::Hot);
         }

@@ -42,22 +42,11 @@ pub struct Server {
 impl Server {
     /// The daemon beside this program, in a directory of this name: what was there before goes on.
     pub fn lockkeeper(work_dir: &WorkDir, name: &str, args: &[&str]) -> Self {
-        Self::lockkeeper_with(work_dir, name, args, &[])
-    }
-
-    /// The same, with these variables in its environment.
-    pub fn lockkeeper_with(
-        work_dir: &WorkDir,
-        name: &str,
-        args: &[&str],
-        variables: &[(&str, &str)],
-    ) -> Self {
         let dir = work_dir.0.join(name);
         fs::DirBuilder::new().mode(0o700).recursive(true).create(&dir).expect("a directory for the daemon");
         let (socket, state) = (dir.join("daemon.sock"), dir.join("state"));
         let mut command = Command::new(beside("lockkeeper"));
         command.arg("serve").arg("--socket").arg(&socket).arg("--state-dir").arg(state).args(args);
-        command.envs(variables.iter().copied());
         Self::start(&mut command, socket, "Lockkeeper".into())
     }
 
@@ -97,11 +86,15 @@ impl Server {
         Self::start(&mut command, socket, format!("Redis {version}"))
     }
 
-    pub fn postgres(work_dir: &WorkDir) -> Self {
+    /// For so many clients.
+    pub fn postgres(work_dir: &WorkDir, clients: usize) -> Self {
         let postgres = Postgres::new(&work_dir.0.join("postgres")).expect("PostgreSQL is installed");
         let version = said(postgres.command("postgres").arg("--version"));
         let version = version.split_whitespace().nth(2).unwrap_or("?");
-        let server = Self::start(&mut postgres.serve(), postgres.socket(), format!("PostgreSQL {version}"));
+        let mut serve = postgres.serve();
+        // Some are for superusers, and for what looks whether it serves.
+        serve.args(["-c", &format!("max_connections={}", clients + 10)]);
+        let server = Self::start(&mut serve, postgres.socket(), format!("PostgreSQL {version}"));
         // It listens before it serves.
         postgres.wait().expect("PostgreSQL serves");
         let (dir, table) = (postgres.socket(), "CREATE TABLE locks (name bigint PRIMARY KEY)");
