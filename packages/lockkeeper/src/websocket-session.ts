@@ -97,8 +97,6 @@ const TOKEN_TIMEOUT = 60_000;
 const CLOSE_TIMEOUT = 1000;
 /** What a timer can count to. */
 const MAX_DELAY = 2 ** 31 - 1;
-/** Milliseconds after which the next of several daemons is tried. */
-const SILENCE = 2000;
 const SILENT = 'it does not answer';
 
 export class WebSocketSession implements Session {
@@ -373,9 +371,9 @@ export class WebSocketSession implements Session {
       return this.#pump();
     }
     socket.binaryType = 'arraybuffer';
-    // The last one has more time: none may be faster.
-    const silence = this.#triedAll() ? Infinity : SILENCE;
-    const timeout = Math.min(Math.ceil(machine.helloTimeout() / 1000), silence);
+    // All are tried before a lease ends. For a first session, the last one has all the time: none may be faster.
+    const share = this.clientId ? this.#urls.length : this.#triedAll() ? 1 : 5;
+    const timeout = Math.ceil(machine.helloTimeout() / share / 1000);
     const connection: Connection = {
       socket,
       number: 0,

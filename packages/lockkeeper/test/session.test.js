@@ -240,6 +240,27 @@ test('several URLs: the last one is waited for as long as one alone, and one tha
   await remote.opened;
 });
 
+test('several URLs: one that is stopped takes no more than its share of the time in which a session can be resumed', async () => {
+  const world = fakeRuntime();
+  const remote = remoteOn(world, undefined, SEVERAL);
+  world.socket.welcome();
+  await remote.opened;
+  const first = world.sockets.length;
+  // It answers no ping. The others do not lead yet.
+  while (world.sockets.length === first) world.pass(100);
+  for (const url of ['ws://b/', 'ws://c/']) {
+    while (world.socket.closed) world.pass(10);
+    assert.equal(world.socket.url, url);
+    world.socket.open();
+    world.socket.hear(R.GOODBYE, 33, 'nobody leads');
+  }
+  while (world.socket.closed) world.pass(10);
+  assert.equal(world.socket.url, 'ws://a/');
+  const silent = world.socket;
+  world.pass(Math.ceil(TTL / 4 / SEVERAL.length));
+  assert.ok(silent.closed, 'the others are asked again');
+});
+
 test('a refusal that comes before the token is one all the same', async () => {
   const world = fakeRuntime();
   const remote = remoteOn(world, { bucket: 'b', token: () => new Promise(() => {}) });
