@@ -4,11 +4,12 @@
 //! A daemon knows the process that has connected. What lives on has its FIFO, whose name is the
 //! client id, or a pipe of its guardian, which was started with the client id. That is looked up
 //! among the processes of this machine that the caller may see; nothing is asked of the daemon.
+//! A watcher that has the FIFO stands for its command.
 
 use crate::{
     lock::guardian::{self, client_guarded_by},
     process::{self, Process},
-    run::guard,
+    run::{guard, watcher::watched_by},
     session,
 };
 use lockkeeper_client::Entry;
@@ -95,7 +96,12 @@ fn holders() -> HashMap<String, u32> {
     }
     for pid in pids() {
         let born = Process::of(pid).map_or(u64::MAX, |process| process.born);
-        for client in sessions(pid, &pipes) {
+        let sessions = sessions(pid, &pipes);
+        if sessions.is_empty() {
+            continue;
+        }
+        let pid = watched_by(pid).unwrap_or(pid);
+        for client in sessions {
             let holder = oldest.entry(client).or_insert((born, pid));
             *holder = (*holder).min((born, pid));
         }

@@ -3,6 +3,7 @@
 pub(crate) mod child;
 pub(crate) mod guard;
 mod label;
+pub(crate) mod watcher;
 
 pub(crate) use label::label;
 
@@ -57,8 +58,8 @@ pub(crate) fn run(args: Run) -> Done {
     let ended = match fifo {
         Some(fifo) if args.exec => return Err(child::exec(fifo, &args, &held)),
         None if args.exec => return Err(exec_needs_fifo()),
-        // The command inherits it, so that the lock lasts as long as the command, also if this
-        // process is killed.
+        // The command inherits it and a watcher has it, so that the lock lasts as long as the command,
+        // also if this process is killed.
         Some(fifo) => {
             let inherited = (!args.close).then_some(fifo);
             let ended = child::run(inherited, &args, &held, &sender, &news)?;

@@ -169,6 +169,66 @@ fn nor_does_it_after_the_daemon_was_killed_and_has_started_again() {
     assert_eq!(user.run(&["run", "a", "--", "true"]).status.code(), Some(0));
 }
 
+/// A command that closes what it inherits, as `ssh` and `sudo` do, and says its process id.
+const CLOSES: &str = "for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -lt 3 ] || eval \"exec $fd>&-\"; done; \
+                      echo ready; echo $$; exec sleep 1000";
+
+/// The process that waits for the end of a command.
+fn watcher(run: u32) -> Pid {
+    let list = fs::read_to_string(format!("/proc/{run}/task/{run}/children")).expect("it runs");
+    let mut children = list.split_ascii_whitespace();
+    let watcher = children.find(|pid| {
+        fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name == "lockkeeper-wait\n")
+    });
+    Pid::from_raw(watcher.expect("there is one").parse().expect("a number")).expect("a process")
+}
+
+/// Its lock ended with `run`, under a command that ran.
+#[test]
+fn the_lock_lasts_as_long_as_a_command_that_closes_what_it_inherits() {
+    let user = User::new();
+    let (mut run, mut output) = ready(user.command(&["run", "a", "--", "bash", "-c", CLOSES]));
+    let command = Pid::from_raw(line(&mut output).parse().expect("a number")).expect("a process");
+    let watcher = watcher(run.id());
+    run.kill().expect("it runs");
+    run.wait().expect("it is dead");
+    let is_held = || user.run(&["run", "--if-available", "a", "--", "true"]).status.code() == Some(75);
+    assert!(running(watcher) && is_held());
+    user.end_daemon(Signal::KILL);
+    assert!(is_held());
+    // It does not end with what the terminal or a shell ends, and is not what is shown.
+    for signal in [Signal::HUP, Signal::INT, Signal::TERM] {
+        kill_process(watcher, signal).expect("it runs");
+    }
+    let shown = user.run(&["query", "--table", "a"]).stdout;
+    assert!(
+        text(&shown).trim_end().ends_with(&format!("pid {}", command.as_raw_nonzero())),
+        "{}",
+        text(&shown)
+    );
+    assert!(running(watcher) && is_held());
+    kill_process(command, Signal::KILL).expect("it runs");
+    assert_eq!(user.run(&["run", "a", "--", "true"]).status.code(), Some(0));
+    wait_until(|| !running(watcher));
+}
+
+/// A pipe would end only after it, a file system could not be unmounted.
+#[test]
+fn the_watcher_of_a_command_has_nothing_open_but_the_lock_and_the_command() {
+    let user = User::new();
+    let mut holder = user.hold(&["a"]);
+    let watcher = watcher(holder.child.id()).as_raw_nonzero();
+    let mut files: Vec<_> = fs::read_dir(format!("/proc/{watcher}/fd"))
+        .expect("it runs")
+        .map(|file| fs::read_link(file.expect("it is listed").path()).expect("it is open"))
+        .map(|path| path.to_str().expect("it is text").rsplit_once(['/', '[']).expect("a path").0.to_string())
+        .collect();
+    files.sort();
+    assert_eq!(files, [user.state_dir().join("fifo").to_str().expect("it is text"), "anon_inode:"]);
+    assert_eq!(fs::read_link(format!("/proc/{watcher}/cwd")).expect("it runs").to_str(), Some("/"));
+    assert_eq!(holder.let_go(), 0);
+}
+
 /// Starts a command and returns it with its output, once it has said that it is ready.
 fn ready(mut command: Command) -> (Child, BufReader<ChildStdout>) {
     let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("it starts");

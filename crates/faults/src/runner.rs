@@ -45,14 +45,13 @@ pub struct Orders {
     pub seed: u64,
     /// The program that has `run`.
     pub program: PathBuf,
-    /// Whether its commands close what they inherit, as none should: their lock does not last as
-    /// long as they do.
+    /// Whether its locks end with `run` and not with their commands.
     pub stubborn: bool,
     /// Whether each command takes a while.
     pub long: bool,
 }
 
-/// Closes all descriptors but the first three, and becomes another program.
+/// Closes all descriptors but the first three, as `ssh` and `sudo` do, and becomes another program.
 const CLOSES: &str =
     r#"for fd in /proc/self/fd/*; do n=${fd##*/}; [ "$n" -gt 2 ] && eval "exec $n>&-"; done; exec "$0" "$@""#;
 
@@ -85,11 +84,11 @@ pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
             false => rng.u64(0..30),
         };
         let mode = if rng.u8(..4) == 0 { Mode::Shared } else { Mode::Exclusive };
-        runner.run(number, NAMES[rng.usize(..NAMES.len())], mode, hold)?;
+        runner.run(number, NAMES[rng.usize(..NAMES.len())], mode, hold, rng.bool())?;
         number += 1;
     }
     for name in NAMES {
-        runner.run(number, name, Mode::Exclusive, 0)?;
+        runner.run(number, name, Mode::Exclusive, 0, false)?;
         number += 1;
     }
     println!("settled");
@@ -105,7 +104,7 @@ struct Runner<'a> {
 }
 
 impl Runner<'_> {
-    fn run(&self, request: u64, name: &str, mode: Mode, hold: u64) -> io::Result<()> {
+    fn run(&self, request: u64, name: &str, mode: Mode, hold: u64, closes: bool) -> io::Result<()> {
         let write = |what| self.history.append(Line { at: now(), request, what }.format());
         write(What::Asked { flags: Flags::default(), scope: vec![(name.into(), mode)] });
         let mut command = Command::new(&self.orders.program);
@@ -117,8 +116,11 @@ impl Runner<'_> {
         if mode == Mode::Shared {
             command.arg("--shared");
         }
-        command.arg(name).arg("--");
         if self.orders.stubborn {
+            command.arg("--close");
+        }
+        command.arg(name).arg("--");
+        if closes {
             command.args(["bash", "-c", CLOSES]);
         }
         command.arg(env::current_exe()?).arg("command").arg("--dir").arg(self.dir);

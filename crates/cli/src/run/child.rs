@@ -9,6 +9,7 @@
 use super::{
     News, cannot_start, command_line,
     guard::{ALLOWED, Hired, Report},
+    watcher,
 };
 use crate::{
     Failure,
@@ -65,7 +66,11 @@ pub(super) fn run(
     sender: &Sender<News>,
     news: &Receiver<News>,
 ) -> Result<Ended, Failure> {
-    let child = start(inherited, args, held, sender, None)?;
+    let watcher = match &inherited {
+        Some(fifo) => watcher::hire(fifo).map_err(system)?,
+        None => None,
+    };
+    let child = start(inherited, args, held, sender, watcher.as_ref())?;
     child.watch(args, news)
 }
 
@@ -89,17 +94,17 @@ pub(crate) fn inherit(descriptor: OwnedFd) -> io::Result<OwnedFd> {
     Ok(inherited)
 }
 
-/// Starts the command. It is executed once the guardian knows it and allows it.
+/// Starts the command. It is executed once the process that was hired knows it and allows it.
 pub(super) fn start(
     inherited: Option<OwnedFd>,
     args: &Run,
     held: &Held,
     sender: &Sender<News>,
-    guardian: Option<&Hired>,
+    hired: Option<&Hired>,
 ) -> Result<Child, Failure> {
     // Before there is a command: none of its signals is missed, and none ends `run` alone.
     listen(sender).map_err(system)?;
-    Child::spawn(inherited, args, held, guardian)
+    Child::spawn(inherited, args, held, hired)
 }
 
 pub(super) fn system(error: io::Error) -> Failure {
@@ -128,14 +133,14 @@ fn is_ignored(signal: i32) -> bool {
     known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Has the new process tell the guardian its number, and wait until it is allowed to become the
-/// command. If `run` told the guardian, it could be killed in between, and the guardian would
-/// release the lock of a command that runs. If nobody waited, a `run` that was stopped for long
-/// would start a command whose lock is lost.
+/// Has the new process tell the guardian or the watcher its number, and wait until it is allowed to
+/// become the command. If `run` told it, `run` could be killed in between, and the lock of a command
+/// that runs would be released. If nobody waited, a `run` that was stopped for long would start a
+/// command whose lock is lost.
 #[allow(unsafe_code)]
-fn ask_guardian(command: &mut Command, guardian: &Hired, leads: bool) -> io::Result<()> {
-    let mut control = guardian.control.try_clone()?;
-    let mut allowed = guardian.allowed.try_clone()?;
+fn ask(command: &mut Command, hired: &Hired, leads: bool) -> io::Result<()> {
+    let mut control = hired.control.try_clone()?;
+    let mut allowed = hired.allowed.try_clone()?;
     let ask = move || {
         let mut line = [0; 32];
         let mut rest = &mut line[..];
@@ -154,6 +159,12 @@ fn ask_guardian(command: &mut Command, guardian: &Hired, leads: bool) -> io::Res
     Ok(())
 }
 
+/// What a line of [`ask`] says. It does not allocate.
+pub(super) fn told(line: &str) -> Option<(Pid, bool)> {
+    let (pid, leads) = line.strip_prefix("command ")?.split_once(' ')?;
+    Some((Pid::from_raw(pid.parse().ok()?)?, leads == "true"))
+}
+
 pub(super) struct Child {
     pub(super) pid: Pid,
     /// Whether it leads a process group of its own.
@@ -169,7 +180,7 @@ impl Child {
         inherited: Option<OwnedFd>,
         args: &Run,
         held: &Held,
-        guardian: Option<&Hired>,
+        hired: Option<&Hired>,
     ) -> Result<Self, Failure> {
         let _inherited = inherited.map(inherit).transpose().map_err(system)?;
         let leads = File::open("/dev/tty").is_err();
@@ -180,8 +191,8 @@ impl Child {
         if leads {
             command.process_group(0);
         }
-        if let Some(guardian) = guardian {
-            ask_guardian(&mut command, guardian, leads).map_err(system)?;
+        if let Some(hired) = hired {
+            ask(&mut command, hired, leads).map_err(system)?;
         }
         match command.spawn() {
             Ok(child) => Ok(Self::new(Pid::from_child(&child), leads)),
@@ -191,8 +202,7 @@ impl Child {
 
     /// What the guardian is told of the command.
     pub(super) fn parse(line: &str) -> Option<Self> {
-        let (pid, leads) = line.strip_prefix("command ")?.split_once(' ')?;
-        Some(Self::new(Pid::from_raw(pid.parse().ok()?)?, leads == "true"))
+        told(line).map(|(pid, leads)| Self::new(pid, leads))
     }
 
     fn new(pid: Pid, leads: bool) -> Self {

@@ -178,7 +178,7 @@ fn stolen(news: &News) -> Option<String> {
     }
 }
 
-/// The guardian, as `run` has it.
+/// The guardian or the watcher of a command, as `run` has it.
 pub(super) struct Hired {
     /// What to say to it.
     pub(super) control: UnixStream,
