@@ -8,7 +8,7 @@ use std::{
     ffi::OsStr,
     fs,
     io::{BufRead, BufReader},
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt, process::ExitStatusExt},
     process::{Child, ChildStdout, Command, Stdio},
 };
 
@@ -23,6 +23,16 @@ fn runs_a_command_and_exits_as_it_does() {
     assert_eq!((done.status.code(), text(&done.stdout)), (Some(7), "mine\n"));
     let done = user.run(&["run", "hello", "--", "sh", "-c", "kill -KILL $$"]);
     assert_eq!(done.status.code(), Some(128 + 9));
+}
+
+/// A script that a Ctrl-C ends waits for `run`, and goes on if that ends otherwise. The command can
+/// have ended before `run` receives its own SIGINT.
+#[test]
+fn ends_by_sigint_as_the_command_did() {
+    let user = User::new();
+    let done = user.run(&["run", "hello", "--", "sh", "-c", "kill -INT $$"]);
+    assert_eq!(done.status.signal(), Some(2));
+    user.wait_for("hello", 0, 0);
 }
 
 #[test]
@@ -201,11 +211,8 @@ fn the_lock_lasts_as_long_as_a_command_that_closes_what_it_inherits() {
         kill_process(watcher, signal).expect("it runs");
     }
     let shown = user.run(&["query", "--table", "a"]).stdout;
-    assert!(
-        text(&shown).trim_end().ends_with(&format!("pid {}", command.as_raw_nonzero())),
-        "{}",
-        text(&shown)
-    );
+    let pid = format!("  {}  ", command.as_raw_nonzero());
+    assert!(text(&shown).contains(&pid), "{}", text(&shown));
     assert!(running(watcher) && is_held());
     kill_process(command, Signal::KILL).expect("it runs");
     assert_eq!(user.run(&["run", "a", "--", "true"]).status.code(), Some(0));

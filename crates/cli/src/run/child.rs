@@ -53,7 +53,7 @@ const PASSED_ON: [i32; 8] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
 /// How the command ended.
 pub(super) struct Ended {
     pub(super) code: ExitCode,
-    /// By a Ctrl-C that was meant for `run`, too.
+    /// By SIGINT. The end of the command can be known before `run` has received its own SIGINT.
     pub(super) interrupted: bool,
 }
 
@@ -218,7 +218,6 @@ impl Child {
     pub(super) fn watch(&self, args: &Run, news: &Receiver<News>) -> Result<Ended, Failure> {
         let mut lost = None;
         let (mut kill_at, mut killed) = (None, false);
-        let mut interrupted = false;
         let mut expires_at = args.limit.and_then(|limit| Instant::now().checked_add(limit));
         let mut expired = false;
         loop {
@@ -239,12 +238,11 @@ impl Child {
                             let why = format!("the command ran for longer than {limit:?}, and was {how}");
                             return Err((Ended::TIMED_OUT, why));
                         }
-                        interrupted &= status.terminating_signal() == Some(SIGINT);
+                        let interrupted = status.terminating_signal() == Some(SIGINT);
                         return Ok(Ended { code: exit_code(&status), interrupted });
                     }
                 }
                 Some(News::Signal(Origin { signal, cause, .. })) => {
-                    interrupted |= signal == SIGINT;
                     if let Some(signal) = Signal::from_named_raw(signal).filter(|_| !self.has(signal, cause))
                     {
                         self.signal(signal);
