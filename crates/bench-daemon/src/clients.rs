@@ -1,6 +1,7 @@
 //! The clients: each asks, waits for its answer, and does nothing else. All are alike, but for the
 //! last, which is the crate that programs use.
 
+use crate::baton::{ASK, DONE};
 use lockkeeper::{Lock, Locks, Mode};
 use lockkeeper_wire::{
     frame,
@@ -128,6 +129,29 @@ impl Client for Echo {
 
     fn release(&mut self, _: &Resource) {
         self.echo();
+    }
+}
+
+/// One queue and nothing more.
+pub struct Baton(Wire);
+
+impl Baton {
+    pub fn connect(socket: &Path) -> Self {
+        Self(Wire::connect(socket))
+    }
+}
+
+impl Client for Baton {
+    fn acquire(&mut self, _: &Resource) {
+        self.0.output.push(ASK);
+        self.0.send();
+        self.0.next(|heard| (!heard.is_empty()).then_some(1));
+    }
+
+    /// Does not wait, as the crate does not.
+    fn release(&mut self, _: &Resource) {
+        self.0.output.push(DONE);
+        self.0.send();
     }
 }
 

@@ -2,6 +2,7 @@
 //! echo, as Markdown. All are processes on Unix sockets, and their clients are threads of this one:
 //! the same few lines for each protocol.
 
+mod baton;
 mod clients;
 mod crowd;
 mod fleet;
@@ -9,7 +10,7 @@ mod load;
 mod report;
 mod servers;
 
-use clients::{Client, Echo, Ours, Pipeline as _, Postgres, Raw, Redis};
+use clients::{Baton, Client, Echo, Ours, Pipeline as _, Postgres, Raw, Redis};
 use load::{Busy, Contender, Names};
 use report::{
     Report,
@@ -39,6 +40,19 @@ fn main() -> ExitCode {
             spinning_or_not(&Server::lockkeeper(&WorkDir::new(), "daemon", &[]), &mut report);
             report.print();
         }
+        ["table", "hot"] => {
+            let (work_dir, mut report) = (WorkDir::new(), Report::default());
+            let (ours, baton) =
+                (Server::lockkeeper(&work_dir, "daemon", &[]), Server::bare(&work_dir, "baton"));
+            let contenders = [
+                contender("Lockkeeper", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
+                contender(&baton.version, &baton, Box::new(|_| Box::new(Baton::connect(&baton.socket)))),
+            ];
+            for clients in [16, 64] {
+                report.figures(clients, &load::compare(&contenders, clients, Names::Hot), true);
+            }
+            report.print();
+        }
         ["table", "pipelined"] => {
             let (work_dir, mut report) = (WorkDir::new(), Report::default());
             let (ours, redis) =
@@ -53,21 +67,31 @@ fn main() -> ExitCode {
         }
         // What it starts itself.
         ["echo", socket] => echo(socket),
+        ["baton", socket] => baton::serve(socket),
         ["crowd", socket] => crowd::run(Path::new(socket)),
         _ => {
-            eprintln!("usage: lockkeeper-bench-daemon table [spin | pipelined | crowd | fleet [CLIENTS]]");
+            eprintln!(
+                "usage: lockkeeper-bench-daemon table [hot | spin | pipelined | crowd | fleet [CLIENTS]]"
+            );
             return ExitCode::from(64);
         }
     }
     ExitCode::SUCCESS
 }
 
+fn contender<'a>(
+    name: &str,
+    server: &'a Server,
+    connect: Box<dyn Fn(usize) -> Box<dyn Client> + 'a>,
+) -> Contender<'a> {
+    Contender { name: name.into(), server, connect, spins: true }
+}
+
 fn table() {
     let work_dir = WorkDir::new();
-    let (echo, ours) = (Server::echo(&work_dir), Server::lockkeeper(&work_dir, "daemon", &[]));
+    let (echo, ours) = (Server::bare(&work_dir, "echo"), Server::lockkeeper(&work_dir, "daemon", &[]));
+    let baton = Server::bare(&work_dir, "baton");
     let (redis, postgres) = (Server::redis(&work_dir, false), Server::postgres(&work_dir, 90));
-    let contender =
-        |name: &str, server, connect| Contender { name: name.into(), server, connect, spins: true };
     let spinning = format!("{}, spinning client", redis.version);
     let mut contenders = vec![
         contender("Lockkeeper", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
@@ -116,14 +140,17 @@ fn table() {
 
     // Nobody waits for an echo.
     contenders.pop();
+    contenders.push(contender(&baton.version, &baton, Box::new(|_| Box::new(Baton::connect(&baton.socket)))));
     report.say("## Acquire + release of one name, by all clients\n");
     report.say(
         "Redis has no queue: its clients try again after a millisecond, and who releases is often the next to have the lock. \
-         Ours and PostgreSQL's have it in the order in which they ask.\n",
+         Ours and PostgreSQL's have it in the order in which they ask. A bare baton is a server of one queue that passes a \
+         byte on and does nothing else: a hand-over takes two wake-ups there too, one of the server and one of the next \
+         client.\n",
     );
     for clients in [16, 64] {
         let figures = load::compare(&contenders, clients, Names::Hot);
-        let [ours, redis, postgres, blocking, _] = &figures[..] else {
+        let [ours, redis, postgres, blocking, _, _] = &figures[..] else {
             unreachable!("as many as contenders")
         };
         for (client, who) in [(ours, ""), (blocking, BARE)] {
@@ -138,6 +165,7 @@ fn table() {
         }
         report.figures(clients, &figures, true);
     }
+    contenders.pop();
 
     report.say(
         "## Both on a busy machine\n\nEach processor also runs a thread that only counts. A spinner loses the processor to it \
@@ -218,8 +246,6 @@ fn spinning_or_not(ours: &Server, report: &mut Report) {
 /// Answers that mean that what they say is on disk.
 fn durable(work_dir: &WorkDir, postgres: &Server, report: &mut Report) {
     let (ours, redis) = (Server::lockkeeper(work_dir, "sync", &["--sync"]), Server::redis(work_dir, true));
-    let contender =
-        |name: &str, server, connect| Contender { name: name.into(), server, connect, spins: true };
     let contenders = [
         contender("Lockkeeper `--sync`", &ours, Box::new(|_| Box::new(Ours::connect(&ours.socket)))),
         contender(

@@ -63,14 +63,11 @@ impl Server {
         self.child.kill().expect("it runs");
     }
 
-    /// This program, as an echo.
-    pub fn echo(work_dir: &WorkDir) -> Self {
-        let socket = work_dir.0.join("echo.sock");
-        Self::start(
-            Command::new(beside("lockkeeper-bench-daemon")).arg("echo").arg(&socket),
-            socket,
-            "bare echo".into(),
-        )
+    /// This program, as an `echo` or a `baton`.
+    pub fn bare(work_dir: &WorkDir, what: &str) -> Self {
+        let socket = work_dir.0.join(format!("{what}.sock"));
+        let mut command = Command::new(beside("lockkeeper-bench-daemon"));
+        Self::start(command.arg(what).arg(&socket), socket, format!("bare {what}"))
     }
 
     /// With `sync`, an answer means that what it says is on disk.
