@@ -1,4 +1,4 @@
-//! `lockkeeper stop`, `restart` and `logs`: care for a daemon that was started on demand.
+//! `lockkeeper stop`, `restart` and `logs`: management of a daemon that was started on demand.
 
 use crate::{Done, Failure, args::Logs, exit, process::Process, session};
 use lockkeeper_client::Endpoint;

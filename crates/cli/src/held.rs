@@ -1,4 +1,4 @@
-//! `lockkeeper held`: whether the command or script around this one holds a lock.
+//! `lockkeeper held`: whether the surrounding command or script holds a lock.
 
 use crate::{Done, acquire, args, args::Held, session};
 use std::{process::ExitCode, time::Instant};

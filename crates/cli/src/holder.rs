@@ -1,10 +1,10 @@
-//! Which process holds a lock when the one that asked for it is gone: the command of a `run` that
-//! was killed, or the shell of `lock`.
+//! Finds the process that holds a lock after the requesting process has exited: the command of a
+//! killed `run`, or the shell of `lock`.
 //!
-//! A daemon knows the process that has connected. What lives on has its FIFO, whose name is the
-//! client id, or a pipe of its guardian, which was started with the client id. That is looked up
-//! among the processes of this machine that the caller may see; nothing is asked of the daemon.
-//! A watcher that has the FIFO stands for its command.
+//! A daemon knows the process that connected. The holder has the session's FIFO open, whose name is
+//! the client id, or the pipe of a guardian that was started with the client id. It is searched for
+//! among the visible processes of this machine, without the daemon. For a watcher that has the FIFO
+//! open, its command is shown.
 
 use crate::{
     lock::guardian::{self, client_guarded_by},

@@ -1,9 +1,9 @@
 //! `lockkeeper lock` and `unlock`: a lock for the rest of a script.
 //!
-//! A local session lives as long as somebody has its FIFO open for writing. What `lock` prints has
-//! the shell open it, and say so with a byte; until then a helper, `lockkeeper keep`, has it open,
-//! for 10 s at most. The shell opens both through the helper's entries in `/proc`. A session with a
-//! lease, and one whose FIFO the shell cannot open, has a [`guardian`].
+//! A local session lives as long as a process has its FIFO open for writing. The output of `lock`
+//! makes the shell open it, and confirm that with a byte. Until then a helper, `lockkeeper keep`,
+//! has it open, for 10 s at most. The shell opens both through the helper's entries in `/proc`. A
+//! session with a lease, and one whose FIFO the shell cannot open, has a [`guardian`].
 
 pub(crate) mod guardian;
 

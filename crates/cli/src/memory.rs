@@ -1,5 +1,5 @@
-//! How much memory this process may have. A daemon that takes on less refuses a request with a
-//! reason, where one that takes on more is ended by the operating system in the middle of it.
+//! The memory limit of this process. A daemon that stays below it can refuse a request with a
+//! reason; above it, the operating system kills the daemon.
 
 use rustix::process::{Resource, getrlimit};
 use std::fs;

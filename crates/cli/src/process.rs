@@ -1,7 +1,7 @@
-//! What the system tells of other processes: on Linux in `/proc`, on macOS by libproc's calls.
+//! Information on other processes: from `/proc` on Linux, from libproc on macOS.
 //!
-//! Nothing is safe because of it, except that [`all`] and [`Process::parent`] find what a command
-//! has started.
+//! No lock's safety depends on it, except that [`all`] and [`Process::parent`] find the descendants
+//! of a command.
 
 use rustix::process::Pid;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! `lockkeeper query` and `lockkeeper inspect`: who holds and who waits.
+//! `lockkeeper query` and `lockkeeper inspect`: holders and waiters.
 
 use crate::{
     Done, args,

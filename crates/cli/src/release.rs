@@ -1,4 +1,4 @@
-//! `lockkeeper release`: breaks every lock of a name, whoever holds it; or ends a session.
+//! `lockkeeper release`: breaks every lock of a name, or ends a session.
 
 use crate::{Done, Failure, args, args::Release, session, show};
 use lockkeeper_client::{Entry, Session};

@@ -1,5 +1,4 @@
-//! A session with the daemon, opened and asked in bounded time: a daemon that is stopped hangs
-//! nobody without a word.
+//! A session with the daemon, with a time limit on each step: a stopped daemon leads to an error.
 
 use crate::{Failure, exit, process::Process, show};
 use lockkeeper_client::{Callbacks, Endpoint, Error, Options, Session, code};

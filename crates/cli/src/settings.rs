@@ -1,5 +1,5 @@
-//! How a daemon is set up: by flags, by the environment, and by a file. Each setting has one name
-//! in all three.
+//! The settings of a daemon: from flags, the environment, and a file. Each setting has one name in
+//! all three.
 
 use clap::{Args, ValueEnum};
 use lockkeeper_server::{Allow, GoingAway, Listen, Store, etcd};

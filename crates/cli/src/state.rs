@@ -1,4 +1,4 @@
-//! `lockkeeper state`: looks at what a daemon has on disk, or sets it aside.
+//! `lockkeeper state`: checks a daemon's state directory, or moves its contents aside.
 
 use crate::{
     Done,

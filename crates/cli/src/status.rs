@@ -1,5 +1,5 @@
-//! `lockkeeper` alone, and `lockkeeper status`: where the daemon is, whether it runs, and what to
-//! try.
+//! `lockkeeper` without a command, and `lockkeeper status`: the daemon's address and state, and
+//! what to try next.
 
 use crate::{
     Done,

@@ -1,4 +1,4 @@
-//! `lockkeeper token`: what shows a daemon on the network who may do what.
+//! `lockkeeper token`: makes keys, and tokens that carry a client's rights.
 
 use crate::{Done, args::Token, exit};
 use lockkeeper_server::{Permit, new_keys, sign};

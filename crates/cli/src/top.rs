@@ -1,8 +1,8 @@
-//! `lockkeeper top`: who holds and who waits, live.
+//! `lockkeeper top`: holders and waiters, live.
 //!
-//! `live` is what the daemon's subscription has told; the `model` is what there is to see of it and
-//! what keys do to it; `draw` puts it on the screen. Here are the terminal and the daemon: keys,
-//! changes and signals arrive in one queue.
+//! `live` is the state received by subscription. `model` is the visible part of it, and the effect
+//! of keys. `draw` renders it. This module has the terminal and the daemon: keys, changes and
+//! signals arrive in one queue.
 
 mod draw;
 mod live;

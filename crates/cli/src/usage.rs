@@ -1,4 +1,4 @@
-//! What to say of a wrong call: what was meant, rather than how the parser sees it.
+//! Messages for wrong calls: the intended call, rather than the parser's view.
 
 use crate::{args::Run, exit, lock, show};
 use clap::{

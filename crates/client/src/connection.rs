@@ -1,5 +1,5 @@
-//! A connection to a server: written to by one thread at a time, read by whoever has the read lock.
-//! Nothing here blocks.
+//! A connection to a server. One thread at a time writes; the thread that holds the read lock
+//! reads. Nothing here blocks.
 
 use crate::poller::Poller;
 #[cfg(feature = "network")]

@@ -1,14 +1,14 @@
-//! The driver: it connects, reads, writes and sleeps as the machine says.
+//! The driver: it connects, reads, writes and sleeps as the session machine requires.
 //!
 //! # Threads
 //!
-//! Any thread that has changed the machine sends what that produced and tells the host
-//! ([`Shared::settle`]). While one thread writes, others leave their messages to it: under
+//! A thread that has changed the machine sends the resulting messages and notifies the host
+//! ([`Shared::settle`]). While one thread writes, others queue their messages for it: under
 //! contention a write carries many.
 //!
-//! The session thread sleeps in the poller and does what nobody waits for. A thread that waits for
-//! a reply takes the read lock, and turns the session thread's wake-up off, to read the reply
-//! itself. The read lock is taken before the mutex.
+//! The session thread sleeps in the poller and handles input that no thread waits for. A thread
+//! that waits for a reply takes the read lock and turns the session thread's wake-up off, to read
+//! the reply itself. The read lock is taken before the mutex.
 
 use crate::{
     clock,

@@ -1,4 +1,4 @@
-//! Where the server is, and how it is started if it is not there.
+//! The address of the server, and how to start it if it does not run.
 
 use crate::{
     connection::{Connection, Transport},

@@ -1,4 +1,4 @@
-//! What a session tells its host.
+//! The callbacks of a session's host.
 
 use lockkeeper_service::{Failure, Key, Outcome};
 

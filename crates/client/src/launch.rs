@@ -1,7 +1,7 @@
 //! Connects to a Unix socket, and starts this user's server there if none listens.
 //!
-//! The server's standard error is a pipe until it serves: then it lets go of it. What it says there
-//! before it ends is why it cannot start, and whoever started it hears that at once.
+//! The server's standard error is a pipe, which it closes when it serves. If it cannot start, it
+//! writes the reason there, and its starter reports it at once.
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},

@@ -1,17 +1,17 @@
-//! A session with Lockkeeper's server: on this machine by Unix socket, or, with the feature
-//! `network`, on another by WebSocket.
+//! A session with Lockkeeper's server: over a Unix socket on this machine, or, with the feature
+//! `network`, over WebSocket.
 //!
-//! [`lockkeeper_service::Session`] decides everything: what is sent, when to connect again, when a
-//! lease has expired. This crate owns what that has not: sockets, a clock and one thread. It keeps
-//! no table of its own; requests carry the host's data ([`Host::Data`]).
+//! [`lockkeeper_service::Session`] decides everything: what to send, when to reconnect, when a
+//! lease has expired. This crate owns the sockets, the clock and one thread. It has no request
+//! table: requests carry the host's data ([`Host::Data`]).
 //!
 //! [`Session::open`] connects, and starts this user's server if none answers. Methods return
-//! without waiting for the server, unless they say so. The session thread reads what comes,
-//! connects again and sends pings; a thread that waits for a reply can read it itself
+//! without waiting for the server, unless documented otherwise. The session thread reads,
+//! reconnects and sends pings; a thread that waits for a reply can read it itself
 //! ([`Session::spin_for_reply`], [`Session::wait`]).
 //!
-//! Locks survive a server that is killed: a local session lives as long as a descriptor is open
-//! that the server passed to it ([`Session::fifo`]). After a session was lost, the same value opens
+//! Locks survive a server that is killed: a local session lives as long as the descriptor that the
+//! server passed to it is open ([`Session::fifo`]). After a session was lost, the same value opens
 //! the next one.
 #![cfg(unix)]
 // Denied rather than forbidden: `poller` registers a socket, which the crate it uses calls unsafe;

@@ -1,4 +1,4 @@
-//! Who a client is, for people who look at locks.
+//! A description of this client for people who inspect locks.
 
 use std::{env, path::Path};
 

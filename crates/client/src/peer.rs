@@ -1,8 +1,7 @@
-//! Who is at the other end of a local socket.
+//! The credentials of the process at the other end of a local socket.
 //!
-//! Of a process in another PID namespace the kernel says that its number is 0. `rustix` has no such
-//! number, and takes the answer for an error, so that no client in a container would reach a server
-//! outside of it.
+//! For a process in another PID namespace the kernel reports the number 0. `rustix` has no such
+//! number and returns an error, which would keep clients in containers from a server outside.
 
 use rustix::fd::{AsFd, AsRawFd};
 use std::io;

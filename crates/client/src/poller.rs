@@ -1,4 +1,4 @@
-//! Where the session thread sleeps: until its socket is ready, it is notified, or a time has come.
+//! The session thread's sleep: until its socket is ready, it is notified, or a deadline has passed.
 
 use polling::{Event, Events, PollMode};
 use std::{io, os::fd::AsFd, os::fd::AsRawFd, time::Duration};

@@ -1,5 +1,5 @@
-//! What the read lock protects: the connection that is read, and the bytes of messages that are not
-//! whole yet.
+//! The data behind the read lock: the connection that is read, and the bytes of incomplete
+//! messages.
 
 use crate::{
     connection::Connection,

@@ -1,4 +1,4 @@
-//! A session, as its host has it.
+//! A session, as its host uses it.
 
 use crate::{
     clock,

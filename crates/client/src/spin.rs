@@ -1,8 +1,8 @@
 //! When to poll for a reply rather than sleep.
 //!
-//! Waking a sleeping processor can take longer than everything else that is done for a message.
-//! Only the thread of a blocking call polls so. It is never done in a future of the async crate,
-//! on a JavaScript event loop, or in the daemon. It stops where others need the processor.
+//! Waking a sleeping processor can take longer than all other work for a message. Only the thread
+//! of a blocking call polls: never a future of the async crate, a JavaScript event loop, or the
+//! daemon. It stops when other threads need the processor.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},

@@ -1,4 +1,4 @@
-//! What the session's mutex protects: the machine, the host, and the driver's own few facts.
+//! The data behind the session's mutex: the machine, the host, and the driver's own state.
 
 use crate::{
     clock,

@@ -1,5 +1,4 @@
-//! A WebSocket to a server on the network, with TLS or without. Connecting blocks; nothing after
-//! that does.
+//! A WebSocket to a server on the network, with or without TLS. Only connecting blocks.
 
 use crate::{connection::read_some, endpoint::Address};
 use lockkeeper_wire::{

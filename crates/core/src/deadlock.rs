@@ -1,12 +1,12 @@
 //! Cycles of requests that wait for each other, found from declared nesting.
 //!
-//! The graph: a waiting request points at what blocks it; a live request points at every live
-//! request nested in it, held or waiting, since it may be awaiting that one before it releases.
-//! Queues alone have no cycles, so where nothing is nested there is nothing to search.
+//! The graph: a waiting request points at what blocks it. A live request points at every live
+//! request nested in it, held or waiting, because it may be awaiting that one before it releases.
+//! Queues alone have no cycles, so without nesting there is nothing to search.
 //!
-//! Nothing here runs unless asked. A search is linear in the part of the graph it reaches: a
-//! waiting entry does not point at all its predecessors but at the nearest that, between them, wait
-//! for all the others.
+//! The search runs only on request. It is linear in the part of the graph it reaches: a waiting
+//! entry does not point at all its predecessors but at the nearest that, between them, wait for all
+//! the others.
 
 use crate::{
     manager::Manager,

@@ -1,7 +1,6 @@
-//! Which request was made within which: the declared nesting that deadlock reports follow.
+//! The declared nesting of requests, which deadlock reports follow.
 //!
-//! Kept apart from the requests, so that a request that is not part of any nesting pays nothing for
-//! it.
+//! It is stored apart from the requests, so that requests without nesting have no cost.
 
 use crate::slab::{NIL, Slab};
 

@@ -1,4 +1,4 @@
-//! Looking at a manager without changing it: the snapshot (§4.5), one queue, one request.
+//! Read-only views of a manager: the snapshot (§4.5), one queue, one request.
 
 use crate::{
     manager::Manager,

@@ -1,12 +1,12 @@
 //! One FIFO per name: the held lock set and the lock request queue of the name in one list.
 //!
-//! A request stands in the queue of each of its names with one entry; the first of these carries
-//! what else is known of the request. The entries that no earlier entry conflicts with are *open*;
-//! they are a prefix of the list: one exclusive entry, or all shared entries before the first
-//! exclusive one. The others are *blocked*. A request whose entries are all open is held.
+//! A request has one entry in the queue of each of its names; the first entry has the request's
+//! other data. The entries that no earlier entry conflicts with are *open*. They are a prefix of
+//! the list: one exclusive entry, or all shared entries before the first exclusive one. The others
+//! are *blocked*. A request whose entries are all open is held.
 //!
 //! Joining a queue at its end opens or blocks only the new entry. Leaving it opens, in one loop,
-//! what nothing conflicts with any more: release, abort and the end of a client are this one
+//! the entries that no longer conflict. Release, abort and the end of a client are this one
 //! operation.
 
 use crate::{

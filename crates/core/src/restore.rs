@@ -1,9 +1,8 @@
-//! A manager's state as data, for a host that keeps it elsewhere: on a disk, in a replicated log.
+//! A manager's state as data, for a host that stores it: on a disk, or in a replicated log.
 //!
-//! Reading it out needs nothing new: [`Manager::requests`] has every live request, and
-//! [`Live`](crate::Live) all that is known of it. This is the way back. Only logical facts travel:
-//! arrivals, tokens, scopes. What follows from them (who is blocked by whom) is computed again and
-//! compared.
+//! [`Manager::requests`] and [`Live`](crate::Live) already read out every live request. This is the
+//! inverse. Only logical facts are stored: arrivals, tokens, scopes. What follows from them (which
+//! request blocks which) is computed again and compared.
 
 use crate::{
     manager::Manager,

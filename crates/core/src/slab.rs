@@ -1,7 +1,7 @@
-//! Records by small number, in chunks that never move.
+//! Records by index, in chunks that never move.
 //!
-//! A `Vec` that doubles would move every record at once; here growth allocates one chunk, so no
-//! single insert costs more than a chunk does. The place freed last is used next.
+//! A `Vec` that doubles would move every record at once. Here growth allocates one chunk, so the
+//! cost of an insert is bounded by that of a chunk. The place freed last is used next.
 
 use alloc::{boxed::Box, vec::Vec};
 use core::ops::{Index, IndexMut};

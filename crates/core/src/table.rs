@@ -1,10 +1,10 @@
-//! The lock request queue map (§2.5): which names have a queue, found by their bytes.
+//! The lock request queue map (§2.5): the names that have a queue, found by their bytes.
 //!
-//! The map is cut into 64 tables by hash, so that when one doubles, a 64th of the names move and
-//! not all. The hash is seeded by the host: names come from callers that may want them to collide.
+//! The map is cut into 64 tables by hash, so a growing table moves a 64th of the names. The host
+//! seeds the hash, because names come from callers that may want collisions.
 //!
-//! A name that nobody holds or waits for is idle. Idle names are forgotten, but the short ones not
-//! at once: names come back, and the last thousand or so are kept to be found again.
+//! A name without held or waiting requests is idle. Long idle names are dropped at once. Of short
+//! ones the last thousand or so are kept, because names are used again.
 
 use crate::{
     name::Name,

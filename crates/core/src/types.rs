@@ -1,5 +1,4 @@
-//! The words that every layer shares: what goes into the manager, what comes out, and how it
-//! refuses.
+//! The types that every layer shares: inputs of the manager, its outputs, and its refusals.
 
 use crate::{deadlock::Deadlock, name::Name, slab::NIL};
 use alloc::vec::Vec;

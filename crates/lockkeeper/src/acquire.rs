@@ -1,4 +1,4 @@
-//! The future that asks for a lock and waits for it.
+//! The future that requests a lock and waits for it.
 
 use crate::{
     Error, IntoScope, Lock, Request,

@@ -1,5 +1,5 @@
-//! An agent of a lock manager: on whose behalf requests are made. Whether the manager is in this
-//! process or is a daemon's is decided here, and nowhere else.
+//! An agent of a lock manager, on whose behalf requests are made. This is the only module that
+//! distinguishes a manager in this process from a daemon's.
 
 #[cfg(feature = "connect")]
 use crate::remote::Remote;

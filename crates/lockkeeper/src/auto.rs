@@ -1,4 +1,4 @@
-//! Auto-release, as the first two sketches had it: a lock that lives while something waits on it.
+//! Auto-release, as in the first two sketches: a lock that is held while a handle or future exists.
 
 use crate::{
     Error, Lock, lock,

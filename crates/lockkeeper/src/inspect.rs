@@ -1,4 +1,4 @@
-//! The state of a manager with all that `query()` may not show.
+//! The state of a manager, including what `query()` may not show.
 
 use crate::state::ManagerHandle;
 use lockkeeper_core::{ClientId, Deadlock, Live, Mode, Name, RequestId, Token};

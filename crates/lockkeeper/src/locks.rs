@@ -1,4 +1,4 @@
-//! The handle through which locks are asked for: one agent of one lock manager.
+//! The handle for requesting locks: one agent of one lock manager.
 
 use crate::{
     Acquire, AutoLock, Error, Inspection, IntoScope, Lock, Request,

@@ -1,9 +1,9 @@
-//! An agent of a daemon's manager: a session whose requests carry what tasks need.
+//! An agent of a daemon's manager: a session whose requests carry wakers.
 //!
-//! The session is the one truth, as the engine is of a manager of this process. Only of requests
-//! that ended behind their owner's back a note is kept, until the owner has read it or goes.
-//! Whichever thread reads the daemon's answers wakes the tasks that wait for them. It runs none of
-//! their code, so it does not matter which executor they are on.
+//! The session has the only copy of the lock state. Outside it, only the end of a request that its
+//! owner has not seen yet is kept, until the owner has read it or is dropped. The thread that reads
+//! the daemon's answers wakes the waiting tasks. It runs none of their code, so they can be on any
+//! executor.
 
 use crate::{Error, Inspection, RequestInfo, agent::Submission, connect::Connector};
 use event_listener::{Event, EventListener};

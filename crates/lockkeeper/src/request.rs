@@ -1,4 +1,4 @@
-//! A request before it is made: what it asks for, and in which of the forms the lock is wanted.
+//! A request before it is made: its scope and options, and the form in which the lock is returned.
 
 use crate::{
     Acquire, AutoLock, Error, IntoScope, Lock, acquire, agent::Agent, blocking::block_on, signal::AbortReason,

@@ -1,4 +1,4 @@
-//! What a request asks for: one name, or several, each with its mode.
+//! The scope of a request: one name, or several, each with its mode.
 
 use lockkeeper_core::{Mode, Name};
 

@@ -1,10 +1,10 @@
 //! One lock manager behind one mutex, and the delivery of its effects.
 //!
-//! Whoever calls runs the engine, under the mutex; wakers that the call sets off are collected and
-//! woken after the mutex is let go. Each live request has one owner, a pending
-//! [`Acquire`](crate::Acquire) or a [`Lock`](crate::Lock), which asks the engine how its request
-//! stands: the engine is the one truth. Only of requests that ended behind their owner's back a
-//! note is kept, until the owner has read it or goes.
+//! The calling thread runs the engine under the mutex. The resulting wakers are collected, and
+//! woken after the mutex is unlocked. Each live request has one owner, a pending
+//! [`Acquire`](crate::Acquire) or a [`Lock`](crate::Lock), which asks the engine for the state of
+//! its request: the engine has the only copy. Outside it, only the end of a request that its owner
+//! has not seen yet is kept, until the owner has read it or is dropped.
 
 use crate::sync::{self, Mutex, MutexGuard};
 use event_listener::Event;

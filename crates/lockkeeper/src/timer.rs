@@ -1,8 +1,8 @@
 //! Deadlines on any executor: one thread for the process, started by the first deadline that has to
 //! wait.
 //!
-//! The thread sleeps until the earliest deadline, or without end if there is none; it only wakes
-//! tasks. A deadline that is no longer needed is taken out when it is dropped.
+//! The thread sleeps until the earliest deadline, and only wakes tasks. Dropping a deadline removes
+//! it.
 
 use std::{
     collections::BTreeMap,

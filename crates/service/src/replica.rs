@@ -1,23 +1,23 @@
 //! Leadership, where several servers share a log: who may append, and who takes over.
 //!
 //! The log is kept in a store of keys whose changes are numbered, one after the other: its
-//! *revisions*. One key is the [`Head`] of the log. It says who leads and how long the log is.
+//! *revisions*. One key is the [`Head`] of the log. It names the leader and the length of the log.
 //! Every write of a leader rewrites it, and has an effect only if the head still has the revision
-//! at which this replica saw it. So a leader that was deposed can write nothing, whatever it
-//! believes. Clocks decide only how soon somebody takes over.
+//! at which this replica saw it. So a deposed leader cannot write. Clocks decide only how soon a
+//! takeover happens.
 //!
-//! A replica follows at first. It applies the log's entries in their order, and takes over when the
+//! A replica follows at first. It applies the log's entries in their order. It takes over when the
 //! head has not changed for as long as the head says, or when the leader has handed over. It leads
 //! until a write or a read shows a head that is not its own. Then it is dropped with its state,
 //! which may be ahead of the log.
 //!
-//! A store that was restored from a backup lacks the end of the log: locks that nobody knows of may
-//! be held. Whoever takes over from such a head, because an operator said so, writes into it that
-//! there was a [`Recovery`]. Until the leases of before have expired, every leader begins anew with
-//! waiting for them. [`Memory`] says whether the store went back.
+//! A store that was restored from a backup lacks the end of the log: unknown locks may be held. A
+//! replica takes over from such a head only at an operator's request, and records a [`Recovery`] in
+//! it. Until earlier leases have expired, every leader begins by waiting for them. [`Memory`]
+//! detects that the store went back.
 //!
 //! One operation is under way at a time. A driver that gets no answer sends the same operation
-//! again, until it is answered: if the first one was executed after all, the answer shows it.
+//! again until it is answered. If the first one was executed after all, the answer shows it.
 
 mod head;
 mod memory;

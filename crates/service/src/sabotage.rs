@@ -1,5 +1,4 @@
-//! Rules that a test takes away, to see that the simulation notices. Nothing of it is in a normal
-//! build.
+//! Rules that a test disables, to show that the simulation notices. Not part of a normal build.
 
 /// A rule of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,8 +1,8 @@
-//! The state at one position, written out in slices while records go on being applied.
+//! The state at one position, serialized in slices while records are being applied.
 //!
-//! A snapshot [walks](crate::walk) over sessions and their requests. Whatever lived at its position
-//! and is about to change before the walk reaches it is written out first, as it was. So the
-//! snapshot is that of one position, and taking it never pauses the server for longer than a slice.
+//! A snapshot [walks](crate::walk) over sessions and their requests. An item that is about to
+//! change before the walk reaches it is written first, in its old state. So the snapshot shows one
+//! position, and taking it never pauses the server for longer than a slice.
 //!
 //! Items are self-contained, and their order does not matter. The last one is an end marker.
 

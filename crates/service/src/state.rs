@@ -1,5 +1,5 @@
-//! What is true: sessions, their requests, the lock managers by bucket, and what clients have yet
-//! to acknowledge.
+//! The replicated state: sessions, their requests, the lock managers by bucket, and unacknowledged
+//! notices.
 //!
 //! [`State::apply`] never refuses and never searches. The server has decided before, with the
 //! read-only methods.

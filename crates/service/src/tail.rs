@@ -1,8 +1,7 @@
-//! The tail of a shared log: the entries that no snapshot has, and how many bytes they take in the
-//! store.
+//! The tail of a shared log: the entries since the newest snapshot, and their bytes in the store.
 //!
-//! Every replica counts them, not the leader alone: one that takes over knows at once whether a
-//! snapshot is due.
+//! Every replica counts them, not only the leader, so a new leader knows at once whether a snapshot
+//! is due.
 
 use std::collections::VecDeque;
 

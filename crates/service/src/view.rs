@@ -1,5 +1,5 @@
-//! The answer to a long query: what a bucket had at one moment, in parts, while records go on being
-//! applied.
+//! The answer to a long query: the state of a bucket at one moment, in parts, while records are
+//! being applied.
 
 use crate::{
     server::ClientId,

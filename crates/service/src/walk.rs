@@ -1,8 +1,8 @@
-//! Walks over the state as it was at one moment, while records go on being applied.
+//! Walks over the state as it was at one moment, while records are being applied.
 //!
-//! A walk goes over sessions and their requests, in the order of their numbers. What lived when it
-//! began and is about to change is claimed first: whoever walks looks at it as it was, and the walk
-//! passes over it later.
+//! A walk visits sessions and their requests in the order of their numbers. An item that existed
+//! when the walk began and is about to change is claimed first: it is visited in its old state, and
+//! the walk skips it later.
 
 use crate::state::{Bucket, RequestOwner, Session, SessionId, State};
 use lockkeeper_core::Live;

@@ -1,5 +1,5 @@
-//! Messages as WebSocket frames them (RFC 6455), without the handshake and without I/O. A frame has
-//! one message or more, one after the other: each says itself where it ends.
+//! Messages in WebSocket frames (RFC 6455), without the handshake and without I/O. A frame has one
+//! or more messages, one after the other; messages are self-delimiting.
 
 use crate::{
     frame::TooLong,

@@ -1,5 +1,5 @@
-//! What a command is told of its lock in its environment, and what that says to a `lockkeeper`
-//! inside it.
+//! The environment variables that tell a command about its lock, and how a nested `lockkeeper`
+//! reads them.
 
 use lockkeeper_core::Name;
 use std::{

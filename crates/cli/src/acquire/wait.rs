@@ -1,9 +1,9 @@
-//! What is shown while somebody waits for a lock: who has the lock, for how long, and how many are
-//! before us.
+//! The display while `run` or `lock` waits: the holder, its hold time, and the number of waiters
+//! ahead.
 //!
-//! On a terminal, it is one line that is drawn anew each second, and gone when the lock is there;
-//! else a line, once, if the wait takes longer than a second. Nothing is asked of the daemon before
-//! there is somebody to show it to.
+//! On a terminal, it is one line that is redrawn each second and removed when the lock is granted.
+//! Elsewhere it is one line, printed once if the wait takes longer than a second. The daemon is
+//! queried only when there is something to display.
 
 use crate::{Failure, exit, run::News, show};
 use lockkeeper_client::{Entry, Error, Session, Snapshot};

@@ -1,15 +1,15 @@
 //! The guardian of a shell whose lock has a lease: a process that has the session, renews the
-//! lease, and lives with the shell.
+//! lease, and exits with the shell.
 //!
-//! Its standard input is a pipe, which the shell holds open for writing: at its end the shell is
-//! gone, with all that it has started, and the lock is released. `lock` writes the session there
-//! first, then the shell an empty line, then `unlock` its request. Its standard output is a pipe as
-//! well: `unlock` reads the answer there. Both are opened through the guardian's entries in
-//! `/proc`, so that no file is left behind.
+//! Its standard input is a pipe that the shell holds open for writing. At end of file the shell and
+//! its descendants have exited, and the lock is released. `lock` writes the session there first,
+//! then the shell an empty line, then `unlock` its request. Its standard output is a pipe from
+//! which `unlock` reads the answer. Both are opened through the guardian's entries in `/proc`, so
+//! that no file remains.
 //!
-//! When the lock is lost, every process that has the pipe open is sent SIGTERM, as `run` does with
-//! its command. No SIGKILL follows: an interactive shell ignores SIGTERM, and is not to be killed
-//! for a lock.
+//! When the lock is lost, every process that has the pipe open gets SIGTERM, as `run` does with its
+//! command. No SIGKILL follows: an interactive shell ignores SIGTERM, and must not be killed for a
+//! lock.
 
 use super::TAKE;
 use crate::{

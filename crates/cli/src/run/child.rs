@@ -1,10 +1,11 @@
 //! The command that runs while the lock is held.
 //!
-//! *With a terminal* it is in the process group of `run`, as a command of the shell is: what the
-//! terminal sends (Ctrl-C, Ctrl-Z, its size, its end) reaches it by itself, and `fg` and `bg` mean
-//! both. `run` passes on what is sent to `run` alone, and stops when the command does. *Without
-//! one* it has a group of its own, and signals go to all of it. When the lock is lost, what the
-//! command has started is told, too, either way: a shell's children do not go on without the shell.
+//! *With a terminal* it is in the process group of `run`, as a command of the shell is. The
+//! terminal's signals (Ctrl-C, Ctrl-Z, its size, its end) reach it directly, and `fg` and `bg`
+//! affect both. `run` forwards signals that were sent to `run` alone, and stops when the command
+//! does. *Without one* it has its own process group, and signals go to the whole group. When the
+//! lock is lost, the command's descendants are signalled in both cases, because a shell's children
+//! may outlive the shell.
 
 use super::{
     News, cannot_start, command_line,

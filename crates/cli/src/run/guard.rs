@@ -1,17 +1,18 @@
 //! The guardian of a command whose lock has a lease.
 //!
-//! It is a process of its own, outside the command's job, and has the session. It renews the lease
-//! as long as the command runs, whatever becomes of `run`; and where the lease cannot be renewed,
-//! it ends the command before another one can get the lock: SIGTERM after half a ttl of silence,
-//! SIGKILL before three quarters. It tells `run` up to when the lease is valid. If the guardian
-//! itself is killed or stopped, `run` ends the command by then. So whichever of the three is killed
-//! or stopped, no command works on without its lock.
+//! It is a separate process outside the command's job, and has the session. It renews the lease as
+//! long as the command runs, even if `run` exits. If the lease cannot be renewed, it ends the
+//! command before the lock can be granted to another: SIGTERM after half a ttl of silence, SIGKILL
+//! before three quarters. It tells `run` until when the lease is valid. If the guardian is killed
+//! or stopped, `run` ends the command by then. So if any one of the three is killed or stopped, no
+//! command works on without its lock.
 //!
-//! `run` acquires the lock and gives the session away to the guardian, which resumes it. They speak
-//! lines of text over a socket, the guardian's standard input. Its standard output is the read end
-//! of a pipe that the command inherits: it ends when the command, and all it has started, are gone.
-//! Its standard error is a pipe to the process that is to become the command, which is executed
-//! once the guardian, knowing it, says so there.
+//! `run` acquires the lock and transfers the session to the guardian, which resumes it. They
+//! exchange lines of text over a socket, the guardian's standard input. Its standard output is the
+//! read end of a pipe that the command inherits: it reaches end of file when the command and its
+//! descendants have exited. Its standard error is a pipe to the process that will become the
+//! command. That process executes the command after the guardian has confirmed there that it knows
+//! the process.
 
 use super::{
     News, RELEASE,

@@ -1,7 +1,7 @@
-//! The label of a lock that is taken by a command: who runs what, and where.
+//! The label of a lock that is taken by a command: user, host and command.
 //!
-//! Others see it, on a network also those of other machines. So options and their values are left
-//! out, and arguments that look like more than a word: `--info` says it otherwise.
+//! Other users see it, on a network also those of other machines. So it omits options and their
+//! values, and arguments that are more than a word. `--info` sets another label.
 
 use rustix::{process::geteuid, system::uname};
 use std::{

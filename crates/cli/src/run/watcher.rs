@@ -1,12 +1,12 @@
-//! Holds a local lock for a command that closes what it inherits, as `ssh` and `sudo` do.
+//! Holds a local lock for a command that closes inherited descriptors, such as `ssh` and `sudo`.
 //!
-//! A local lock lasts while a process has the session's FIFO open. `run` has, and the command
-//! inherits it. If the command closes it and `run` is killed, no process is left that has. So `run`
-//! forks a watcher, which has the FIFO open until the command's process ends. It has no connection,
-//! decides nothing, and receives no signal but SIGKILL and SIGSTOP. It is not executed anew: that
-//! would take as long as all else that `run` does.
+//! A local lock lasts while a process has the session's FIFO open: `run`, and the command, which
+//! inherits it. If the command closes it and `run` is killed, no such process is left. So `run`
+//! forks a watcher, which has the FIFO open until the command's process ends. The watcher has no
+//! connection, decides nothing, and receives no signal but SIGKILL and SIGSTOP. It is a fork
+//! without exec, because an exec would take as long as the rest of `run`.
 //!
-//! The command is executed once its process is watched, so a `run` that is killed at any moment
+//! The command is executed once its process is watched. So a `run` that is killed at any moment
 //! leaves either no command or one that has its lock. The watcher needs Linux 5.9. Elsewhere such a
 //! command has its lock only while `run` lives.
 

@@ -1,4 +1,4 @@
-//! The screen of `top`. It draws what is visible, and nothing else.
+//! The screen of `top`. It draws only what is visible.
 
 use super::model::{Lock, Mode, Model};
 use crate::show;

@@ -1,5 +1,4 @@
-//! What a subscription has told: the state of the bucket, request by request. No terminal, no
-//! daemon.
+//! The state of the bucket as received by subscription, request by request. No terminal, no daemon.
 
 use lockkeeper_client::{Change, Deadlock, Entry, Snapshot};
 use std::{

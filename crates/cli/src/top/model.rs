@@ -1,4 +1,4 @@
-//! What `top` shows, and what keys do to it. No terminal, no daemon.
+//! The contents of `top`, and the effect of keys on them. No terminal, no daemon.
 
 use crate::show;
 use lockkeeper_client::{Entry, Snapshot};

@@ -1,5 +1,4 @@
-//! What a replica remembers of the log, also from earlier processes, so that it notices a store
-//! that has less than it had.
+//! What a replica remembers of the log, also across restarts, to detect a store that lost entries.
 
 use super::{Astray, Head, Recovery, Replica, Revision};
 use crate::sabotage::{Rule, holds};

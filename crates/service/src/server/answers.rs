@@ -1,4 +1,4 @@
-//! Answers that only look: queries, and deadlocks.
+//! Read-only answers: queries, and deadlocks.
 
 use super::{ConnectionId, Server, client_id};
 use crate::{

@@ -1,4 +1,4 @@
-//! What clients did to others, and what was refused to them, for those who keep a record of it.
+//! The audit: what clients did to others, and what was refused to them.
 
 use super::Server;
 use crate::state::SessionId;

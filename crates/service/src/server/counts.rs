@@ -1,4 +1,4 @@
-//! What has happened and how it stands, counted. Nothing in the service depends on it.
+//! Counters and gauges. Nothing in the service depends on them.
 
 use crate::state::{Effect, State};
 

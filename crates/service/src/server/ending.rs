@@ -1,9 +1,9 @@
-//! How sessions end. One of many requests ends in slices, so that others wait for one slice at
-//! most.
+//! The end of sessions. A session of many requests ends in slices, so that other clients wait for
+//! one slice at most.
 //!
-//! A client whose session ends holds nothing any more, or is told so when it resumes and finds some
-//! of its requests gone. So it does no harm if this server stops between two slices, and the next
-//! one finds a session that lives.
+//! If the server stops between two slices, the next one finds a live session without some of its
+//! requests. That is safe: the client has exited, or learns of the missing requests when it
+//! resumes.
 
 use super::{Server, attach::ENDED_BY_OTHER};
 use crate::{

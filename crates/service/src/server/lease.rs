@@ -1,7 +1,7 @@
-//! Leases: when a session is taken for dead.
+//! Leases: when a session counts as dead.
 //!
-//! A session with a lease ends once its ttl has passed since it was last heard of, or since this
-//! server could hear at all. A session with a FIFO has no lease.
+//! A session with a lease ends once its ttl has passed since the last message was received from it,
+//! or since this server could first receive one. A session with a FIFO has no lease.
 
 use super::{Attached, Rights, Server};
 use crate::{

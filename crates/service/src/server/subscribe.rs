@@ -1,10 +1,9 @@
-//! Subscriptions: the state of a bucket, and from then on what changes in it.
+//! Subscriptions: the state of a bucket, and from then on its changes.
 //!
-//! A subscription remembers *which* requests have changed, not what happened to them. What is sent
-//! is how they stand when it is sent. So a client that reads slowly costs a bounded set of numbers,
-//! and misses steps but never the result. If too much changes at once, the whole state is sent
-//! again. Whatever is sent waits for its round, as every answer does: only what is committed
-//! travels.
+//! A subscription stores *which* requests have changed, not the changes. The current state of those
+//! requests is sent. So a client that reads slowly costs a bounded set of numbers, and misses steps
+//! but never the result. If too much changes at once, the whole state is sent again. Like every
+//! answer, a message waits for its round, so only committed state is sent.
 
 use super::{ConnectionId, Server, answers, forbidden, share};
 use crate::{

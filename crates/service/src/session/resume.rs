@@ -1,4 +1,4 @@
-//! Resume by comparison: what the client wants, beside what the server has.
+//! Resume by comparison: the client's requests beside the server's list.
 
 use super::{Identity, Lease, Link, Outcome, Session, Stage, send};
 use crate::{

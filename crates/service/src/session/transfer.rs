@@ -1,7 +1,7 @@
-//! A session on its way to another process of the same machine, with its locks.
+//! The transfer of a session, with its locks, to another process of the same machine.
 //!
-//! The process that gives it away sends no Bye and keeps nothing. The one that takes it resumes it,
-//! as after a lost connection. Both use the same clock, so the lease goes on as it was.
+//! The process that gives it away sends no Bye and keeps nothing. The receiver resumes it, as after
+//! a lost connection. Both use the same clock, so the lease continues.
 
 use super::{Body, Identity, Lease, Link, Record, Request, Session, SessionConfig, Stage};
 use crate::{

@@ -1,4 +1,4 @@
-//! What goes into a session and what comes out of it.
+//! The inputs and outputs of a session.
 
 use crate::view::UNVERIFIABLE;
 use lockkeeper_core::{Cause, Mode, Name};
