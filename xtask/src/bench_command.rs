@@ -1,5 +1,4 @@
-//! Writes `bench/RESULTS-command.md`: `lockkeeper run` beside the commands that people use for the
-//! same.
+//! Writes `bench/RESULTS-command.md`: `lockkeeper run` beside other commands for the same purpose.
 
 use crate::{Result, bench, root, run, setup};
 use std::{

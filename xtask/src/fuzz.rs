@@ -1,8 +1,8 @@
-//! Fuzzing with libFuzzer: the targets of `fuzz/`, for a while, without end, or as a short sample.
+//! Fuzzing with libFuzzer: the targets of `fuzz/`, for a while, endlessly, or as a short sample.
 //!
 //! It runs on the stable toolchain. cargo-fuzz passes flags that a stable compiler takes only with
-//! `RUSTC_BOOTSTRAP`; the address sanitizer, which is what needs a nightly otherwise, is left out:
-//! there is hardly any unsafe code to watch.
+//! `RUSTC_BOOTSTRAP`. The address sanitizer, which needs a nightly toolchain, is left out: there is
+//! hardly any unsafe code.
 
 use crate::{Result, root, run, setup};
 use std::{fs, path::Path, process::Command};

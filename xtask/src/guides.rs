@@ -1,11 +1,11 @@
-//! Does what the guides in `docs/` and the npm package's README say, and compares what they show
-//! with what is seen.
+//! Runs the guides in `docs/` and the npm package's README, and compares their output with what
+//! they show.
 //!
 //! In a block marked `console`, lines after `$ ` are typed into one bash for the whole guide, with
-//! `> ` for lines that go on; the others are what is printed. `…` stands for anything within a
-//! line; alone on a line, for any lines. A command must succeed, unless the next one looks at `$?`.
-//! A block with a file's name behind its language is that file. The npm package's README has no
-//! other blocks, but for those that a test below lists with who runs them.
+//! `> ` for continuation lines; the others are the expected output. `…` matches anything within a
+//! line; alone on a line, any lines. A command must succeed, unless the next one reads `$?`. A
+//! block with a file name after its language is that file. The npm package's README has no other
+//! blocks, except those that a test below lists with the test that runs them.
 
 use crate::{Result, root, setup};
 use lockkeeper_testing::{Postgres, Process};

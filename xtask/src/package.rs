@@ -1,8 +1,8 @@
 //! A Debian package: the program, its units, manual pages and completions.
 //!
-//! `check` makes two versions of it and does with them what an administrator does, in a copy of this
-//! system: installs, uses, upgrades under somebody who holds a lock, removes, purges. It changes
-//! nothing outside of that.
+//! `check` makes two versions of it and acts as an administrator in a copy of this system: it
+//! installs, uses, upgrades while a lock is held, removes, and purges. It changes nothing outside
+//! of that copy.
 
 use crate::{Result, root, setup};
 use std::{

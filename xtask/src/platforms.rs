@@ -1,9 +1,8 @@
-//! Checks the crates that the npm package carries for every platform that it is meant for, from
-//! this machine.
+//! Checks the crates of the npm package for every supported platform, from this machine.
 //!
 //! Type checking needs the source of the standard library and nothing of the target: no linker, no
-//! headers. What it shows is that the code compiles there. Then the addon is built (`build.rs`),
-//! and the end of the job says what was run and what was not.
+//! headers. It shows that the code compiles there. Then the addon is built (`build.rs`). The end of
+//! the job lists what was run and what was not.
 
 mod build;
 

@@ -1,4 +1,4 @@
-//! Installs what the jobs need and a fresh machine does not have. Says what it installs.
+//! Installs what the jobs need and a fresh machine lacks, and names what it installs.
 
 use crate::{Result, root, run};
 use std::{

@@ -1,4 +1,4 @@
-//! The Web Platform Tests, which are not part of this repository: a checkout is named.
+//! The Web Platform Tests, from a checkout outside this repository.
 
 use crate::{Result, npm, root, setup};
 use std::{path, process::Command};

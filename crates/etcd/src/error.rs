@@ -1,4 +1,4 @@
-//! What can become of a call.
+//! The possible failures of a call.
 
 use std::fmt;
 use tonic::{Code, Status};

@@ -1,8 +1,8 @@
 //! The few calls of etcd that Lockkeeper's fleet needs.
 //!
-//! One call is one attempt at one member, with a deadline. Nothing is balanced and nothing is
-//! retried here: a call that was not answered may have been executed, or may be later, and only its
-//! caller knows how to find out. The next call goes to the next member.
+//! One call is one attempt at one member, with a deadline. There is no balancing and no retry: an
+//! unanswered call may have been executed, or may be later, and only its caller knows how to find
+//! out. The next call goes to the next member.
 #![forbid(unsafe_code)]
 
 mod error;

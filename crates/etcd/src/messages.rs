@@ -1,4 +1,4 @@
-//! The messages of etcd's API, as far as they are used. The numbers are those of etcd's
+//! The messages of etcd's API that are used here. The field numbers are those of etcd's
 //! `rpc.proto`.
 
 use prost::{Enumeration, Message, Oneof};

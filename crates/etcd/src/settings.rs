@@ -1,4 +1,4 @@
-//! Where etcd is, and how it is spoken to.
+//! The address of etcd, and the credentials for it.
 
 use crate::Error;
 use std::{

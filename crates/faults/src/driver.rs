@@ -1,5 +1,5 @@
-//! The driver: starts the daemon and the workers, does to them what the schedule says, and has what
-//! they saw checked.
+//! The driver: starts the daemon and the workers, applies the schedule's faults to them, and has
+//! their histories checked.
 
 use crate::{
     Nanos,

@@ -1,10 +1,10 @@
-//! Faults to a fleet: daemons that share the log of a real etcd, their clients, and etcd itself.
+//! Faults of a fleet: daemons that share the log of a real etcd, their clients, and etcd itself.
 //! Several happen at once.
 //!
-//! What the workers saw is checked as after any other run. Who loses a lock, or a place, needs a
-//! reason within its lease: it was stopped or killed, or no daemon answered that it would have
-//! found in time (`silence.rs`). Python clients are left out: theirs has no lease, and a fleet
-//! gives nobody anything else.
+//! The workers' histories are checked as after any other run. A client that loses a lock or a place
+//! in a queue needs a reason within its lease: it was stopped or killed, or no daemon answered that
+//! it could have found in time (`silence.rs`). Python clients are left out: they have no lease, and
+//! a fleet has no sessions without one.
 
 use crate::{
     Nanos,

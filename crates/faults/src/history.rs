@@ -1,9 +1,9 @@
-//! What a worker saw, on disk: one line for each event, appended by one call, so that it is there
-//! when the worker is not.
+//! A worker's history on disk: one line for each event, appended by one call, so that it survives
+//! the worker.
 //!
-//! A history is a file for each worker process. A resource is a file for each name, to which
-//! whoever holds the lock appends its touches: the order of its lines is the order in which they
-//! happened, whatever the clocks say.
+//! A history is a file for each worker process. A resource is a file for each name, to which the
+//! holder of the lock appends its touches. The order of its lines is the order in which they
+//! happened, independent of clocks.
 
 use crate::Nanos;
 use lockkeeper_client::Flags;

@@ -1,16 +1,15 @@
-//! Faults for Lockkeeper's daemon and its clients, and a check of what they saw.
+//! Faults for Lockkeeper's daemon and its clients, and a check of what the clients saw.
 //!
-//! [`plan`] draws a schedule of faults from a seed. [`driver`] starts a daemon and [`worker`]s,
-//! processes of their own ([`process`], in a [`run_dir`]), and does to them what the schedule says:
-//! they are killed, stopped and cut off, and the [`machine`] lends full disks and frozen cgroups. A
-//! worker asks for locks, with this workspace's client, with `run` ([`runner`]) or in Python, holds
-//! them and *touches* what they protect; all it sees it writes to a [`history`] that outlives it.
-//! When it is over, [`check`] reads the histories and says where a promise was broken; that goes
-//! into the [`report`].
+//! [`plan`] draws a schedule of faults from a seed. [`driver`] starts a daemon and [`worker`]s as
+//! separate processes ([`process`], in a [`run_dir`]) and applies the schedule: they are killed,
+//! stopped and cut off, and the [`machine`] provides full disks and frozen cgroups. A worker
+//! requests locks with this workspace's client, with `run` ([`runner`]) or in Python. It holds them
+//! and *touches* the protected resources, and writes all events to a [`history`] that outlives it.
+//! At the end, [`check`] reads the histories and lists broken guarantees for the [`report`].
 //!
 //! [`fleet`] does the same to daemons that share a log in etcd.
 //!
-//! Nothing here looks into the daemon: what is checked is what programs that use it can tell.
+//! Nothing here looks into the daemon: the check uses only what its clients can observe.
 #![forbid(unsafe_code)]
 
 pub mod check;

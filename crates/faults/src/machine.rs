@@ -1,8 +1,8 @@
-//! What the machine lends to faults: a small disk that can be filled, a cgroup that can be frozen,
-//! and limits of descriptors.
+//! Resources of the machine for faults: a small disk that can be filled, a cgroup that can be
+//! frozen, and limits of descriptors.
 //!
-//! Not every machine allows them. What one does not allow is said by name, and never counted as
-//! done.
+//! Not every machine allows them. A fault that is not possible is reported by name, and never
+//! counted as done.
 
 use rustix::{
     io::Errno,

@@ -1,5 +1,5 @@
-//! The network between a worker and the daemon: all that is said on it can be held up, in both
-//! directions, for a while.
+//! The network between a worker and the daemon: it can delay all traffic, in both directions, for a
+//! while.
 
 use std::{
     io::{self, Read as _, Write as _},

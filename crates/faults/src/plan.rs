@@ -1,4 +1,4 @@
-//! The schedule of faults, and what workers ask for: all that is random comes from a seed.
+//! The schedule of faults, and the workers' requests. All randomness comes from a seed.
 
 use fastrand::Rng;
 use lockkeeper_client::Flags;

@@ -1,5 +1,4 @@
-//! The processes of a run: the daemon and the workers. They end when what stands for them is
-//! dropped, whatever happens.
+//! The processes of a run: the daemon and the workers. Dropping a value ends its process.
 
 use crate::{Nanos, machine, run_dir::RunDir, worker::Orders};
 use rustix::process::{

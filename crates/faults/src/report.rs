@@ -1,4 +1,4 @@
-//! What came of a run, for people and for tests.
+//! The result of a run, for people and for tests.
 
 use crate::check::{Rule, Violation};
 use std::{fmt, time::Duration};

@@ -1,5 +1,4 @@
-//! The files of a run: one directory, with the socket, what the daemon keeps, and what everybody
-//! saw.
+//! The files of a run: one directory, with the socket, the daemon's state, and the histories.
 
 use std::{
     fs::{self, DirBuilder},

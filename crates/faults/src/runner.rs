@@ -1,5 +1,5 @@
 //! A worker that uses `lockkeeper run`, one after the other. Its command is this program once more:
-//! it writes down its token, touches what the lock protects, and says when it is done.
+//! it records its token, touches the protected resource, and records its end.
 //!
 //! The processes that may be killed are `run` and, under a lease, its guardian. The lock has to
 //! last as long as the command does, and the command no longer than the lock.

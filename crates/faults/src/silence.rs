@@ -1,7 +1,7 @@
-//! When the daemons of a fleet answered nobody: what explains that their clients lost their locks.
+//! Periods in which no daemon of a fleet answered: they explain lost locks.
 //!
-//! A client of each daemon asks it again and again. What was done to daemons and to etcd does not
-//! matter here, nor how busy the machine is, only what came of it.
+//! A client of each daemon queries it again and again. Faults and load do not matter here, only
+//! their result.
 
 use crate::{Nanos, ms, now};
 use lockkeeper_client::{Callbacks, Endpoint, Options, Session};

@@ -1,9 +1,9 @@
-//! A worker: a process that asks for locks, touches what they protect while it believes that it
-//! holds them, and writes down all it sees.
+//! A worker: a process that requests locks, touches the protected resources while its locks are
+//! valid by its own clock, and records every event.
 //!
-//! It has several *hands*, threads that share one session. It hears from the driver on its standard
-//! input: `settle` ends the loop, and has every name asked for once more, without a limit, so that
-//! a lock that nobody gave back shows; the end of the input ends the worker.
+//! It has several *hands*, threads that share one session. The driver writes to its standard input:
+//! `settle` ends the loop, and makes it request every name once more, without a limit, so that a
+//! lock that was never released shows. End of file ends the worker.
 
 use crate::{
     history::{Line, Lines, Touch, What},

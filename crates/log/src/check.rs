@@ -1,4 +1,4 @@
-//! Looking at a state directory from outside, and moving its files aside.
+//! Inspection of a state directory from outside, and moving its files aside.
 
 use crate::{
     Mark, SegmentSummary, SnapshotSummary, Torn,

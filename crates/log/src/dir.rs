@@ -1,4 +1,4 @@
-//! The state directory: where it may be, whose it is, and what is in it.
+//! The state directory: where it may be, its owner, and its contents.
 
 use crate::error::OpenError;
 use rustix::{

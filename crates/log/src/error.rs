@@ -1,4 +1,4 @@
-//! Why a log cannot be opened, and what was found in it.
+//! Errors of opening a log, with what was found in it.
 
 use std::{
     error, fmt, io,

@@ -1,4 +1,4 @@
-//! The open log: appending, committing, and taking snapshots meanwhile.
+//! The open log: appending, committing, and taking snapshots at the same time.
 
 use crate::{
     Config,

@@ -1,8 +1,8 @@
-//! The mark: what must be known even if the machine crashes and the log's end is lost.
+//! The mark: the facts that must survive a crash of the machine, even if the log's end is lost.
 //!
-//! One small file with two equal copies. The first is written and synced, then the second: whenever
-//! that is interrupted, one of them is whole, and the first is the newer one if it is. No new space
-//! is needed, so a mark can be set on a full disk.
+//! One small file with two equal copies. The first is written and synced, then the second. If that
+//! is interrupted, one of them is whole; the first, if whole, is the newer one. No new space is
+//! needed, so a mark can be set on a full disk.
 
 use crate::{
     dir::{Dir, create, mark_path, unfinished},

@@ -1,4 +1,4 @@
-//! Opening a log: what is in its files, and what of that holds.
+//! Opening a log: reading its files, and deciding which of their contents are valid.
 
 use crate::{
     Config, Log,

@@ -1,4 +1,4 @@
-//! The agent of one thread (§2.4): how it comes, how it ends, and the calls that need not be fast.
+//! The agent of one thread (§2.4): its beginning and end, and the calls that need not be fast.
 
 use crate::{
     ffi::{self, CallBuffer, answer},

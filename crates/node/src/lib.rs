@@ -1,15 +1,14 @@
 //! The lock manager of this process, for JavaScript: one [`Manager`](lockkeeper_core::Manager)
 //! behind one mutex, shared by all threads that load the addon, and an `agent` for each of them;
-//! and one for each `createLocks()`.
+//! and a manager for each `createLocks()`.
 //!
-//! A request takes this path: `packages/lockkeeper` converts the arguments and picks a *slot*, a
-//! small number by which the thread's own table of requests goes; `ffi` reads the name and runs the
-//! engine inside the call; the answer is a number. What a call does to others goes to their
-//! mailboxes (`state`): the caller's own is announced in the answer, that of another thread through
-//! its thread-safe function.
+//! A request takes this path: `packages/lockkeeper` converts the arguments and picks a *slot*, the
+//! request's index in the thread's own table; `ffi` reads the name and runs the engine inside the
+//! call; the answer is a number. Effects on other requests go to mailboxes (`state`). The answer
+//! announces the caller's own mail; another thread is notified through its thread-safe function.
 //!
-//! `remote` is the way to a daemon: the same notifications, from a thread that reads its socket.
-//! Windows has none.
+//! `remote` connects to a daemon: it sends the same notifications, from a thread that reads its
+//! socket. Windows has none.
 //!
 //! Nothing here decides: the rules are the engine's, the steps of the specification are
 //! TypeScript's.

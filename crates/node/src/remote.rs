@@ -1,8 +1,8 @@
-//! A session with a daemon. Nothing here waits on the thread of the caller: what the daemon says
-//! comes as notifications.
+//! A session with a daemon. Nothing here blocks the caller's thread: the daemon's messages become
+//! notifications.
 //!
 //! Requests carry their slot, and [`Remote::slots`] has the session's key for each. The session's
-//! mutex protects what is said in words.
+//! mutex protects the texts of answers.
 
 use crate::{
     agent::{at_thread_exit, end_now, waker},

@@ -1,4 +1,4 @@
-//! Network file systems, on which neither locks nor FIFOs nor sockets can be relied on.
+//! Network file systems, on which locks, FIFOs and sockets are unreliable.
 
 use std::{io, path::Path};
 

@@ -1,4 +1,4 @@
-//! A user's folder: whether it can be used, and by whom.
+//! A user's folder: whether it is usable, and by whom.
 
 use crate::{DIR, SOCKET_LIMIT, TEMP, network_file_system, socket};
 use rustix::{

@@ -1,10 +1,10 @@
-//! Where a user's daemon has its socket and its log: one folder that depends on the user and the
+//! The folder of a user's daemon, with its socket and its log. It depends on the user and the
 //! machine alone.
 //!
-//! The folder is in the home that the user database names, not in `$HOME`, and `XDG_RUNTIME_DIR`
-//! and `TMPDIR` mean nothing: a login shell, cron, `sudo -u` and a service meet at one daemon.
-//! Where the home cannot serve, because it is on a network file system, cannot be written to, or is
-//! not there, it is a private folder in `/var/tmp`. `LOCKKEEPER_DIR` names another one.
+//! The folder is in the home that the user database names. `$HOME`, `XDG_RUNTIME_DIR` and `TMPDIR`
+//! are ignored, so that a login shell, cron, `sudo -u` and a service use one daemon. If the home is
+//! on a network file system, is not writable, or does not exist, it is a private folder in
+//! `/var/tmp`. `LOCKKEEPER_DIR` names another one.
 //!
 //! This crate only looks at files. It starts nothing and connects to nothing.
 #![cfg(unix)]

@@ -1,6 +1,5 @@
-//! Puts on record who stole, released by force, ended a session, or was refused something: lines of
-//! the log with the target `audit`. Names and owners are as clients gave them, with everything
-//! escaped that a terminal would obey.
+//! Records steals, forced releases, ended sessions and refusals: lines of the log with the target
+//! `audit`. Names and owners are as clients gave them, with all control characters escaped.
 
 use lockkeeper_service::{Audit, Audited, Server};
 use std::time::{Duration, Instant};

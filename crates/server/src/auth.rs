@@ -1,8 +1,7 @@
-//! Who may do what: the tokens that clients on the network show, and the keys that these are signed
-//! with.
+//! Rights of network clients: their tokens, and the keys that sign these.
 //!
-//! A token is a JSON Web Token (RFC 7519), signed with HS256 or EdDSA. Which of the two is for the
-//! key to say, never for the token.
+//! A token is a JSON Web Token (RFC 7519), signed with HS256 or EdDSA. The key determines the
+//! algorithm, never the token.
 
 use crate::daemon::random;
 use base64::{Engine, engine::general_purpose::URL_SAFE_NO_PAD};

@@ -1,4 +1,4 @@
-//! The clocks of the machine, and which boot of it this is.
+//! The clocks of the machine, and its boot id.
 
 use lockkeeper_service::Micros;
 use rustix::time::{ClockId, clock_gettime};

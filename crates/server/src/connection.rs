@@ -1,4 +1,4 @@
-//! One connection: its bytes as messages for the daemon, and the daemon's messages as bytes.
+//! One connection: decodes its bytes to messages for the daemon, and encodes the daemon's messages.
 
 use crate::{
     daemon::{Daemon, Sender},

@@ -1,8 +1,8 @@
-//! The daemon: the service's state machine, its log, and what connects them with sockets and FIFOs.
+//! The daemon: connects the service's state machine with its log, sockets and FIFOs.
 //!
-//! Every input goes through here: it makes sure that the log has room, hands the input to the
-//! machine, and has the round committed. A round is committed after all connections that had
-//! something to read have been read, so one write to the log serves them all.
+//! For every input it reserves room in the log, passes the input to the state machine, and has the
+//! round committed. A round is committed after all readable connections have been read, so one
+//! write to the log serves them all.
 
 use crate::{
     Config, Error,

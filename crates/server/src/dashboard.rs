@@ -1,6 +1,6 @@
 //! The dashboard: a page for operators at `/` of the port. Its files are part of the binary, built
-//! from `packages/dashboard`, whose tests compare the two. Where daemons share a store, it also
-//! shows how the fleet is.
+//! from `packages/dashboard`, whose tests compare the two. With a shared store, it also shows the
+//! fleet.
 
 use crate::fleet::report;
 use lockkeeper_etcd::Settings;

@@ -1,7 +1,6 @@
-//! Pages that show locks in a browser, served on request (`--examples`). They are part of the
-//! binary.
+//! Example pages for browsers, served with `--examples`. They are part of the binary.
 //!
-//! `navigator.min.js` is the drop-in of the npm package as that builds it; its tests compare the
+//! `navigator.min.js` is the drop-in as the npm package builds it; the package's tests compare the
 //! two.
 
 /// The type and the bytes of what is at a path.

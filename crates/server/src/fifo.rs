@@ -1,9 +1,9 @@
-//! FIFOs: whether a local client is alive, whatever became of its connection or of the daemon.
+//! FIFOs: whether a local client is alive, independent of its connection and of the daemon.
 //!
-//! A session's client has the write end open, and so has whatever inherited it. The daemon opens
-//! the read end only to ask: end of file means that no writer is left. It never keeps the write
-//! end, nor opens a FIFO for reading and writing. A process that is stopped, frozen, or in another
-//! PID namespace has its end open all the same.
+//! A session's client, and every process that inherited it, has the write end open. The daemon
+//! opens the read end only to check: end of file means that no writer is left. It never keeps the
+//! write end, nor opens a FIFO for reading and writing. A process that is stopped, frozen, or in
+//! another PID namespace still has its end open.
 
 use lockkeeper_service::{Fifo, SessionId};
 use nix::{sys::stat, unistd::mkfifo};

@@ -1,8 +1,8 @@
 //! Daemons that share the log of a store: one leads, the others follow, relay, and take over.
 //!
-//! `lockkeeper_service::replica` decides who leads. This drives it: it reads and watches etcd while
-//! it follows, and commits the rounds of its daemon while it leads. One operation is under way at a
-//! time; everything that arrives meanwhile is the next one.
+//! `lockkeeper_service::replica` decides who leads. This module drives it: it reads and watches
+//! etcd while following, and commits the rounds of its daemon while leading. One operation is under
+//! way at a time; everything that arrives meanwhile is the next one.
 
 mod follow;
 mod keys;

@@ -1,5 +1,4 @@
-//! What the fuzz targets in `fuzz/` need of the internals. It is compiled for them alone and is no
-//! part of the API.
+//! Internals for the fuzz targets in `fuzz/`. Compiled for them alone, and not part of the API.
 
 use crate::{auth::Keys, http};
 

@@ -1,4 +1,4 @@
-//! Who is let in, and may do what. The daemon that has the connection decides that, also where
+//! Admission and rights of clients. The daemon that has the connection decides them, also where
 //! another one leads.
 
 use crate::{

@@ -1,8 +1,7 @@
-//! How many connections other users have at the socket of a daemon that serves several.
+//! The number of connections of other users at the socket of a daemon that serves several.
 //!
-//! A connection takes a descriptor, also before its user is known to have any rights. No user can
-//! take them all: those of this daemon's own user, of root, and of the FIFOs that are watched are
-//! left alone.
+//! A connection takes a descriptor before its user's rights are known. Other users can take only a
+//! part of them. The rest is for this daemon's own user, root, and the FIFOs of sessions.
 
 use rustix::process::{Resource, getrlimit};
 use std::{cell::RefCell, collections::HashMap, rc::Rc};

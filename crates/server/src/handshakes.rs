@@ -1,5 +1,5 @@
-//! Connections that have not said Hello. Nobody knows yet whether their clients may do anything, so
-//! they have little time and room, and those of one source cannot keep out the others.
+//! Connections before their Hello. The rights of their clients are unknown, so they have little
+//! time and memory, and those of one source cannot keep out the others.
 
 use crate::{HandshakeLimits, daemon::max_descriptors};
 use lockkeeper_wire::websocket::Broken;

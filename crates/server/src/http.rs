@@ -1,4 +1,4 @@
-//! The little HTTP that a WebSocket begins with, and what is answered without one: `/healthz`,
+//! The HTTP before a WebSocket, and the requests that are answered without one: `/healthz`,
 //! `/metrics` and the dashboard.
 
 use crate::{daemon::Daemon, dashboard, examples, node::Node, relay};

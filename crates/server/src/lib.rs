@@ -1,12 +1,12 @@
 //! Lockkeeper's daemon: the service's state machine, with sockets, a log and a clock around it.
 //!
-//! A message takes this path: `listen` accepts a connection of this machine, `network` one from
-//! elsewhere, which `http` makes a WebSocket; `connection` turns its bytes into messages; `daemon`
-//! makes room in the log, hands them to the machine (`lockkeeper-service`), commits what it
-//! recorded, and has the connections send its answers. One thread does it all: nothing is locked,
-//! and no message crosses from one core to another.
+//! A message takes this path. `listen` accepts a local connection, `network` one on the port, which
+//! `http` makes a WebSocket. `connection` turns its bytes into messages. `daemon` reserves room in
+//! the log, passes them to the state machine (`lockkeeper-service`), commits its records, and has
+//! the connections send the answers. One thread does it all, so no lock is needed, and no message
+//! crosses between cores.
 //!
-//! Whether a local client is alive is asked of its `fifo`. Killing the daemon loses nothing: the
+//! `fifo` asks the kernel whether a local client is alive. Killing the daemon loses nothing: the
 //! next one replays the log.
 #![forbid(unsafe_code)]
 

@@ -1,5 +1,5 @@
-//! Counts for those who watch the daemon, in Prometheus's text format. They name no lock and no
-//! client, and buckets only where they are asked for.
+//! Metrics in Prometheus's text format. They contain no names of locks or clients, and names of
+//! buckets only on request.
 
 use lockkeeper_service::{BucketView, Bytes, Counts, Histogram, Server, State};
 use rustix::{param::page_size, process::Resource, time::ClockId};

@@ -1,8 +1,8 @@
-//! What this process is to its clients: the daemon that leads, or one that relays to it.
+//! The role of this process for its clients: it leads, or relays to the daemon that leads.
 //!
-//! A daemon with a log of its own always leads. Of those that share the log of a store, one leads;
-//! the others relay what their clients say to it. A connection belongs to one leader from its first
-//! message to its last: when that changes, the connection ends, and its client resumes.
+//! A daemon with its own log always leads. Of those that share the log of a store, one leads; the
+//! others relay their clients' messages to it. A connection belongs to one leader: when the leader
+//! changes, the connection ends, and its client resumes.
 
 use crate::{
     Store,

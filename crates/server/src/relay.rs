@@ -1,11 +1,11 @@
-//! Clients of a daemon that does not lead: what they say is relayed to the one that does, and its
-//! answers to them.
+//! Clients of a daemon that does not lead: it relays their messages to the leader, and the answers
+//! back.
 //!
-//! Each client has a connection of its own between the two daemons. It ends with the client's, with
-//! the leader's, and when another daemon leads. The daemon that has the client decides who it is
-//! and what it may do, and says so when it connects: a ticket, sealed with a key that the daemons
-//! of a fleet keep in their store. The leader's number stands in it, so that it is good for one
-//! leadership only.
+//! Each client has its own connection between the two daemons. It ends with the client's
+//! connection, with the leader's, and when another daemon leads. The daemon that has the client
+//! decides the client's identity and rights, and sends them when it connects: a ticket, sealed with
+//! a key that the daemons of a fleet keep in their store. The ticket contains the leader's number,
+//! so it is valid for one leadership only.
 
 use crate::{
     connection::{CLOSE_TIMEOUT, Peer, Transport},

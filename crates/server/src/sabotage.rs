@@ -1,5 +1,5 @@
-//! Wrong ways to judge whether a client is alive. Tests put them back, to see that they are
-//! noticed. Nothing of it is in a normal build.
+//! Wrong ways to judge whether a client is alive. Tests enable them to show that they are noticed.
+//! Not part of a normal build.
 
 use crate::fifo::Life;
 use lockkeeper_service::SessionView;

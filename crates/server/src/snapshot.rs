@@ -1,8 +1,7 @@
 //! The thread that writes a snapshot.
 //!
-//! Waiting for the disk can take a tenth of a second, and so can the removal of a large file. The
-//! daemon serializes a slice at a time and passes it on to this thread; it never waits for it,
-//! except at its own end.
+//! A sync, or the removal of a large file, can take a tenth of a second. The daemon serializes a
+//! slice at a time and passes it to this thread; it waits for the thread only at its own end.
 
 use lockkeeper_log::{FinishedSnapshot, SnapshotWriter};
 use std::{

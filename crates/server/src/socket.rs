@@ -1,9 +1,8 @@
 //! A client's Unix socket.
 //!
-//! Tokio's own wants to hear of room to write, too, and there is such news whenever a client has
-//! read its answer: the daemon would be woken twice for each message. So the socket is given to
-//! Tokio as the end of a pipe that can be read, and, only while it has no room, as one that can be
-//! written to.
+//! Tokio's own type also registers for room to write. That event occurs whenever a client has read
+//! its answer, and would wake the daemon twice for each message. So the socket is registered with
+//! Tokio as the readable end of a pipe, and as a writable one only while it has no room.
 
 use crate::connection::Transport;
 

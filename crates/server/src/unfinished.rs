@@ -1,8 +1,7 @@
-//! How much memory connections take for messages that have not come as a whole, or have not had
-//! their turn, and for long tokens.
+//! The memory that connections use for incomplete or unprocessed messages, and for long tokens.
 //!
-//! A message has at most 1 MiB, but a client can have many connections, and leave one unfinished on
-//! each. It never looks at what is in them.
+//! A message has at most 1 MiB, but a client can have many connections, each with an incomplete
+//! one. Their contents are never examined here.
 
 use lockkeeper_service::ConnectionId;
 use std::{

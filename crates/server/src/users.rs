@@ -1,7 +1,7 @@
-//! Who may do what on a socket for several users of a machine.
+//! Rights on a socket for several users of a machine.
 //!
-//! The kernel says which user has connected, and the user database in which groups that user is.
-//! Root and the user whose daemon it is may do everything.
+//! The kernel names the user that connected, and the user database that user's groups. Root and the
+//! daemon's own user have all rights.
 
 use lockkeeper_paths::users;
 use lockkeeper_service::Rights;

@@ -1,8 +1,8 @@
-//! Between daemons and the store: calls and answers that are late, lost, doubled, and overtake each
-//! other; watches that lag and end.
+//! Calls and answers between daemons and the store: they are late, lost, duplicated and reordered.
+//! Watches lag and end.
 //!
-//! A daemon that waits too long for an answer makes another call. The answer to the earlier one, if
-//! it comes, is not heard; the earlier call may be executed all the same, at any time.
+//! A daemon that waits too long for an answer makes another call. The answer to the earlier one is
+//! ignored; the earlier call may still be executed, at any time.
 
 use crate::{
     clock::{Ticks, ticks},

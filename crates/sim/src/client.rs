@@ -1,4 +1,4 @@
-//! A simulated client: the real session machine, with a driver around it as a real one has.
+//! A simulated client: the real session machine in a simulated driver.
 
 use crate::{
     clock::{Clock, Ticks},

@@ -1,4 +1,4 @@
-//! Commits to the file log of one daemon, and what is sent after a commit.
+//! Commits to the file log of one daemon, and the sending after a commit.
 
 use crate::{
     network::Direction,

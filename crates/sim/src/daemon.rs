@@ -1,4 +1,4 @@
-//! A simulated daemon: the real server machine, with a driver around it as a real one has.
+//! A simulated daemon: the real server machine in a simulated driver.
 
 use crate::{
     clock::{Clock, Ticks, ticks},

@@ -1,4 +1,4 @@
-//! The FIFOs of local sessions, as a daemon's driver has them.
+//! The FIFOs of local sessions, as the driver of a daemon sees them.
 
 use crate::{
     DriverRule,

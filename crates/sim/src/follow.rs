@@ -1,5 +1,5 @@
 //! A daemon that follows: it reads the shared log, watches it, and takes over. The replica is the
-//! real one; what is around it does what `crates/server/src/fleet/follow.rs` does.
+//! real one; the code around it mirrors `crates/server/src/fleet/follow.rs`.
 
 use crate::{
     calls::Watch,

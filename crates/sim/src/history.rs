@@ -1,5 +1,5 @@
-//! The oracle's view of the log: a second state, made from what is committed, and what must be true
-//! of its effects.
+//! The oracle's view of the log: a second state, made from committed records, and the required
+//! properties of their effects.
 
 use crate::{
     client::{Kind, Wish},

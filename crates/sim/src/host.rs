@@ -1,4 +1,4 @@
-//! What the hosts of clients do: they request, release, ask, close and crash.
+//! The actions of clients' hosts: they request, release, query, close and crash.
 
 use crate::{
     client::{Input, Kind},

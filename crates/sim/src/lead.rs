@@ -1,5 +1,5 @@
 //! A daemon that leads: it commits rounds to the shared log, one at a time. The replica is the real
-//! one; what is around it does what `crates/server/src/fleet/lead.rs` does.
+//! one; the code around it mirrors `crates/server/src/fleet/lead.rs`.
 
 use crate::{
     daemon::FEW_SESSIONS,

@@ -1,17 +1,18 @@
 //! Lockkeeper's server and clients in one process, in virtual time, under faults that overlap.
 //!
-//! The machines are the real ones: [`lockkeeper_service::Server`], [`lockkeeper_service::Session`],
-//! [`lockkeeper_service::State`] and [`lockkeeper_service::replica::Replica`]. Networks, clocks,
-//! disks, processes and the store of the shared log are simulated. A run follows from its seed:
-//! there is no other randomness, no clock, and no order of a hash table in it.
+//! The state machines are the real ones: [`lockkeeper_service::Server`],
+//! [`lockkeeper_service::Session`], [`lockkeeper_service::State`] and
+//! [`lockkeeper_service::replica::Replica`]. Networks, clocks, disks, processes and the store of
+//! the shared log are simulated. A run is determined by its seed: it has no other randomness, no
+//! clock, and no hash order.
 //!
-//! The oracle is strict. At no instant do two clients believe in conflicting locks, each by its own
-//! clock, in exact arithmetic; only the victims of a steal, a force release or an ended session
-//! may, until they are told. Whose lock was stolen is told; requests are granted in the order of
-//! the log; tokens grow; what is committed stays. When the faults are over, every waiter is served
-//! within a bound, and nothing is left when all have closed.
+//! The oracle is strict. At no instant do two clients hold conflicting locks, each by its own
+//! clock, in exact arithmetic. The only exceptions are victims of a steal, a force release or an
+//! ended session, until they are notified. Every client whose lock was stolen is notified; requests
+//! are granted in the order of the log; tokens grow; committed entries stay. When the faults have
+//! ended, every waiter is served within a bound, and nothing is left when all have closed.
 //!
-//! It never starts a thread, opens a file or a socket, or looks at a real clock.
+//! It never starts a thread, opens a file or a socket, or reads a real clock.
 #![forbid(unsafe_code)]
 
 mod calls;

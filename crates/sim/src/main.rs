@@ -1,4 +1,4 @@
-//! Runs seeds without end, replays one, or writes transcripts.
+//! Runs seeds endlessly, replays one, or writes transcripts.
 
 use lockkeeper_sim::{Stats, Violation, run, transcripts};
 use std::{io::Write, process::ExitCode, time::Instant};

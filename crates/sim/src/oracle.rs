@@ -1,4 +1,4 @@
-//! What must never happen, and what must have happened in the end.
+//! Conditions that must never occur, and those that must hold at the end.
 
 use crate::{
     client::{Client, Wish},

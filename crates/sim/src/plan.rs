@@ -1,4 +1,4 @@
-//! What happens in a run: how many take part, which faults there are, and how often.
+//! The plan of a run: its participants, its faults, and their rates.
 
 use crate::{
     clock::{FASTEST, SLOWEST},

@@ -1,13 +1,12 @@
-//! Clients of a daemon that follows: what they say is relayed to the leader, and its answers to
-//! them.
+//! Clients of a daemon that follows: it relays their messages to the leader, and the answers back.
 //!
-//! Each client has a connection of its own between the two daemons. It ends with the client's, with
-//! the leader's, and when the follower sees another leader. It is good for one leadership: a leader
-//! refuses another number. Neither is needed for safety, because a leader answers only while the
-//! store confirms that it leads; so some runs do without both.
+//! Each client has its own connection between the two daemons. It ends with the client's
+//! connection, with the leader's, and when the follower sees another leader. It is valid for one
+//! leadership: a leader refuses another number. Neither is needed for safety, because a leader
+//! answers only while the store confirms that it leads; so some runs disable both.
 //!
-//! A client that waits for too long, for a leader or for a store that is silent, is turned away.
-//! What it is told comes from no leader, and confirms nothing.
+//! A client that waits too long, for a leader or for a silent store, is refused. That refusal comes
+//! from no leader, and confirms nothing.
 
 use crate::{
     network::{Direction, Packet},

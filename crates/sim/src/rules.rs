@@ -1,5 +1,4 @@
-//! Rules of the drivers that a test takes away: the service's own are in
-//! `lockkeeper_service::Rule`.
+//! Rules of the drivers that a test disables. The service's own are in `lockkeeper_service::Rule`.
 
 /// A rule that a driver of the service keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

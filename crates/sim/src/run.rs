@@ -1,16 +1,16 @@
-//! `lockkeeper run`: a command that works while a lock is held, and the processes that watch over
+//! `lockkeeper run`: a command that works while a lock is held, and the processes that supervise
 //! it.
 //!
-//! A local lock lives by a FIFO, which the command inherits: it lasts as long as the command,
-//! whatever becomes of `run`. A lock with a lease is given to a guardian, a process of its own. The
+//! A local lock lives by a FIFO, which the command inherits. It lasts as long as the command, even
+//! if `run` exits. A lock with a lease is transferred to a guardian, a separate process. The
 //! command is executed once the guardian knows it and the lease is valid. The guardian ends it
 //! before the lease can expire, and tells `run` until when the lease is valid, so that `run` ends
-//! the command if the guardian cannot. They speak over a local socket, which takes no time; a
-//! process that is stopped reads when it goes on.
+//! the command if the guardian cannot. They use a local socket without delay; a stopped process
+//! reads when it continues.
 //!
 //! The command counts as working until it is dead, also while it is stopped. If neither `run` nor
-//! the guardian can act, nobody can end it: that is excused. So is a command whose FIFO somebody
-//! removed or replaced: `run` is passed another one, the command is not.
+//! the guardian can act, nothing can end it: that is excused. So is a command whose FIFO was
+//! removed or replaced: `run` gets another one, the command does not.
 
 use crate::{
     client::{Client, Input},

@@ -1,9 +1,9 @@
 //! A simulated etcd: keys whose changes are numbered, and watched.
 //!
-//! It has the keys of a shared log: the head, a ring of entries, the chunks of snapshots, and what
-//! says which snapshot is the newest. It executes one call after the other, each at one instant.
-//! How calls reach it and answers come back is in `calls.rs`. Here is also what must be true of
-//! every write: what is committed stays.
+//! It has the keys of a shared log: the head, a ring of entries, the chunks of snapshots, and the
+//! pointer to the newest snapshot. It executes one call after the other, each at one instant.
+//! `calls.rs` has the delivery of calls and answers. This module also checks every write: committed
+//! entries stay.
 
 use crate::{
     rules::DriverRule,

@@ -1,5 +1,4 @@
-//! What one client's session was given and what it answered, as JSON: another implementation
-//! replays it.
+//! The inputs and outputs of one client's session as JSON, for replay by another implementation.
 
 use crate::client::Input;
 use lockkeeper_core::{Cause, Mode, Name};

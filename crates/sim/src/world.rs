@@ -1,4 +1,4 @@
-//! The world: who is in it, what happens next, and what was seen to be wrong.
+//! The world: its participants, its next event, and the violations seen.
 
 use crate::{
     Stats, Violation,

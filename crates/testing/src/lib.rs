@@ -1,6 +1,6 @@
-//! Starts etcd, PostgreSQL and fleets of daemons, on the loopback or on a network of their own, for
-//! tests, benchmarks and trying things out. What is started here ends with the value that stands
-//! for it, and with the process.
+//! Starts etcd, PostgreSQL and fleets of daemons, on the loopback or in a separate network, for
+//! tests, benchmarks and demonstrations. Dropping a value, or the end of this process, ends what it
+//! started.
 #![forbid(unsafe_code)]
 
 mod cluster;

@@ -1,7 +1,7 @@
-//! Hosts of a network that is cut in places: a network namespace for each, joined by a bridge.
+//! Hosts of a network that can be cut in places: a network namespace for each, joined by a bridge.
 //!
-//! The bridge stands in the namespace of this process, which must be one of its own: see
-//! [`Network::alone`]. It all ends with the processes in it.
+//! The bridge is in the namespace of this process, which must be a separate one: see
+//! [`Network::alone`]. All of it ends with the processes in it.
 
 use crate::{Process, run};
 use std::{

@@ -1,4 +1,4 @@
-//! A PostgreSQL of its own, in a folder.
+//! A separate PostgreSQL, in a folder.
 
 use crate::run;
 use std::{

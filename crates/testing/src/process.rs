@@ -1,4 +1,4 @@
-//! A process that ends with the value that stands for it, and with this process.
+//! A process that ends when its value is dropped, or with this process.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::{

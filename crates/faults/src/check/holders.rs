@@ -1,4 +1,4 @@
-//! No two holders are in each other's way.
+//! No two holders conflict.
 
 use super::{
     Rule, Violation,

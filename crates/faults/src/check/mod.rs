@@ -1,9 +1,9 @@
-//! The check: reads what everybody saw, and says where a promise was broken.
+//! The check: reads the histories of all workers, and reports broken guarantees.
 //!
-//! * `holders`: no two of them are in each other's way, but for one who has not been told yet that
-//!   the lock was stolen, or that it was cut off.
-//! * `promises`: tokens grow, turns are kept, every request is answered, and nobody loses a lock
-//!   for no reason.
+//! * `holders`: no two holders conflict, except for one that has not been notified yet that its
+//!   lock was stolen, or that was cut off.
+//! * `promises`: tokens grow, the order is kept, every request is answered, and no lock is lost
+//!   without a reason.
 //!
 //! It errs on the side of the daemon: what may have been right is not reported.
 

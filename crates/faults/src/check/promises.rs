@@ -1,4 +1,4 @@
-//! Tokens grow, turns are kept, every request has its end, and each end its reason.
+//! Tokens grow, the order is kept, every request ends, and each end has a reason.
 
 use super::{
     LATE, Rule, Violation,

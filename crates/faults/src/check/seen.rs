@@ -1,4 +1,4 @@
-//! What everybody saw and what was done to them, put together.
+//! The events that workers recorded and the faults applied to them, combined.
 
 use super::LATE;
 use crate::{

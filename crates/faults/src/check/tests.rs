@@ -1,4 +1,4 @@
-//! The check itself: small histories, right and wrong.
+//! Tests of the check itself: small histories, right and wrong.
 
 use super::{
     LATE, Rule, check,

@@ -1,8 +1,7 @@
-//! What a daemon says of itself to the others of its fleet, and what it notices of them.
+//! A daemon's entry in the register of its fleet, and its observations of the others.
 //!
-//! It looks whether its URL is its own, whether it can reach the leader, and whether etcd still has
-//! the fleet's key. Nothing of it decides who leads: it is for whoever has to find out why clients
-//! wait.
+//! It checks that its URL is its own, that it can reach the leader, and that etcd still has the
+//! fleet's key. It does not decide who leads: it helps operators to find out why clients wait.
 
 use super::{Fleet, keys::Registered};
 use crate::{clock, node::Node};

@@ -1,4 +1,4 @@
-//! How a fleet is, as its store shows it.
+//! The state of a fleet, as its store shows it.
 
 use super::{
     head_is_gone,

@@ -1,4 +1,4 @@
-//! Snapshots in etcd: chunks under keys of their own, which count once a guarded write points at
+//! Snapshots in etcd: chunks under separate keys, which become valid when a guarded write points at
 //! them.
 
 use super::keys::{Keys, Pointer};
