@@ -1,5 +1,6 @@
 /**
- * Release, steal and the end of a session: each behind a question that names what it will break.
+ * Release, steal and the end of a session: each behind a confirmation that lists what it will
+ * break.
  */
 
 import { h } from './dom.js';

@@ -1,4 +1,4 @@
-/** Deadlocks, in red, each cycle spelt out. */
+/** Deadlocks, in red, each cycle as text. */
 
 import { h } from './dom.js';
 import type { Uint } from '../../lockkeeper/src/pack.js';

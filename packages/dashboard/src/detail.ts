@@ -1,4 +1,4 @@
-/** One lock: who holds it, who waits behind them in order, and what can be done about it. */
+/** One lock: its holders, its queue in order, and the actions on it. */
 
 import type { Actions } from './actions.js';
 import { h, setText } from './dom.js';

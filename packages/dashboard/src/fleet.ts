@@ -1,4 +1,4 @@
-/** The daemons of a fleet: who leads, how far the others are behind, and how etcd is. */
+/** The daemons of a fleet: the leader, the lag of the others, and the state of etcd. */
 
 import { byId, h, setText } from './dom.js';
 import { age, count, several, visible } from './text.js';

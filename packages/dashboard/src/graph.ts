@@ -1,7 +1,7 @@
 /**
  * The wait-for graph: sessions point at the locks they wait for, locks at the sessions that hold
- * them. What is part of a deadlock is red. Only what waits is drawn, deadlocks first, and of a long
- * queue its beginning.
+ * them. Deadlocks are red. Only locks with waiters are drawn, deadlocks first, and only the
+ * beginning of a long queue.
  */
 
 import { h, setText, svg } from './dom.js';

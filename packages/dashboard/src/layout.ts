@@ -1,6 +1,6 @@
 /**
- * Places the nodes of a graph in columns, so that edges mostly go one way; cycles have an edge that
- * goes back.
+ * Places the nodes of a graph in columns, so that most edges point one way; in a cycle, one edge
+ * points back.
  */
 
 export interface Node {

@@ -1,4 +1,4 @@
-/** The list of locks: what is held, by whom, for how long, under which label, and how many wait. */
+/** The list of locks: name, holder, hold time, label, and number of waiters. */
 
 import { h, setText } from './dom.js';
 import type { Lock, Model, Request } from './model.js';

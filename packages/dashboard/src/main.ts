@@ -1,7 +1,4 @@
-/**
- * The dashboard: puts the parts together. What is drawn follows the model; the model follows the
- * daemon.
- */
+/** The dashboard: connects its parts. The view follows the model; the model follows the daemon. */
 
 import { Actions, bucketFor, claimsOf } from './actions.js';
 import { Deadlocks } from './deadlocks.js';

@@ -1,6 +1,4 @@
-/**
- * What the daemon has told: requests, and the locks that they are about. No page, no connection.
- */
+/** The daemon's requests and their locks, as received. No page, no connection. */
 
 import type { Uint } from '../../lockkeeper/src/pack.js';
 import type { WireDeadlock, WireEntry } from '../../lockkeeper/src/to-client.js';

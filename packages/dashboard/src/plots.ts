@@ -1,6 +1,7 @@
 /**
- * Waits and holds over the last minutes. The page sees them from when it is opened; of the time
- * before, it knows when that which is still held, or still waits, began. That part is drawn paler.
+ * Waits and holds over the last minutes. The page records them from when it is opened. The time
+ * before is reconstructed from the start times of requests that are still held or waiting, and
+ * drawn paler.
  */
 
 import { h, setText, svg } from './dom.js';

@@ -1,5 +1,5 @@
 /**
- * A session with the daemon that served the page: it subscribes, asks, and resumes after a lost
+ * A session with the daemon that served the page. It subscribes, queries, and resumes after a lost
  * connection, so that a lock that was stolen here stays held. It drives the `SessionMachine` of the
  * package: it owns the connection and the clock. It never draws.
  */

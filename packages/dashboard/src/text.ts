@@ -1,6 +1,6 @@
 /**
- * How names, labels, people and times are written. Names and labels are hostile input: nothing in
- * them acts upon the page.
+ * Formats names, labels, owners and times. Names and labels are untrusted input, and are inserted
+ * as text only.
  */
 
 /**

@@ -1,6 +1,7 @@
 /**
- * A list of any length of which only the rows in sight are elements: 100,000 rows cost as much as 30. Rows have one height. The
- * list has one tab stop; arrow keys move the selection, and a screen reader is told the place of each row.
+ * A list of any length of which only the visible rows are elements: 100,000 rows cost as much as
+ * 30. Rows have one height. The list has one tab stop; arrow keys move the selection, and each row
+ * has its position for screen readers.
  */
 
 import { h } from './dom.js';

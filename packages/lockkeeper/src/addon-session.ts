@@ -1,9 +1,9 @@
 /**
- * The addon's session: with a daemon of this machine, on a Unix socket. It resumes at the next
+ * The addon's session with a daemon of this machine, over a Unix socket. It resumes at the next
  * daemon by itself, and opens another session after one was lost.
  *
- * A session that cannot be opened is at rest: it has no descriptor, thread or hook, until something
- * is asked of it.
+ * A session that cannot be opened is idle: it has no descriptor, thread or hook until the next
+ * request.
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';

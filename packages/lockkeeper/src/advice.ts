@@ -1,7 +1,7 @@
 /**
- * Warnings about what `request()` ignores, as the draft has it, and its caller may not expect: each
- * once, in development. Nothing here is observable by what is looked at: no getter runs, and
- * proxies are left alone.
+ * Warnings about options that `request()` ignores, as the draft requires, and its caller may not
+ * expect: each once, in development. User code cannot observe the checks: no getter runs, and
+ * proxies are skipped.
  */
 
 import { builtin, process } from './host.js';

@@ -1,7 +1,7 @@
 /**
- * The locks of the shapes before the draft: `Flag` and `Lock` of the two sketches, which last while
- * the promises given to `waitUntil` do, and the explainer's, which its holder releases. All of it
- * goes through private members: a method that user code has replaced is never called here.
+ * The locks of the API before the draft: `Flag` and `Lock` of the two sketches, which last while
+ * the promises given to `waitUntil` do, and the explainer's, which its holder releases. They use
+ * private members only: a method that user code has replaced is never called here.
  */
 
 import { Promise, queueMicrotask, then } from './intrinsics.js';

@@ -1,4 +1,7 @@
-/** The codes of the protocol that are told apart here. Plain constants, which bundlers inline. */
+/**
+ * The codes of the protocol that this package distinguishes. Plain constants, which bundlers
+ * inline.
+ */
 
 export const NOT_SUPPORTED = 1;
 export const LIMIT = 2;

@@ -1,7 +1,7 @@
 /**
  * The channels `lockkeeper:…` of `node:diagnostics_channel`. A request is published on `request`,
- * perhaps on `grant`, and on the channel of its end, always with the same `id`: so waiting and
- * holding times can be measured. A message costs nothing while nobody listens.
+ * on `grant` if it is granted, and on the channel of its end, always with the same `id`, so that
+ * waiting and holding times can be measured. Without subscribers a message has no cost.
  */
 
 import { builtin } from './host.js';

@@ -1,4 +1,4 @@
-/** The errors that a lock may end with. */
+/** The errors with which a request or lock can end. */
 
 import * as Code from './codes.js';
 import type { Deadlock, DeadlockStep } from './transport.js';

@@ -1,4 +1,4 @@
-/** Puts a lock manager and the interfaces where the specification has them (§3.1). */
+/** Defines `navigator.locks` and the interfaces as in the specification (§3.1). */
 
 import { Lock } from './lock.js';
 import { LockManager } from './manager.js';

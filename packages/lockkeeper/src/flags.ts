@@ -1,6 +1,6 @@
 /**
- * How a request is made, beyond its names. Without the first, these are the protocol's. Plain
- * constants, which bundlers inline.
+ * The options of a request as bits. All but the first are the protocol's. Plain constants, which
+ * bundlers inline.
  */
 
 export const SHARED = 1;

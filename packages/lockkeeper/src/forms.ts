@@ -1,8 +1,8 @@
 /**
- * The forms of a request that the texts before the draft have: Origin Flags (`requestFlag`), locks
- * with scopes (`requestLock`), the explainer's explicit and scoped release, and the proto-spec's
- * `forceRelease`. Here are their conversions, as Web IDL has them, and their steps; what carries a
- * request out is the manager's transport.
+ * The forms of a request in the texts before the draft: Origin Flags (`requestFlag`), locks with
+ * scopes (`requestLock`), the explainer's explicit and scoped release, and the proto-spec's
+ * `forceRelease`. This module has their Web IDL conversions and their steps. The manager's
+ * transport executes the request.
  */
 
 import { Flag, grant, grantExplicit, Lock, type ExplicitLock } from './auto-release.js';

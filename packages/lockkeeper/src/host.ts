@@ -1,6 +1,6 @@
 /**
- * What Node, Bun and Deno have and browsers have not. Their modules are asked for rather than
- * imported, so that a browser can load all that imports this.
+ * Modules of Node, Bun and Deno that browsers lack. They are looked up rather than imported, so
+ * that a browser can load the modules that import this one.
  */
 
 import { observer } from './observer.js';

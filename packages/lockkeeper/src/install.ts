@@ -1,9 +1,8 @@
 /**
- * Puts the lock manager where the specification has it (§3.1): `navigator.locks`, and the
- * interfaces `LockManager` and `Lock` on the global object. Where there is no `navigator`, makes
- * one; a native `locks` is replaced.
+ * Defines `navigator.locks`, and the interfaces `LockManager` and `Lock` on the global object, as
+ * in the specification (§3.1). Without a `navigator`, it makes one. A native `locks` is replaced.
  *
- * Which lock manager it is, `LOCKKEEPER_URL` says, as for `connect()`; without it, that of the
+ * `LOCKKEEPER_URL` chooses the lock manager, as for `connect()`; without it, it is that of the
  * process.
  */
 

@@ -1,6 +1,6 @@
 /**
- * What the language and the platform provide, as it was when this module was loaded. User code can
- * replace it later, and test tools do: fake timers, for example, replace `queueMicrotask`. No
+ * Functions of the language and the platform, captured when this module was loaded. User code can
+ * replace them later, and test tools do: fake timers, for example, replace `queueMicrotask`. No
  * release depends on such a replacement.
  */
 

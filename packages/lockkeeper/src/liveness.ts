@@ -1,6 +1,5 @@
 /**
- * What keeps a process alive while somebody waits for a lock. A page lives anyway, and does not
- * load this.
+ * Keeps a process alive while a request waits. A page needs no such thing, and does not load this.
  */
 
 import { builtin } from './host.js';

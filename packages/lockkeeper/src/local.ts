@@ -1,7 +1,7 @@
 /**
  * The transport within this process: an agent of this thread, with the table of its requests by
- * slot and the mail that tells what other threads did to them. The addon is loaded when it is first
- * needed, so that who only wants `connect()` needs none.
+ * slot and its mailbox of notifications from other threads. The addon is loaded on first use, so
+ * that `connect()` alone does not need it.
  */
 
 import { DeadlockError, refused, type BrokenBy } from './errors.js';

@@ -1,4 +1,4 @@
-/** What a holder is given: `Lock` (§3.3), one of several names, or one that its holder releases. */
+/** The `Lock` of a holder (§3.3): of one name, of several names, or with explicit release. */
 
 import type { Request } from './request.js';
 import { detached, exposeInterface, isObject, type LockMode } from './webidl.js';

@@ -1,4 +1,4 @@
-/** Notifications of the addon: what became of requests meanwhile. */
+/** Notifications of the addon about requests of this thread. */
 
 /** Notifications that are collected in one call. */
 const ROOM = 255;

@@ -1,4 +1,4 @@
-/** `LockManager` (§3.2), and what goes beyond it. */
+/** `LockManager` (§3.2), and its extensions. */
 
 import { notSupported } from './errors.js';
 import * as Flag from './flags.js';

@@ -1,9 +1,9 @@
 /**
- * The addon: which file it is, and the interface it has (`crates/node` is the other side).
+ * The addon: the choice of its file, and its interface (`crates/node` is the other side).
  *
- * All threads of a process must use one file, since each file that is loaded has a lock manager of
- * its own. The one that was loaded first is used by all: a thread hands its path on to the threads
- * it starts, and on Linux the list of mapped files shows it wherever it was loaded.
+ * All threads of a process must use one file, because each loaded file has a separate lock manager.
+ * All use the one that was loaded first: a thread passes its path to the threads it starts, and on
+ * Linux the list of mapped files shows it wherever it was loaded.
  */
 
 import { builtin } from './host.js';

@@ -1,11 +1,11 @@
 /**
  * `navigator.locks` in a browser, from a daemon on a network: for windows and for dedicated, shared
- * and service workers. It is there as soon as this has run; requests wait for the connection.
+ * and service workers. It is available once this script has run; requests wait for the connection.
  *
  *     <script src="navigator.min.js" data-url="wss://locks.example" data-token-url="/lock-token"></script>
  *
- * Attributes of the script, or the global `lockkeeper`, say where the daemon is. It never falls
- * back to the native locks: those would not exclude anybody else.
+ * Attributes of the script, or the global `lockkeeper`, have the daemon's URL. There is no fallback
+ * to the native locks, because they would not exclude other devices.
  */
 
 import { expose } from './expose.js';

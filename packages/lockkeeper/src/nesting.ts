@@ -1,6 +1,6 @@
 /**
- * Which requests are made within which locks, for reports of deadlocks. It costs every request a
- * little, so it is off until `detectDeadlocks()` is called.
+ * The nesting of requests, for reports of deadlocks. It costs every request a little, so it is off
+ * until `detectDeadlocks()` is called.
  */
 
 import type { AsyncLocalStorage } from 'node:async_hooks';

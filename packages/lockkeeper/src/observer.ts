@@ -1,7 +1,7 @@
 /**
- * What only the runtimes do, and browsers need not load: diagnostics, advice about mistakes that
- * the draft has ignored, and what keeps a process alive or ends with it. `runtime.ts` fills it in;
- * it never changes what a request does.
+ * Hooks for what only the runtimes do: diagnostics, warnings about ignored options, and the
+ * lifetime of the process. `runtime.ts` fills them in, so browsers need not load that code. They
+ * never change what a request does.
  */
 
 import type { Liveness } from './liveness.js';

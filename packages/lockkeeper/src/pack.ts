@@ -1,5 +1,5 @@
 /**
- * MessagePack, as far as the protocol has it: numbers that count, text, bytes, booleans, nil and
+ * MessagePack, as far as the protocol uses it: unsigned integers, text, bytes, booleans, nil and
  * arrays.
  */
 

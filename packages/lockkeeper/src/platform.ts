@@ -1,8 +1,8 @@
 /**
- * The package of this platform: where its addon and its daemon are on disk. It never loads them.
+ * Finds the package of this platform: the paths of its addon and its daemon. It never loads them.
  *
  * The requires are literal, so that tools that trace files find the package. Bundlers move this
- * code away from it; then the files are looked for beside the bundle, and in the `node_modules`
+ * code away from it; then the files are searched for beside the bundle, and in the `node_modules`
  * above it, above the main program and above the working directory.
  */
 

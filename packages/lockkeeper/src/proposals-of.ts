@@ -1,7 +1,7 @@
 /**
- * The shapes that the Web Locks API had before the draft, for any lock manager of this package.
- * Their locks are locks of that manager like all others. This is what a browser loads as
- * `lockkeeper/proposals`; it needs no addon.
+ * The forms of the Web Locks API before the draft, for any lock manager of this package. Their
+ * locks are ordinary locks of that manager. Browsers load this module as `lockkeeper/proposals`; it
+ * needs no addon.
  */
 
 import { bind, type Proposals } from './forms.js';

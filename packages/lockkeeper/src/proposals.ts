@@ -1,6 +1,6 @@
 /**
- * The shapes before the draft, for the lock manager that is `navigator.locks`, if that is one of
- * this package's, or else for that of the process. `proposals(manager)` gives them for any other.
+ * The forms before the draft, for the lock manager at `navigator.locks` if that is one of this
+ * package's, or else for that of the process. `proposals(manager)` returns them for any other.
  */
 
 import './runtime.js';

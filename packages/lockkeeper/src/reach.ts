@@ -1,4 +1,4 @@
-/** Which lock manager a URL means: one over WebSocket, or this machine's. */
+/** Chooses the lock manager for a URL: one over WebSocket, or this machine's. */
 
 import { AddonSession } from './addon-session.js';
 import { notSupported } from './errors.js';

@@ -1,7 +1,7 @@
 /**
- * The transport to a server, whatever carries its session: the addon (`addon-session.ts`) or a
- * WebSocket (`websocket-session.ts`). A session knows what was asked and reconnects by itself; this
- * is what is the same for all.
+ * The transport to a server, with a session of the addon (`addon-session.ts`) or over a WebSocket
+ * (`websocket-session.ts`). A session tracks its requests and reconnects by itself. This module has
+ * what both share.
  */
 
 import { Promise, queueMicrotask } from './intrinsics.js';

@@ -1,7 +1,6 @@
 /**
- * A lock request (§2.5) and the lock it becomes, from this thread's side: one record for both, as
- * in the engine. There are two kinds, which differ in how they tell their owner: one runs a
- * callback, one hands out the lock.
+ * A lock request (§2.5) and the lock it becomes, on this thread's side: one record for both, as in
+ * the engine. There are two kinds: one runs a callback, one returns the lock.
  */
 
 import { broken, timedOut, type BrokenBy } from './errors.js';

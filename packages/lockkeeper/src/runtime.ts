@@ -1,4 +1,4 @@
-/** What a runtime does beside locking: imported by every entry point that is for runtimes. */
+/** What a runtime does besides locking. Every entry point for runtimes imports it. */
 
 import { giveAdvice } from './advice.js';
 import { publishRequests } from './diagnostics.js';

@@ -1,6 +1,7 @@
 /**
- * Which tokens may be sent without TLS. For runtimes alone: a browser opens no connection without
- * TLS from a page that came with it, and a page that came without had its token in clear already.
+ * Decides which tokens may be sent without TLS. For runtimes only: a page that was loaded over TLS
+ * cannot open a connection without TLS, and a page that was loaded without it received its token in
+ * clear text already.
  */
 
 import { process } from './host.js';

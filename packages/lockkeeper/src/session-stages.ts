@@ -1,6 +1,4 @@
-/**
- * Where a request of a session, and its connection, stand. Plain constants, which bundlers inline.
- */
+/** The stages of a session's requests and connection. Plain constants, which bundlers inline. */
 
 /** Stages of a request. ENDING: the host wants it no more, and to know when that is done. */
 export const ASKED = 0;

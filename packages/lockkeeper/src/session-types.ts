@@ -1,7 +1,4 @@
-/**
- * What goes into a session and what comes out of it. The same as in
- * `crates/service/src/session/types.rs`.
- */
+/** The inputs and outputs of a session. The same as in `crates/service/src/session/types.rs`. */
 
 import type { Uint } from './pack.js';
 import type { WireDeadlock, WireEntry } from './to-client.js';

@@ -1,4 +1,4 @@
-/** States of a request: only ever forward. Plain constants, which bundlers inline. */
+/** States of a request. A request only moves forward. Plain constants, which bundlers inline. */
 
 export const NEW = 0;
 export const WAITING = 1;

@@ -1,4 +1,4 @@
-/** What carries requests to a lock manager, and what it can show of it. */
+/** The interface between a lock manager and what executes its requests. */
 
 import type { Status } from './remote.js';
 import type { Request } from './request.js';

@@ -1,7 +1,7 @@
 /**
  * The Unix socket of a daemon, with the interface of a `WebSocket`: for a list of URLs that has
- * both. For runtimes alone. It asks for no descriptor, so the session has a lease, as one needs that
- * may have to go to another machine. A token never goes over it.
+ * both. For runtimes only. It requests no descriptor, so the session has a lease, because it may
+ * have to move to another machine. A token is never sent over it.
  */
 
 import type { Socket as Stream } from 'node:net';

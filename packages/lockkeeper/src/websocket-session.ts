@@ -1,11 +1,11 @@
 /**
- * A session over WebSocket, which needs nothing but the language and a `WebSocket`: for browsers,
- * Node, Bun and Deno. It drives a `SessionMachine`: it owns the connection, the clock and the page,
- * and decides nothing about locks.
+ * A session over WebSocket, which needs only the language and a `WebSocket`: for browsers, Node,
+ * Bun and Deno. It drives a `SessionMachine`: it owns the connection, the clock and the page, and
+ * decides nothing about locks.
  *
- * A page in the back/forward cache holds no locks: its session ends when it is left, and another
- * begins when it is shown. A session that cannot be opened is at rest: it has no connection, timer
- * or listener, until something is asked of it.
+ * A page in the back/forward cache holds no locks: its session ends when the page is hidden, and
+ * another begins when it is shown. A session that cannot be opened is idle: it has no connection,
+ * timer or listener until the next request.
  */
 
 import { DeadlockError, noSession, refusal } from './errors.js';

@@ -1,7 +1,7 @@
 /**
- * The messages of the protocol, version 2 (`docs/protocol.md`), as arrays: just what is in
- * MessagePack. The first element is the kind of the message. Elements after those that are known
- * are ignored, so a later version can add some.
+ * The messages of the protocol, version 2 (`docs/protocol.md`), as arrays, exactly as in
+ * MessagePack. The first element is the kind of the message. Elements after the known ones are
+ * ignored, so a later version can add some.
  */
 
 import { isBytes, Malformed, newDecoder, pack, remembering, unpack, unpackAll, type Value } from './pack.js';
