@@ -10,7 +10,7 @@ const CLOCK: ClockId = ClockId::Boottime;
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 const CLOCK: ClockId = ClockId::Monotonic;
 
-/// The time now. Never kept: whoever needs it reads it after the input that it belongs to.
+/// The time now. Never cached: read it after the input that it belongs to.
 pub(crate) fn now() -> Micros {
     let time = clock_gettime(CLOCK);
     let part = |value: i64| Micros::try_from(value).unwrap_or(0);

@@ -147,7 +147,7 @@ impl Connection {
     /// Sleeps until there is something to read. False if that time comes first.
     pub(crate) fn sleep_until(&self, until: Option<Instant>) -> bool {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        // A time that is too long to be told is as good as none.
+        // A time that does not fit counts as none.
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         !matches!(poll(&mut [PollFd::new(self, PollFlags::IN)], left.as_ref()), Ok(0))
     }
@@ -169,7 +169,7 @@ impl Connection {
         self.shutdown(Shutdown::Both);
     }
 
-    /// Has whoever reads notice that the connection cannot be used.
+    /// Makes the reading thread notice that the connection is unusable.
     pub(crate) fn abort(&self) {
         self.shutdown(Shutdown::Both);
     }

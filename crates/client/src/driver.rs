@@ -78,8 +78,8 @@ impl<H: Host> Shared<H> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the host what is to be told, sends what is to be sent, and wakes the session thread if
-    /// it sleeps too long.
+    /// Notifies the host, sends messages, and wakes the session thread if its deadline has moved
+    /// forward.
     pub(crate) fn settle(&self, mut state: MutexGuard<'_, SessionState<H>>) {
         let mut deferred = Deferred::default();
         state.dispatch(&mut deferred);
@@ -262,7 +262,7 @@ impl<H: Host> Shared<H> {
         self.settle(state);
     }
 
-    /// Ends this side of the session. Another process goes on with it.
+    /// Ends this side of the session. Another process continues it.
     pub(crate) fn give_away(&self) -> Option<Transfer> {
         let mut state = self.lock();
         let transfer = state.machine.give_away()?;
@@ -315,7 +315,7 @@ impl<H: Host> Driver<H> {
         let opened = self.try_open();
         if let Err(error) = &opened {
             let mut state = self.shared.lock();
-            // Requests that were made meanwhile are told why.
+            // Requests made in the meantime end with this reason.
             state.machine.connect_failed(clock::now(), &Failure::Unusable(error.to_string()));
             self.shared.settle(state);
             self.shared.close(0);
@@ -391,7 +391,7 @@ impl<H: Host> Driver<H> {
         let timeout = if leased { Some(left.unwrap_or(SUSPENDED).min(SUSPENDED)) } else { left };
         let ready = shared.poller.wait(&mut self.events, timeout).unwrap_or_default();
         shared.lock().alarm = 0;
-        // Before time is looked at: what has come may extend the lease.
+        // Before the clock is read: the input may extend the lease.
         if ready.readable {
             match shared.try_read_lock() {
                 Some(mut reader) => _ = shared.read_some(&mut reader),
@@ -405,8 +405,8 @@ impl<H: Host> Driver<H> {
         true
     }
 
-    /// Connects: on a thread of its own while a lease is running, because holders must be told in
-    /// time when it expires.
+    /// Connects: on a thread of its own while a lease is running, because holders must be notified
+    /// in time when it expires.
     fn connect(&self, lease: Option<Micros>) {
         let Some(left) = lease else { return self.shared.connect(STEP, None) };
         let silent = Some(self.shared.silent.load(Relaxed));

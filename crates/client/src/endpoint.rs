@@ -49,7 +49,7 @@ enum Whose {
     Own,
     /// The machine's, for several users.
     Machine,
-    /// Of a path that somebody gave, who has somebody to start what listens there.
+    /// An explicit path, whose server is started elsewhere.
     Given,
 }
 
@@ -183,8 +183,7 @@ impl Endpoint {
         Peer::of(&stream).ok()
     }
 
-    /// The credentials as they are now, for the address of that number. Nobody asks for them on
-    /// this machine.
+    /// The current credentials for the address of that number. They are not used on this machine.
     pub(crate) fn token(&self, number: usize) -> io::Result<Option<String>> {
         let token = self.token.as_ref().filter(|_| !matches!(self.places[number], Target::Local { .. }));
         #[cfg(feature = "network")]
@@ -220,8 +219,8 @@ impl Endpoint {
     /// is `silent` last. Returns which one it was. Each step takes no longer than `step`; blocks
     /// the thread.
     ///
-    /// At this user's own endpoint, starts `program` as the server if none is there. Whoever gave
-    /// an address has somebody else to start what listens there.
+    /// At this user's own endpoint, starts `program` as the server if none is there. The server of
+    /// an explicit address is started elsewhere.
     pub(crate) fn connect(
         &self,
         first: usize,
@@ -289,8 +288,8 @@ fn text_from_env(variable: &str) -> Result<Option<String>, String> {
     value.map(|value| value.into_string().map_err(|_| format!("{variable} is not UTF-8"))).transpose()
 }
 
-/// Connects, to nobody but this user's server, or root's. The machine's server may be another
-/// user's: only root can put a socket where it listens.
+/// Connects, only to this user's server or root's. The machine's server may be another user's: only
+/// root can put a socket where it listens.
 fn connect(socket: &Path, whose: Whose, program: Option<&Path>) -> io::Result<UnixStream> {
     let stream = match whose {
         Whose::Own => connect_or_launch(socket, program)?,

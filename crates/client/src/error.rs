@@ -44,7 +44,7 @@ impl Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // It is there, or nobody can know: what was given does not fit.
+            // The server may exist: the given address is invalid.
             Self::Unreachable(endpoint, error) if error.kind() == io::ErrorKind::InvalidInput => {
                 write!(f, "the daemon at {endpoint}: {error}")
             }

@@ -2,9 +2,9 @@
 
 use lockkeeper_service::{Failure, Key, Outcome};
 
-/// Is told what becomes of requests.
+/// Receives the events of requests.
 ///
-/// All methods but [`after`](Self::after) run on whichever thread reads the socket or calls the
+/// All methods but [`after`](Self::after) run on the thread that reads the socket or calls the
 /// session, with the session's mutex held: in the order of events, one at a time. They must not
 /// call the session or wait for anything.
 pub trait Host: Send + 'static {
@@ -30,7 +30,7 @@ pub trait Host: Send + 'static {
         let _ = (news, after);
     }
 
-    /// Does what is left, once the mutex is free.
+    /// Runs after the mutex is unlocked.
     fn after(after: Self::After) {
         drop(after);
     }
@@ -74,7 +74,7 @@ pub enum Update {
     Over(Outcome),
 }
 
-/// Is told what becomes of one request, as [`Host`] is: it must not call the session or wait for
+/// Receives the events of one request, as [`Host`] does: it must not call the session or wait for
 /// anything.
 pub type Listener = Box<dyn FnMut(Update) + Send>;
 

@@ -59,7 +59,7 @@ pub(crate) fn connect_or_launch(socket: &Path, program: Option<&Path>) -> io::Re
     Err(io::Error::new(io::ErrorKind::TimedOut, why))
 }
 
-/// Connects; the inner error is that nobody listens.
+/// Connects. The inner error means that no server listens.
 fn connect(socket: &Path) -> io::Result<Result<UnixStream, io::Error>> {
     match UnixStream::connect(socket) {
         Ok(stream) => Ok(Ok(stream)),
@@ -83,8 +83,8 @@ fn launch(socket: &Path, program: &Path) -> io::Result<Starting> {
     let mut daemon = Command::new(program);
     daemon.arg("serve").arg("--background").arg("--socket").arg(socket);
     daemon.stdin(Stdio::null()).stdout(Stdio::null()).stderr(stderr).current_dir("/");
-    // It serves others, too: what was set for this process is not meant for it. It could be told to
-    // open a port, or to report to the service manager that it is this process's service.
+    // It serves other processes, too, so this one's environment does not apply. A variable could
+    // make it open a port, or report to the service manager as this process's service.
     daemon.env_clear().envs(env::vars_os().filter(|(name, _)| name == "LOCKKEEPER_LOG"));
     let started = daemon.spawn().map_err(|error| {
         let why = format!("the daemon cannot be started: {}: {error}", program.display());

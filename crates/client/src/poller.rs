@@ -6,7 +6,7 @@ use std::{io, os::fd::AsFd, os::fd::AsRawFd, time::Duration};
 /// There is one socket at a time.
 const SOCKET: usize = 0;
 
-/// What woke the session thread. Neither: it was notified, or the time has come.
+/// What woke the session thread. If neither is set, it was notified, or the deadline has passed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ready {
     pub(crate) readable: bool,

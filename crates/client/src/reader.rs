@@ -78,7 +78,7 @@ impl Reader {
         !self.input.is_empty()
     }
 
-    /// Hands on every whole message that has come. False if there is none.
+    /// Passes on every complete message. False if there is none.
     pub(crate) fn messages(&mut self, mut on_message: impl FnMut(ToClient<'_>)) -> io::Result<bool> {
         let Some(source) = &mut self.source else { return Ok(false) };
         let queued = &mut self.queued;

@@ -137,8 +137,8 @@ impl<H: Host> Session<H> {
         self.shared.lock().machine.client_id().unwrap_or_default().into()
     }
 
-    /// Calls `use_it` with the mutex held, then sends and tells what that led to. A lease that has
-    /// expired by now is noticed first, so that what is seen is true.
+    /// Calls `use_it` with the mutex held, then sends the resulting messages and events. An expired
+    /// lease is noticed first, so that the view is current.
     pub fn with<R>(&self, use_it: impl FnOnce(&mut View<'_, H>) -> R) -> R {
         let mut state = self.shared.lock();
         state.check_lease();
@@ -155,8 +155,8 @@ impl<H: Host> Session<H> {
         self.with(|view| view.request(request, data))
     }
 
-    /// Releases a lock or aborts a request. The host is told when that is done. False if it was
-    /// over already.
+    /// Releases a lock or aborts a request. The host is notified when that is done. False if the
+    /// request had ended already.
     pub fn release(&self, key: Key) -> bool {
         self.with(|view| view.release(key, false))
     }
@@ -166,8 +166,8 @@ impl<H: Host> Session<H> {
         self.with(|view| view.release(key, true))
     }
 
-    /// Releases a lock or aborts a request, of which the host is told nothing more. False if it was
-    /// over already.
+    /// Releases a lock or aborts a request, without further events for the host. False if the
+    /// request had ended already.
     pub fn detach(&self, key: Key) -> bool {
         self.with(|view| view.detach(key, false)).is_some()
     }
@@ -188,7 +188,7 @@ impl<H: Host> Session<H> {
     /// than the reply.
     ///
     /// It returns early if the server is on the network, goes away, or another thread reads; and if
-    /// spinning was in vain of late.
+    /// recent spinning failed.
     pub fn spin_for_reply(&self, answered: impl Fn() -> bool) {
         if !self.is_local() || answered() {
             return;
@@ -198,12 +198,11 @@ impl<H: Host> Session<H> {
         shared.read_inline(&mut reader, |reader| reader.spin(answered, |reader| shared.read_some(reader)));
     }
 
-    /// Reads on this thread, and sleeps meanwhile, until it is `done` or that time has come. A
-    /// thread that would sleep anyway does it here first: the reply then wakes one thread rather
-    /// than two.
+    /// Reads and sleeps on this thread, until it is `done` or that time has passed. A thread that
+    /// would sleep anyway does it here first: the reply then wakes one thread rather than two.
     ///
-    /// It returns early if the server is on the network, goes away, or another thread reads: what
-    /// tells the host must wake this thread, too.
+    /// It returns early if the server is on the network, goes away, or another thread reads: the
+    /// host's event must wake this thread, too.
     pub fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
         if !self.is_local() {
             return;
@@ -324,9 +323,9 @@ impl<H: Host> Session<H> {
     }
 
     /// The descriptor on which the life of a local session depends, for a child process to inherit:
-    /// the session outlives this process as long as somebody has it open. None if the session has a
-    /// lease, or none yet. Blocks for one answer of the server if the descriptor has just come:
-    /// until it is confirmed, the session has a lease.
+    /// the session outlives this process as long as any process has it open. None if the session
+    /// has a lease, or does not exist yet. Blocks for one answer of the server if the descriptor
+    /// has just arrived: until it is confirmed, the session has a lease.
     ///
     /// # Errors
     ///
@@ -359,8 +358,8 @@ impl<H: Host> Session<H> {
     }
 
     /// Gives the session away, with the locks it holds, to another process of this machine, which
-    /// [adopts](Self::adopt) it. This side is closed without a word to the server or the host. None
-    /// if there is no session.
+    /// [adopts](Self::adopt) it. This side is closed without a message to the server or an event
+    /// for the host. None if there is no session.
     pub fn give_away(&self) -> Option<Transfer> {
         self.shared.give_away()
     }
@@ -396,8 +395,8 @@ impl<H: Host> Session<H> {
         connection.is_local().then(|| crate::peer::Peer::of(&*connection))?.ok()?.pid
     }
 
-    /// Ends the session: its locks and requests are lost, and the host is told. On the network,
-    /// blocks for a second at most, until the server has heard it, if there is a connection.
+    /// Ends the session: its locks and requests are lost, and the host is notified. On the network,
+    /// if there is a connection, blocks for a second at most, until the server has received it.
     pub fn close(&self) {
         let connected = self.shared.lock().link.is_some();
         self.shared.close(clock::now() + BYE);

@@ -16,11 +16,11 @@ pub const REPLY: Duration = Duration::from_micros(50);
 /// it.
 pub const PREEMPTED: Duration = Duration::from_micros(500);
 
-/// Nobody spins for at most so many times as long as the last spin took.
+/// The maximum pause after a failed spin, in multiples of its duration.
 const MAX: u32 = 64;
 
-/// The same after a spin that was preempted. A scheduler favours those who sleep, so on a busy
-/// machine a spin costs more than the time it took: it is tried once in seconds there.
+/// The same after a spin that was preempted. A scheduler favours threads that sleep, so on a busy
+/// machine a spin costs more than its duration. There it is tried once in seconds.
 const MAX_PREEMPTED: u32 = 1024;
 
 static ENABLED: AtomicBool = AtomicBool::new(true);
@@ -30,7 +30,7 @@ pub fn enable(on: bool) {
     ENABLED.store(on, Relaxed);
 }
 
-/// Leaves spinning out for a while after it was in vain.
+/// Suspends spinning for a while after it failed.
 #[derive(Clone, Copy, Debug)]
 pub struct Backoff {
     not_before: Instant,
@@ -53,8 +53,8 @@ impl Backoff {
         self.factor = 1;
     }
 
-    /// A spin was in vain. The pause is as long as it took, twice as many times each time; longest
-    /// if it was preempted.
+    /// A spin failed. The pause is a multiple of its duration, which doubles with each failure; it
+    /// is longest after a preemption.
     ///
     /// ```
     /// # use lockkeeper_client::spin::{Backoff, PREEMPTED, REPLY};

@@ -20,7 +20,8 @@ pub(crate) enum Item<D> {
 /// Is called with the answer to a question, without the mutex.
 pub(crate) type Responder = Box<dyn FnOnce(Result<Answer, Failure>) + Send>;
 
-/// Is called with what a subscription tells, without the mutex; at last with why it is over.
+/// Called with each change of a subscription, without the mutex, and at the end with the reason of
+/// the end.
 pub(crate) type Subscriber = Arc<dyn Fn(Result<Change, Failure>) + Send + Sync>;
 
 pub(crate) type Machine<D> = lockkeeper_service::Session<Item<D>>;
@@ -43,7 +44,7 @@ pub(crate) struct SessionState<H: Host> {
     pub(crate) alarm: Micros,
     /// The host closed the session: the server is waited for until then, to close the connection.
     pub(crate) ended: Option<Micros>,
-    /// Whether the host believes that there is a connection.
+    /// Whether the host was notified of a connection.
     connected: bool,
     /// What became of the first attempts.
     pub(crate) opening: Opening,
@@ -252,7 +253,7 @@ fn answer(outcome: Outcome) -> Result<Answer, Failure> {
         Outcome::Answer(answer) => Ok(answer),
         Outcome::Refused { code, message } => Err(Failure::Refused { code, message }),
         Outcome::Failed(failure) => Err(failure),
-        // Of a force release that was sent, nobody knows whether it was done.
+        // The effect of a force release that was sent is unknown.
         _ => Err(Failure::Unreachable("the session was lost before the answer came".into())),
     }
 }
@@ -304,14 +305,14 @@ impl<'a, H: Host> View<'a, H> {
         self.state.machine.request(request, Item::Request(data))
     }
 
-    /// Releases a lock or aborts a request. [`Host::over`] tells when that is done. False if it was
-    /// over already.
+    /// Releases a lock or aborts a request. [`Host::over`] is called when that is done. False if
+    /// the request had ended already.
     pub fn release(&mut self, key: Key, timed_out: bool) -> bool {
         self.state.machine.release(key, timed_out)
     }
 
-    /// Releases a lock or aborts a request, of which nothing more is told. Returns its data; none
-    /// if it was over, or is being released already.
+    /// Releases a lock or aborts a request, without further events. Returns its data; none if it
+    /// had ended, or is being released already.
     pub fn detach(&mut self, key: Key, timed_out: bool) -> Option<H::Data> {
         match self.state.machine.detach(key, timed_out)? {
             Item::Request(data) => Some(data),

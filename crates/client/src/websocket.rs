@@ -22,8 +22,8 @@ use std::{
 /// The longest answer to the handshake.
 const HEAD: usize = 16 << 10;
 
-/// After how long without an answer to TLS it is asked whether the server speaks plain HTTP, which
-/// may wait for more.
+/// After this time without an answer to TLS, the server is tested for plain HTTP, in which it may
+/// be waiting for more bytes.
 const SILENCE: Duration = Duration::from_millis(500);
 
 const NO_TLS: &str = "it does not speak TLS: use ws:// instead of wss://";
@@ -37,7 +37,7 @@ impl WebSocket {
     /// Connects, and does the handshakes. Each step takes no longer than `step`.
     pub(crate) fn connect(address: &Address, step: Duration) -> io::Result<Self> {
         let stream = dial(address, step)?;
-        // Messages are short, and somebody waits for each.
+        // Messages are short, and each is waited for.
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(step))?;
         stream.set_write_timeout(Some(step))?;
@@ -122,8 +122,7 @@ impl WebSocket {
         (&self.stream).write_all(&out)?;
         let mut answer = Vec::new();
         let mut failed = None;
-        // A server says nothing before it has heard Hello: this ends with the head, unless it is a
-        // refusal.
+        // A server sends nothing before Hello: this ends with the head, unless it is a refusal.
         while !answer.ends_with(b"\r\n\r\n") && answer.len() <= HEAD && failed.is_none() {
             failed = self.read(RecvFlags::empty(), &mut answer).err();
         }
@@ -199,8 +198,8 @@ fn handshake(address: &Address, mut stream: &TcpStream, step: Duration) -> io::R
     Ok(tls)
 }
 
-/// Whether the server answers a request without TLS. Some that want TLS answer it with status 400,
-/// to say so.
+/// Whether the server answers a request without TLS. Some servers that require TLS answer it with
+/// status 400.
 fn speaks_http(address: &Address) -> bool {
     let ask = || {
         let mut stream = dial(address, SILENCE)?;

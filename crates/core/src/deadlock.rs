@@ -109,8 +109,7 @@ impl fmt::Display for Deadlock {
 }
 
 impl Deadlock {
-    /// The cycle in words, for a host that has numbers of its own for requests, and names for
-    /// clients.
+    /// The cycle as text, for a host with its own numbers for requests and names for clients.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options};
@@ -195,8 +194,8 @@ impl<T> Manager<T> {
         found
     }
 
-    /// A cycle that the live request `id` is part of, if there is one. As in every report, who only
-    /// stands between two others in one queue is left out, even if it is `id`.
+    /// A cycle that the live request `id` is part of, if there is one. As in every report, a
+    /// request that is only between two others in one queue is left out, even if it is `id`.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options};
@@ -252,8 +251,8 @@ impl<T> Manager<T> {
     }
 
     /// Turns a cycle so that it starts behind a nesting, at the earliest such request, and leaves
-    /// out who only stands between two others in one queue. At most so many steps are reported. The
-    /// names in them count as steps of the search.
+    /// out requests that are only between two others in one queue. At most so many steps are
+    /// reported. The names in them count as steps of the search.
     fn report(&self, cycle: &[Edge], reported: usize, steps: &mut usize) -> Deadlock {
         let starts = (0..cycle.len()).filter(|&i| cycle[(i + cycle.len() - 1) % cycle.len()].queue == NIL);
         let start = starts.min_by_key(|&i| self.queues.request(cycle[i].from).arrival).unwrap_or(0);
@@ -313,7 +312,7 @@ struct Search<'a, T> {
     exclusive_before: HashMap<u32, u32, FixedState>,
     /// Edges not yet tried: first those of the first request on the path, then those of the next.
     ahead: Vec<(u32, u32)>,
-    /// Edges that may still be looked at.
+    /// Edges that may still be examined.
     steps: usize,
 }
 

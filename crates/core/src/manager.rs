@@ -66,7 +66,7 @@ pub struct Config {
     /// The largest fencing token that an earlier life of this manager gave out; 0 if there was
     /// none.
     pub last_token: u64,
-    /// Seeds the hash of names. Random where names come from strangers; it has no other effect.
+    /// Seeds the hash of names. Should be random if names are untrusted; it has no other effect.
     pub hash_seed: u64,
 }
 
@@ -86,7 +86,7 @@ impl<T> Default for Manager<T> {
 }
 
 impl<T> Manager<T> {
-    /// A manager with nothing held and nobody waiting.
+    /// A manager without held or waiting requests.
     ///
     /// ```
     /// # use lockkeeper_core::{Config, Limits, Manager, Snapshot};
@@ -257,9 +257,9 @@ impl<T> Manager<T> {
         debug_assert!(self.ready.is_empty(), "the last in a queue blocks nobody when it goes");
     }
 
-    /// Goes first in all its queues, then breaks those who held them. Nobody may leave a queue
-    /// before that, so that a thief lets nobody else in; a waiting scope that stood open there
-    /// waits for that name again.
+    /// Enters all its queues at the front, then breaks their holders. No request may leave a queue
+    /// before that, so that no other request is granted in between. A waiting scope with an open
+    /// entry there waits for that name again.
     #[cold]
     fn steal<N: AsRef<[u8]>>(
         &mut self,
@@ -281,7 +281,8 @@ impl<T> Manager<T> {
         token
     }
 
-    /// Releases a held lock (§4.2) and grants what that lets in, in the order of arrival.
+    /// Releases a held lock (§4.2) and grants the requests that become grantable, in the order of
+    /// arrival.
     ///
     /// `None`, and no effect, if the request is not held: it still waits, or has ended.
     ///
@@ -304,7 +305,8 @@ impl<T> Manager<T> {
         Some(data)
     }
 
-    /// Aborts a waiting request (§4.3) and grants what that lets in, in the order of arrival.
+    /// Aborts a waiting request (§4.3) and grants the requests that become grantable, in the order
+    /// of arrival.
     ///
     /// `false`, and no effect, if the request does not wait: once granted it is past aborting.
     ///
@@ -332,8 +334,8 @@ impl<T> Manager<T> {
     /// Terminates remaining locks and requests (§2.6) of an agent: aborts its requests, then breaks
     /// its locks, each in the order of arrival, and forgets it.
     ///
-    /// What each of these lets in is granted before the next, even if it is the agent's own
-    /// request, which then ends with its locks. `false`, and no effect, if the client is gone
+    /// Requests that become grantable are granted before the next step, even if one is the agent's
+    /// own, which then ends with its locks. `false`, and no effect, if the client has ended
     /// already.
     ///
     /// ```
@@ -369,7 +371,7 @@ impl<T> Manager<T> {
     }
 
     /// Breaks every held request that has `name` in its scope, in the order of their grants, as a
-    /// steal does, then grants what that lets in. Returns how many were broken.
+    /// steal does, then grants the requests that become grantable. Returns how many were broken.
     ///
     /// ```
     /// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
@@ -483,7 +485,7 @@ impl<T> Manager<T> {
     }
 
     /// Takes a request, if it lives and is `wanted`, out of its queues, its client's list and the
-    /// nesting. Whom that lets in is `ready`.
+    /// nesting. Requests that become grantable are `ready`.
     #[inline(always)]
     fn remove(&mut self, id: RequestId, wanted: impl FnOnce(&Request<T>) -> bool) -> Option<T> {
         let Self { queues, clients, ready, .. } = self;
@@ -547,9 +549,9 @@ fn next_token(last: &mut u64) -> Token {
     Token(NonZeroU64::new(*last).expect("2⁶⁴ grants do not happen"))
 }
 
-/// §3.2.1 steps 5 to 7: whether a manager would take such a request, its limits aside.
+/// §3.2.1 steps 5 to 7: whether a manager would accept such a request, apart from its limits.
 ///
-/// [`Manager::request`] checks this itself. A host that has steps of its own between these and the
+/// [`Manager::request`] checks this itself. A host with further steps between these and the
 /// request, such as a signal that is aborted already (step 9), checks it first.
 ///
 /// # Errors
@@ -567,8 +569,8 @@ pub fn validate<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result
     check(scope, options).map(drop)
 }
 
-/// One pass over the scope; what is wrong with it is told in the order of the draft's steps.
-/// Returns the length of the longest name.
+/// One pass over the scope; errors are reported in the order of the draft's steps. Returns the
+/// length of the longest name.
 #[inline]
 fn check<N: AsRef<[u8]>>(scope: &[(N, Mode)], options: Options) -> Result<usize, RequestError> {
     let [first, others @ ..] = scope else { return Err(RequestError::EmptyScope) };

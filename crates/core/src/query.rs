@@ -59,7 +59,7 @@ pub struct LockInfo {
     pub request: RequestId,
 }
 
-/// A live request, looked at.
+/// A view of a live request.
 ///
 /// ```
 /// # use lockkeeper_core::{Live, Manager, Mode, Options};
@@ -140,9 +140,10 @@ impl<T> Manager<T> {
         ids.into_iter().filter_map(|id| self.get(id))
     }
 
-    /// The live requests for one name, in the order of its queue: its holders, then those who wait.
+    /// The live requests for one name, in the order of its queue: its holders, then the waiting
+    /// ones.
     ///
-    /// A waiting scope may stand before a holder: all its names together are not to be had yet.
+    /// A waiting scope may come before a holder: its names are not all available yet.
     ///
     /// ```
     /// # use lockkeeper_core::{Manager, Mode, Options};

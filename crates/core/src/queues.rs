@@ -30,19 +30,19 @@ pub(crate) struct Queue {
     /// How many of the entries are exclusive: a shared request may join open if and only if none
     /// is.
     pub(crate) exclusive: u32,
-    /// Whether the table has taken note that the queue went idle, and not yet looked at it again.
+    /// Whether the queue is in the table's list of idle queues, to be examined again.
     pub(crate) noted_idle: bool,
 }
 
 /// One request's place in the queue of one of its names.
 pub(crate) struct Entry<T> {
-    /// The queue it stands in.
+    /// The queue of this entry.
     pub(crate) queue: u32,
     pub(crate) prev: u32,
     pub(crate) next: u32,
     pub(crate) mode: Mode,
     pub(crate) blocked: bool,
-    /// Its request, by which is meant the first entry of that.
+    /// Index of the request's first entry.
     pub(crate) request: u32,
     /// The same request's entry for its next name.
     pub(crate) sibling: u32,

@@ -126,7 +126,7 @@ impl<T> Manager<T> {
         self.queues.entries.len() as usize
     }
 
-    /// Whether nothing is held and nobody waits.
+    /// Whether there are no held or waiting requests.
     ///
     /// ```
     /// assert!(lockkeeper_core::Manager::<()>::default().is_empty());
@@ -237,7 +237,7 @@ impl<T> Manager<T> {
         for request in &requests {
             kept.push((request.arrival, request.token, request.nested_in));
         }
-        // In every queue a thief comes first; the others stand in the order of arrival.
+        // In every queue a steal comes first; the others are in the order of arrival.
         let mut ids = alloc::vec![RequestId { arrival: 0, slot: NIL }; requests.len()];
         let mut others = Vec::with_capacity(requests.len());
         for (at, request) in requests.into_iter().enumerate() {

@@ -72,7 +72,7 @@ impl<T> Slab<T> {
         let at = self.vacant();
         let slot = &mut self.chunks[chunk(at)][place(at)];
         let Slot::Free(next) = *slot else { unreachable!("the free list holds free places only") };
-        // Not assigned: an assignment looks at what was there, in case it has to be dropped.
+        // Not assigned: an assignment would check the old value for a drop.
         core::mem::forget(core::mem::replace(slot, Slot::Live(value)));
         self.free = next;
         self.live += 1;

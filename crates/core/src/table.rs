@@ -28,8 +28,8 @@ pub(crate) struct Table {
     addresses: [HashTable<Address>; TABLES],
     queues: Slab<Queue>,
     seed: FixedState,
-    /// Queues that went idle, oldest first. Some are in use again; that is looked at when their
-    /// turn comes.
+    /// Queues that went idle, oldest first. Some are in use again, which is checked when they are
+    /// removed.
     went_idle: VecDeque<u32>,
 }
 
@@ -110,7 +110,7 @@ impl Table {
         self.queues.bytes() + addresses + self.went_idle.capacity() * size_of::<u32>()
     }
 
-    /// Forgets all names. Nobody holds or waits for one.
+    /// Forgets all names. None is held or waited for.
     pub(crate) fn clear(&mut self) {
         self.addresses = core::array::from_fn(|_| HashTable::new());
         (self.queues, self.went_idle) = (Slab::new(), VecDeque::new());

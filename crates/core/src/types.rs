@@ -14,7 +14,7 @@ use core::{fmt, num::NonZeroU64};
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Nobody else holds the name at the same time. The default.
+    /// No other request holds the name at the same time. The default.
     #[default]
     Exclusive,
     /// Others may hold the name at the same time, shared too.
@@ -99,7 +99,7 @@ impl RequestId {
     }
 }
 
-/// Names one agent of a manager for ever (§2.4's *agent*; what a `clientId` string stands for).
+/// Identifies one agent of a manager, and is never reused (§2.4's *agent*, and its `clientId`).
 ///
 /// ```
 /// # use lockkeeper_core::Manager;

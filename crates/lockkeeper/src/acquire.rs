@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a nested request waits before it is looked at whether it waits in a cycle.
+/// How long a nested request waits before the search for a cycle.
 const DEADLOCK_AFTER: Duration = Duration::from_secs(1);
 
 /// The future of [`Request::acquire`]. Asks when first polled; dropping it gives the request up.
@@ -84,7 +84,7 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
                     return Poll::Ready(Ok(Lock::new(new.agent, request, token)));
                 }
                 Submission::Queued(request) => {
-                    // Its waker is set and its signal was looked at; only the clocks have to be
+                    // Its waker is set and its signal was polled; only the timers have to be
                     // started.
                     let mut waiting = Waiting::new(new, request);
                     let poll = waiting.poll_limits(cx);
@@ -222,8 +222,8 @@ fn prepare(
             return Err(Error::Aborted(reason));
         }
     }
-    // With no time at all a lock that is free is still granted, though its daemon takes a while to
-    // say so. A steal waits for nobody.
+    // With a timeout of zero a free lock is still granted, although the daemon's answer takes time.
+    // A steal never waits.
     if extras.timeout.take_if(|timeout| timeout.is_zero()).is_some() {
         options.if_available |= !options.steal;
     }
@@ -233,7 +233,7 @@ fn prepare(
 
 impl WaitLimits {
     fn new(extras: Box<Extras>, agent: &Agent) -> Self {
-        // A timeout too long to be told from none is none.
+        // A timeout that does not fit into an `Instant` counts as none.
         let timeout = extras.timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let suspicious = extras.nested_in.is_some() && agent.reports_deadlocks();
         let deadlock_check = suspicious.then(|| Deadline::at(Instant::now() + DEADLOCK_AFTER));

@@ -74,8 +74,8 @@ impl Agent {
         there!(self, there => there.ask(scope, options, info, waker))
     }
 
-    /// Hears a daemon on this thread, which is about to sleep, until something is `done` or that
-    /// time has come. It may return early.
+    /// Reads a daemon's messages on this thread, which is about to sleep, until it is `done` or
+    /// that time has passed. It may return early.
     #[cfg_attr(not(feature = "connect"), expect(unused_variables, clippy::unused_self))]
     pub(crate) fn wait(&self, done: impl Fn() -> bool, until: Option<Instant>) {
         #[cfg(feature = "connect")]
@@ -106,7 +106,7 @@ impl Agent {
         there!(self, there => there.release(request))
     }
 
-    /// The same, and waits until nobody anywhere sees the lock any more.
+    /// The same, and waits until no client sees the lock any more.
     pub(crate) async fn release_acked(&self, request: RequestId) -> Result<(), Cause> {
         match self {
             Self::Local(local) => local.release(request),
@@ -135,7 +135,7 @@ impl Agent {
         there!(self, there => there.listen_lost(request))
     }
 
-    /// Whether somebody wants to hear of deadlocks.
+    /// Whether there is a listener for deadlocks.
     pub(crate) fn reports_deadlocks(&self) -> bool {
         there!(self, there => there.reports_deadlocks())
     }

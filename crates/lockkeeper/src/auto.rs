@@ -16,9 +16,8 @@ use std::{
 /// A lock that releases itself when this handle and all futures that went through
 /// [`wait_until`](Self::wait_until) are done or dropped, or when one of these futures has failed.
 ///
-/// The sketches release such a lock in the next microtask unless something waits; here the handle
-/// stands for that microtask: drop it, or let it go out of scope, and what waits alone keeps the
-/// lock.
+/// The sketches release such a lock in the next microtask unless something waits. Here the handle
+/// takes the place of that microtask: once it is dropped, only the waiting futures keep the lock.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};

@@ -38,19 +38,19 @@ impl Locks {
     /// `network`, `ws://…` and `wss://…` on any machine. None is started there. Needs the feature
     /// `connect`.
     ///
-    /// What is asked of such locks is asked as of any others, with the same types. What differs:
+    /// Such locks have the same types and methods as any others. Differences:
     ///
-    /// * [`client`](Self::client) opens a session of its own with the daemon.
-    /// * What is not a future blocks its thread until the daemon has answered:
-    ///   [`try_acquire`](Self::try_acquire) and what has `blocking` in its name. A task has
-    ///   [`Request::if_available`](crate::Request::if_available) and the rest.
+    /// * [`client`](Self::client) opens a separate session with the daemon.
+    /// * Methods that return no future block the thread until the daemon has answered:
+    ///   [`try_acquire`](Self::try_acquire) and those with `blocking` in their name. In a task, use
+    ///   [`Request::if_available`](crate::Request::if_available) and the async methods.
     /// * Dropping a lock and [`Lock::release`](crate::Lock::release) do not wait for the daemon,
-    ///   and `release` says `Stolen` if that is known on this side.
-    ///   [`Request::run`](crate::Request::run) waits: its value comes when no process sees the lock
-    ///   any more.
+    ///   and `release` returns `Stolen` only if that is known on this side.
+    ///   [`Request::run`](crate::Request::run) waits: it returns when no process sees the lock any
+    ///   more.
     /// * If the daemon dies, locks and places in queues survive it. On the network a lock is lost
-    ///   when no daemon was reached for too long ([`Lock::lost`](crate::Lock::lost)); the same
-    ///   handle then opens a new session by itself, and later requests are made in that.
+    ///   if no daemon is reachable for too long ([`Lock::lost`](crate::Lock::lost)); the same
+    ///   handle then opens a new session by itself for later requests.
     /// * While no daemon runs, requests and questions wait for the next one.
     ///
     /// Of several URLs of the network, separated by commas, the next one is tried when one fails.
@@ -70,15 +70,14 @@ impl Locks {
 /// A connection to be made, by [`Locks::connect`] or [`Locks::connect_default`]: options first,
 /// then `.await` or [`blocking`](Self::blocking).
 ///
-/// It runs on any executor. A thread of the session's connects, reads what the daemon sends, and
-/// wakes tasks. A call that blocks reads the answer itself, and spins for up to 50 µs; no task
-/// does.
+/// It runs on any executor. The session's thread connects, reads the daemon's messages, and wakes
+/// tasks. A blocking call reads the answer itself, and spins for up to 50 µs; a task never spins.
 ///
 /// # Errors
 ///
-/// [`Error::Unreachable`] if nobody listens there, or the daemon cannot be started.
-/// [`Error::Refused`] if the daemon does not want us: another version, a bucket that cannot be
-/// called so, no credentials.
+/// [`Error::Unreachable`] if no daemon listens there, or the daemon cannot be started.
+/// [`Error::Refused`] if the daemon refuses: another version, an invalid name of a bucket, no
+/// credentials.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};
@@ -131,7 +130,7 @@ impl Connect {
     }
 
     /// Calls `report` when a nested request has waited for a second and turns out to wait in a
-    /// cycle, as [`Config::on_deadlock`](crate::Config::on_deadlock) does; on a thread of its own.
+    /// cycle, as [`Config::on_deadlock`](crate::Config::on_deadlock) does; on a separate thread.
     ///
     /// ```no_run
     /// # use lockkeeper::Locks;
@@ -185,7 +184,7 @@ impl IntoFuture for Connect {
 #[derive(Clone)]
 pub(crate) struct Connector {
     endpoint: Endpoint,
-    /// What to start if nobody listens at this user's own endpoint.
+    /// The program to start if no daemon listens at this user's own endpoint.
     program: Option<PathBuf>,
     bucket: String,
     pub(crate) on_deadlock: Option<Arc<DeadlockHook>>,

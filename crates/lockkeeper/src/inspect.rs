@@ -63,7 +63,8 @@ pub struct RequestInfo {
     pub nested_in: Option<RequestId>,
     /// Whether it was made with `steal`.
     pub stole: bool,
-    /// Who made it, for people, where a daemon keeps the locks: `pid 4711 ann@build7 backup[4711]`.
+    /// A description of the client, if a daemon keeps the locks: `pid 4711 ann@build7
+    /// backup[4711]`.
     pub owner: Option<String>,
 }
 

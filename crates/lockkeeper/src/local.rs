@@ -122,7 +122,7 @@ impl Local {
         poll
     }
 
-    /// Listening begins under the mutex: nobody can break the lock between the look and the
+    /// Listening begins under the mutex: the lock cannot be broken between the check and the
     /// listening.
     pub(crate) fn listen_lost(&self, request: RequestId) -> Result<EventListener, Cause> {
         self.shared.with(|state| match state.notes(request) {

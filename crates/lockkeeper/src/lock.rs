@@ -191,9 +191,8 @@ impl<'a> Lock<'a> {
         agent.release(self.request).map_err(Error::from)
     }
 
-    /// Whether the lock is held now: granted, and neither stolen nor lost. On the network it looks
-    /// at the clock, so that it is right even where nobody could tell this process that the lease
-    /// has expired.
+    /// Whether the lock is held now: granted, and neither stolen nor lost. On the network it checks
+    /// the clock, so it is right even before this process was notified that the lease has expired.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -263,7 +262,7 @@ impl Drop for Lock<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(agent) = self.agent.get() {
-            // A lock that was broken has told its holder in other ways.
+            // The holder of a broken lock was notified in other ways.
             let _ = agent.release(self.request);
         }
     }

@@ -120,7 +120,7 @@ impl Default for Locks {
 }
 
 impl Locks {
-    /// A lock manager of its own: it shares nothing with any other.
+    /// A separate lock manager: it shares nothing with any other.
     ///
     /// ```
     /// # use lockkeeper::Locks;
@@ -134,7 +134,7 @@ impl Locks {
         Self::with_config(Config::default())
     }
 
-    /// A lock manager of its own, set up as `config` says.
+    /// A separate lock manager, configured by `config`.
     ///
     /// ```
     /// # use lockkeeper::{Config, Error, Limits, Locks};
@@ -194,7 +194,7 @@ impl Locks {
         block_on(None, None, self.client())
     }
 
-    /// The agent that this handle stands for: what [`query`](Self::query) shows as its client.
+    /// The agent of this handle, which [`query`](Self::query) shows as its client.
     ///
     /// ```
     /// # use lockkeeper::Locks;
@@ -312,11 +312,11 @@ impl Locks {
         request.auto_release().await
     }
 
-    /// Breaks every lock that is held on `name`, as a steal does, and lets in who waits.
+    /// Breaks every lock that is held on `name`, as a steal does, and grants waiting requests.
     ///
     /// # Errors
     ///
-    /// None in this process. A daemon can refuse, or be gone.
+    /// None in this process. A daemon can refuse, or be unreachable.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -353,7 +353,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// None in this process. A daemon can refuse, or be gone.
+    /// None in this process. A daemon can refuse, or be unreachable.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -392,7 +392,7 @@ impl Locks {
     ///
     /// # Errors
     ///
-    /// None in this process. A daemon can refuse, or be gone.
+    /// None in this process. A daemon can refuse, or be unreachable.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};

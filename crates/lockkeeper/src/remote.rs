@@ -113,8 +113,8 @@ impl Remote {
         self.link.session.with(use_it)
     }
 
-    /// Not inlined, nor is [`release`](Self::release): what stands beside it in
-    /// [`Agent`](crate::agent::Agent) is to be quick.
+    /// Not inlined, nor is [`release`](Self::release): its in-process counterpart in
+    /// [`Agent`](crate::agent::Agent) has to be fast.
     #[cold]
     #[inline(never)]
     pub(crate) fn ask_one(&self, name: &[u8], mode: Mode, if_available: bool, waker: &Waker) -> Submission {
@@ -181,8 +181,7 @@ impl Remote {
         })
     }
 
-    /// What comes back of the request is dropped outside the mutex: a waker's drop may be anybody's
-    /// code.
+    /// The returned waker is dropped outside the mutex, because its drop may run foreign code.
     pub(crate) fn cancel(&self, request: RequestId, timed_out: bool) {
         let key = request.arrival();
         let _notes = self.with(|view| {
@@ -209,7 +208,7 @@ impl Remote {
 
     /// Waits for the daemon's answer. It has said by then if the lock was broken before.
     pub(crate) async fn release_acked(&self, request: RequestId) -> Result<(), Cause> {
-        /// Nobody asks for what the daemon says any more.
+        /// The daemon's answer is not needed any more.
         struct Owner<'a>(&'a Remote, Key);
         impl Drop for Owner<'_> {
             fn drop(&mut self) {
@@ -309,7 +308,7 @@ impl Remote {
         self.link.connector.on_deadlock.is_some()
     }
 
-    /// Asks the daemon, and reports on a thread that nobody waits for.
+    /// Queries the daemon and reports, on a detached thread.
     pub(crate) fn report_deadlock(&self, request: RequestId) {
         let SharedSession { session, connector } = &*self.link;
         let about = |notes: &mut Notes| Some((notes.arrival?, notes.scope.first().clone()));
@@ -403,7 +402,7 @@ impl Wakes {
 }
 
 impl Notes {
-    /// Returns who was to be woken before, for the caller to drop outside the mutex.
+    /// Returns the previous waker, for the caller to drop outside the mutex.
     fn set_waker(&mut self, waker: &Waker) -> Option<Waker> {
         match &self.waker {
             Some(same) if same.will_wake(waker) => None,

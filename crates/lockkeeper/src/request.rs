@@ -92,11 +92,11 @@ impl<'a, S: IntoScope> Request<'a, S> {
         self
     }
 
-    /// Breaks the locks that stand in the way, and goes before all who wait.
+    /// Breaks conflicting locks, and goes before all waiting requests.
     ///
-    /// Their holders learn of it ([`Error::Stolen`], [`Lock::lost`]), but until they do they go on
-    /// as if they held the lock: a last resort, for when a holder is known to hang. Goes with
-    /// neither [`shared`](Self::shared) nor a [`signal`](Self::signal) nor
+    /// Their holders are notified ([`Error::Stolen`], [`Lock::lost`]), but until then they continue
+    /// as if they held the lock: a last resort, for when a holder is known to hang. Cannot be
+    /// combined with [`shared`](Self::shared), a [`signal`](Self::signal) or
     /// [`if_available`](Self::if_available).
     ///
     /// ```

@@ -199,7 +199,7 @@ impl From<String> for AbortReason {
     }
 }
 
-/// What a signal without a reason of its own stands for.
+/// The reason of a signal without an explicit one.
 impl From<()> for AbortReason {
     fn from((): ()) -> Self {
         "signal is aborted without reason".into()

@@ -80,8 +80,8 @@ impl ManagerHandle {
 }
 
 impl ManagerState {
-    /// Ends a request that its owner gives up, whether it waits or is held. What comes back is
-    /// dropped by the caller outside the mutex: a waker's drop may be anybody's code.
+    /// Ends a request that its owner cancels, whether it waits or is held. The caller drops the
+    /// returned waker outside the mutex, because its drop may run foreign code.
     pub(crate) fn cancel(&mut self, request: RequestId) -> (Option<Waker>, Option<Note>) {
         let waker = self.take_waker(request);
         if self.manager.abort(request, &mut self.effects) {
@@ -161,7 +161,7 @@ fn deliver(mut state: MutexGuard<'_, ManagerState>) {
     wakes.wake();
 }
 
-/// Whom to wake once the mutex is let go. A hand-over to one waiter needs no allocation.
+/// The wakers to wake after the mutex is unlocked. A hand-over to one waiter needs no allocation.
 #[derive(Default)]
 struct Wakes {
     first: Option<Waker>,

@@ -6,10 +6,10 @@ use std::sync::PoisonError;
 #[cfg(not(lockkeeper_loom))]
 pub(crate) use std::sync::{Mutex, MutexGuard};
 
-/// Locks. A panic of another thread does not take everybody's locks away.
+/// Locks. A panic of another thread does not poison the manager.
 ///
-/// No spinning of its own: futures are polled here, and threads that do nothing but lock were no
-/// faster with it.
+/// It does not spin: futures are polled here, and threads that do nothing but lock were no faster
+/// with spinning.
 #[inline]
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -46,7 +46,7 @@ impl Deadline {
         Self { at, key: None }
     }
 
-    /// Whether the time has come. If not, `waker` is woken when it has.
+    /// Whether the deadline has passed. If not, `waker` is woken when it has.
     pub(crate) fn poll(&mut self, waker: &Waker) -> bool {
         if Instant::now() >= self.at {
             return true;

@@ -4,7 +4,7 @@ use crate::sabotage::{Rule, holds};
 use lockkeeper_wire::{frame, v2::ToClient, websocket};
 use std::{cell::Cell, collections::VecDeque, rc::Rc};
 
-/// How messages are told apart on a connection.
+/// How messages are delimited on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Framing {
     /// Each is preceded by its length.
@@ -189,7 +189,7 @@ mod tests {
     };
     use std::rc::Rc;
 
-    /// Sends all that may be sent, and tells how many messages each frame had.
+    /// Sends all that may be sent, and returns the number of messages in each frame.
     fn sent(outbox: &mut Outbox) -> Vec<usize> {
         let mut bytes = outbox.ready().to_vec();
         outbox.consume(bytes.len());
@@ -250,7 +250,7 @@ mod tests {
     fn what_the_transport_says_stands_between_messages() {
         let mut outbox = Outbox::new(Framing::WebSocket, Rc::default());
         send(&mut outbox, 1, 2);
-        // A frame of somebody else's making.
+        // A frame in another encoding.
         outbox.append(1, |_, bytes| bytes.extend(b"\x82\x01\xc0"));
         send(&mut outbox, 1, 3);
         outbox.release(1);

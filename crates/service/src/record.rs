@@ -74,7 +74,7 @@ pub enum Record<'a> {
         hello: u64,
         /// What the client acknowledges.
         ack: u64,
-        /// The lease that the Welcome tells, in milliseconds.
+        /// The lease in the Welcome, in milliseconds.
         ttl: u64,
         /// Whether the FIFO that it had is still good.
         keeps_fifo: bool,

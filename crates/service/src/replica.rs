@@ -351,9 +351,9 @@ impl Replica {
         Some(self.write(Kind::Write, head))
     }
 
-    /// Makes a snapshot the one that the log begins with, whose position is committed. The entries
-    /// that it has are deleted with the same write: so they are there as long as somebody needs
-    /// them, and no deposed leader deletes any.
+    /// Makes a snapshot, whose position is committed, the beginning of the log. The same write
+    /// deletes the entries that it contains, so no follower misses one, and a deposed leader
+    /// deletes none.
     pub fn point(&mut self, snapshot: u64, pointer: Vec<u8>) -> Option<Operation> {
         let head = self.next_head()?;
         let places = self.places_behind(snapshot, head.position);
@@ -382,7 +382,8 @@ impl Replica {
         }
     }
 
-    /// Leaves the head to anybody. The leader says nothing from now on, whatever becomes of it.
+    /// Gives the head up, for any replica. The leader sends nothing from now on, whether or not
+    /// this succeeds.
     pub fn hand_over(&mut self) -> Option<Operation> {
         let head = self.next_head()?;
         Some(self.write(Kind::HandOver, Head { vacant: true, ..head }))
@@ -395,8 +396,8 @@ impl Replica {
         Some(Operation::Read)
     }
 
-    /// The leases that the log does not know have expired: the next write says so. A leader asks
-    /// for it before it writes what it has done since then.
+    /// The unknown leases have expired: the next write records this. A leader calls it before it
+    /// writes what it has done since then.
     pub fn settle(&mut self) {
         self.settled = true;
     }
@@ -528,7 +529,7 @@ mod tests {
         assert!(!replica.is_own(before.as_ref()));
     }
 
-    /// Until the leases of before a recovery have expired, every leader waits for them anew.
+    /// Until the leases from before a recovery have expired, every leader waits for them anew.
     #[test]
     fn a_recovery_outlives_its_leader() {
         let follow = |seen| {
@@ -553,7 +554,7 @@ mod tests {
         second.append(&[]).expect("it leads");
         assert_eq!(second.answered(Reply::Done(4), 0), Ok(Verdict::Done));
         assert_eq!(blind(&second), Some((3, 0)));
-        // Who has followed an earlier history begins anew.
+        // A follower of an earlier history begins anew.
         let mut other = follow(None);
         assert_eq!(other.saw(second.seen(), 0), Ok(()), "it has seen nothing");
         let mut other = leader(0, 0);

@@ -20,7 +20,8 @@ pub enum Rule {
     LeaseFromSending,
     /// The client's lease lasts for less than three quarters of the ttl.
     LeaseIsShorter,
-    /// A session ends no earlier than its ttl after it was heard, or the server began to lead.
+    /// A session ends no earlier than its ttl after its last message, or after the server began to
+    /// lead.
     ExpireAfterTtl,
     /// Clocks show whole microseconds: a session ends one of them later.
     RoundUp,
@@ -30,7 +31,7 @@ pub enum Rule {
     HeardAtStart,
     /// The ttl is the session's, not the server's configuration.
     TtlOfSession,
-    /// The ttl is raised before the Welcome that tells it is sent.
+    /// The ttl is raised before the Welcome that contains it is sent.
     RaiseBeforeTelling,
     /// The ttl is lowered only when that Welcome is acknowledged.
     LowerAfterAck,
@@ -42,11 +43,11 @@ pub enum Rule {
     FifoAfterConfirm,
     /// A session lives by its FIFO until its client knows that it has a lease.
     FifoUntilAck,
-    /// What was broken is told until it is acknowledged.
+    /// A broken lock's notice is repeated until it is acknowledged.
     KeepTombstones,
     /// The Welcome's number exceeds those that are sent with it.
     WelcomeNumber,
-    /// What a force release did is told until it is acknowledged.
+    /// A force release's outcome is repeated until it is acknowledged.
     OutcomeIsKept,
     /// After a crash of the machine, nothing is granted before the longest lease has expired.
     WaitAfterCrash,
@@ -71,8 +72,7 @@ pub enum Rule {
     KeepEntries,
     /// Entries are deleted once a snapshot has them, and no other is.
     DeleteBehindSnapshot,
-    /// Whoever takes over from a leader that waits for leases which the log does not know waits for
-    /// them, too.
+    /// A replica that takes over from a leader that waits for unknown leases waits for them, too.
     StaysBlind,
     /// A store that an operator has restored is recovered also by a replica that remembers less
     /// than it has.

@@ -123,7 +123,7 @@ pub struct Fresh {
 pub struct Access {
     /// What it may do.
     pub rights: Rights,
-    /// Who it is, as far as that is proved: put before what the client says of itself.
+    /// The authenticated subject, shown before the client's own description.
     pub subject: String,
 }
 
@@ -164,7 +164,7 @@ pub struct Hello<'a> {
     pub owner: Option<&'a str>,
 }
 
-/// Why a connection is closed: a code of the protocol, and words.
+/// Why a connection is closed: a code of the protocol, and a text.
 pub type Refusal = (u32, String);
 
 /// What only the driver can do.
@@ -212,12 +212,11 @@ pub struct Server {
     attached: BTreeMap<SessionId, Attached>,
     /// When to look whether a lease has expired. A session has at most one entry; it may be early.
     deadlines: BTreeSet<(Micros, SessionId)>,
-    /// Sessions of which nobody can say whether their client is alive.
+    /// Sessions whose client cannot be shown to be alive or dead.
     unverifiable: BTreeSet<SessionId>,
     /// The records of this round.
     batch: Vec<u8>,
-    /// Whether it has an answer that somebody waits for, not only the news that a request is
-    /// queued.
+    /// Whether it has an answer that a client waits for, other than Queued.
     awaited: bool,
     round: u64,
     committed: u64,
@@ -252,7 +251,7 @@ pub struct Server {
     last_stateless: u64,
     /// Until when nothing is granted: earlier leases that the log does not know may be valid.
     blind_until: Option<Micros>,
-    /// Sessions of before a crash that have yet to end. Nobody is let in meanwhile.
+    /// Sessions from before a crash that have yet to end. New clients are refused until then.
     crashed: Vec<SessionId>,
     /// Sessions of many requests that end in slices. They have no connection, and cannot be
     /// resumed.
@@ -272,7 +271,7 @@ struct Connection {
     fresh: Fresh,
     session: Option<SessionId>,
     outbox: Outbox,
-    /// It ends once all is sent. Nothing that it says is heard.
+    /// It ends once all is sent. Its input is ignored.
     closing: bool,
     /// Whether its messages that may be sent are in the list of those ready.
     listed: bool,
@@ -285,7 +284,7 @@ struct Connection {
 /// What the server knows of a session beyond the state, since it leads.
 struct Attached {
     connection: Option<ConnectionId>,
-    /// When it was last heard of, or could first be.
+    /// When a message from it was last received, or could first be.
     heard: Micros,
     /// The greatest number that its client has used.
     last_rid: u64,
@@ -298,7 +297,7 @@ struct Attached {
 impl Server {
     /// Leads from now on, with the state of the whole log. `wall` is the time for display, in
     /// milliseconds since the epoch; `blind_until` is set after the machine crashed: that time is
-    /// the last at which no client is let in.
+    /// the last at which all clients are refused.
     pub fn new(
         state: State,
         config: ServerConfig,
@@ -387,7 +386,7 @@ impl Server {
         self.full = why;
     }
 
-    /// Why no session can be opened, or that one can again. A valid resume is let in.
+    /// Why no session can be opened, or that one can again. Valid resumes are accepted.
     pub fn set_crowded(&mut self, why: Option<&'static str>) {
         self.crowded = why;
     }
@@ -530,14 +529,14 @@ impl Server {
         }
     }
 
-    /// Closes a connection for a reason of its client's making. Its session goes on until its lease
+    /// Closes a connection because of its client's mistake. Its session continues until its lease
     /// expires, or its FIFO is closed.
     pub fn close(&mut self, id: ConnectionId, code: u32, message: &str) {
         self.send_to(id, &ToClient::Goodbye { code, message });
         self.close_quietly(id);
     }
 
-    /// Closes a connection without a word, as its client wished.
+    /// Closes a connection without a Goodbye, at its client's wish.
     pub fn hang_up(&mut self, id: ConnectionId) {
         self.close_quietly(id);
     }
@@ -691,7 +690,7 @@ impl Server {
         if there {
             let effects = self.apply(&Record::Release { session, rid })?;
             self.counts.timed_out += u64::from(flags.timed_out && self.counts.aborted > aborted);
-            // The client has its answer before those who are let in.
+            // The client gets its answer before the clients whose requests are granted by it.
             if !flags.quiet {
                 self.send(session, &ToClient::Released { rid });
             }
@@ -839,7 +838,7 @@ impl Server {
         self.end_crashed(batch, u64::MAX)
     }
 
-    /// Not in slices: nobody waits meanwhile.
+    /// Not in slices: no client is connected at this time.
     fn end_crashed(&mut self, batch: usize, work: u64) -> Result<(), Damaged> {
         while self.batch.len() < batch
             && self.work < work
@@ -850,14 +849,14 @@ impl Server {
         Ok(())
     }
 
-    /// Records a change, and tells those whom it concerns.
+    /// Records a change, and notifies the clients concerned.
     fn record(&mut self, record: &Record<'_>) -> Result<(), Damaged> {
         let effects = self.apply(record)?;
         self.deliver(effects);
         Ok(())
     }
 
-    /// Records a change. What it did is yet to be told.
+    /// Records a change. The caller notifies clients of its effects.
     fn apply(&mut self, record: &Record<'_>) -> Result<Vec<Effect>, Damaged> {
         if self.batch.is_empty() {
             put_batch_head(&mut self.batch, LEVEL, self.wall);
@@ -1012,14 +1011,13 @@ impl Server {
         self.batch.len()
     }
 
-    /// Whether somebody waits for the commit of what there is. If not, it can be committed together
+    /// Whether a client waits for the commit of this round. If not, it can be committed together
     /// with what comes within some milliseconds.
     pub fn is_urgent(&self) -> bool {
         self.waiting.back().is_some_and(|(round, _)| *round == self.round)
     }
 
-    /// The same where a commit takes long: that a request is queued can be told some milliseconds
-    /// later.
+    /// The same where a commit takes long: a Queued can be sent some milliseconds later.
     pub fn is_awaited(&self) -> bool {
         self.is_urgent() && self.awaited
     }
@@ -1073,7 +1071,7 @@ impl Server {
         self.connections.get(&id).is_none_or(|connection| connection.closing)
     }
 
-    /// Whether a connection is to be closed, and all it was to be told is sent.
+    /// Whether a connection is to be closed, and all its output is sent.
     pub fn is_done(&self, id: ConnectionId) -> bool {
         self.connections.get(&id).is_none_or(|connection| connection.closing && connection.outbox.is_empty())
     }
@@ -1094,7 +1092,7 @@ impl Server {
     }
 }
 
-/// A limit in words, with the setting that raises it, if there is one.
+/// A limit as text, with the setting that raises it, if there is one.
 fn named(limit: Limit) -> String {
     match limit {
         Limit::RequestsPerClient(_) => format!("{limit} (max-requests-per-client)"),

@@ -123,7 +123,7 @@ enum Link {
     Ready,
 }
 
-/// Up to when the session is believed to live.
+/// Until when the session's lease is valid.
 #[derive(Clone, Copy)]
 struct Lease {
     /// In milliseconds; none if there is no session, or it lives by a FIFO.
@@ -416,8 +416,8 @@ impl<T> Session<T> {
         self.enter(Body::EndSession { client_id }, data)
     }
 
-    /// Releases a lock or aborts a request. An event tells when that is done. False if it was over
-    /// already.
+    /// Releases a lock or aborts a request. An event reports when that is done. False if it had
+    /// ended already.
     pub fn release(&mut self, key: Key, timed_out: bool) -> bool {
         let ready = self.is_ready();
         let Some(record) = self.entries.get_mut(&key) else { return false };
@@ -436,8 +436,8 @@ impl<T> Session<T> {
         true
     }
 
-    /// Releases a lock or aborts a request, of which nothing more is told. Hands back its data;
-    /// none if it was over, or is being released already.
+    /// Releases a lock or aborts a request, without further events. Returns its data; none if it
+    /// had ended, or is being released already.
     pub fn detach(&mut self, key: Key, timed_out: bool) -> Option<T> {
         let record = self.entries.get(&key)?;
         if matches!(record.stage, Stage::Ending { .. }) {
@@ -610,8 +610,8 @@ impl<T> Session<T> {
         true
     }
 
-    /// The session is over, perhaps because somebody ended it by force. What was sent in it is lost;
-    /// what was not waits for the next one.
+    /// The session has ended, perhaps by another client's command. Requests that were sent in it
+    /// are lost; the others wait for the next session.
     fn lose_session(&mut self, now: Micros, forced: bool) {
         self.lose_all(forced);
         self.drop_connection = !matches!(self.link, Link::None);
@@ -690,7 +690,7 @@ impl<T> Session<T> {
                 }
                 self.give_up_connection(now);
             }
-            // A limit may not stand for long, and a session that was open is worth another try.
+            // A limit may be temporary, and a session that was open is worth another attempt.
             code::LIMIT | code::STORAGE if self.ever_opened => self.give_up_connection(now),
             _ => self.fail(&failure),
         }

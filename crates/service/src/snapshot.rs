@@ -208,7 +208,7 @@ const FORCED: u8 = 3;
 /// A snapshot that is being read.
 struct Restoring {
     state: State,
-    /// Requests whose session may stand behind them.
+    /// Requests whose session may come after them.
     loose: Vec<Restored>,
     /// By bucket: the arrival that the next request gets, and the requests so far.
     requests: BTreeMap<Box<str>, (u64, Vec<Restored>)>,

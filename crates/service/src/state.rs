@@ -27,9 +27,9 @@ use std::{collections::BTreeMap, sync::Arc};
 pub type SessionId = u64;
 
 /// The level of the records that this build writes. It understands lower ones. It rises with every
-/// change of what records mean, and stands in every batch and every snapshot: a server that finds a
-/// higher one stops. So all daemons of a fleet are upgraded to a version that understands a level
-/// before one writes it.
+/// change of the meaning of records, and is part of every batch and every snapshot: a server that
+/// finds a higher one stops. So all daemons of a fleet are upgraded to a version that understands a
+/// level before one writes it.
 pub const LEVEL: u64 = 1;
 
 /// The service's state.
@@ -58,7 +58,7 @@ pub struct State {
     pub(crate) snapshot: Option<Box<Progress>>,
     /// Answers to long queries, by connection.
     pub(crate) views: BTreeMap<u64, View>,
-    /// Requests that have changed since it was last emptied. None while nobody subscribes.
+    /// Requests that have changed since it was last emptied. None without subscribers.
     pub(crate) journal: Option<Vec<Touched>>,
     /// Seeds the hash of names. Has no effect on the state.
     pub(crate) hash_seed: u64,
@@ -140,7 +140,7 @@ pub(crate) struct Session {
     pub(crate) lowering: Option<(u64, u64)>,
     /// The FIFO whose writers keep it alive; it has a lease if there is none.
     pub(crate) fifo: Option<Fifo>,
-    /// The FIFO counts no more once the Welcome of this number, which tells a lease, is
+    /// The FIFO no longer counts once the Welcome of this number, which has a lease, is
     /// acknowledged.
     pub(crate) fifo_until: Option<u64>,
     /// The last number of a numbered message.
@@ -155,7 +155,7 @@ pub(crate) struct Session {
     pub(crate) bytes: usize,
 }
 
-/// What a client is told until it acknowledges it.
+/// A notice that is repeated until the client acknowledges it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A lock was broken.
@@ -164,7 +164,7 @@ pub enum Notice {
         rid: u64,
         /// Why.
         cause: Cause,
-        /// Who did it, for people.
+        /// A description of the client that did it.
         by: Box<str>,
         /// Whether by a force release.
         forced: bool,
@@ -178,7 +178,7 @@ pub enum Notice {
     },
 }
 
-/// What a record did, for those whom it concerns, in the order in which they are told.
+/// The effects of a record on clients, in the order in which they are notified.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// A request is held.
@@ -247,7 +247,7 @@ pub enum Effect {
     },
 }
 
-/// A session, looked at.
+/// A view of a session.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionView<'a> {
     /// Its bucket.
@@ -278,11 +278,12 @@ pub struct SessionView<'a> {
     pub notices: usize,
     /// About how many bytes of memory it takes, with all it has.
     pub bytes: usize,
-    /// The same, of all sessions of its bucket, and how many more bytes fit into what it has.
+    /// The same, of all sessions of its bucket, and how many more bytes fit into its allocated
+    /// memory.
     pub bucket_bytes: (usize, usize),
 }
 
-/// A bucket, looked at.
+/// A view of a bucket.
 #[derive(Clone, Copy, Debug)]
 pub struct BucketView<'a> {
     /// Its name.
@@ -471,7 +472,7 @@ impl State {
         session.requests.iter().rev().take(count).map(|(&rid, &id)| (rid, bytes(id))).collect()
     }
 
-    /// What a session was told under a number, unless it has acknowledged it.
+    /// The notice of a session with a number, unless it is acknowledged.
     pub(crate) fn notice(&self, session: SessionId, number: u64) -> Option<&Notice> {
         self.sessions.get(&session)?.notices.get(&number)
     }
@@ -738,8 +739,8 @@ impl State {
         }
         let (place, by) = (session.bucket, session.owner.clone());
         self.charge(id, bytes, 0);
-        // Those whom a steal broke are told before the thief has the lock; those whom that let in,
-        // after.
+        // Holders that a steal broke are notified before its grant; requests granted as a
+        // consequence, after it.
         let let_in = self.effects.iter().position(|effect| !matches!(effect, CoreEffect::Broken { .. }));
         let let_in = self.effects.split_off(let_in.unwrap_or(self.effects.len()));
         self.translate(place, &by, false, effects);
@@ -894,7 +895,7 @@ impl State {
                 CoreEffect::Granted { request, token } => {
                     let time = self.time;
                     let bucket = self.buckets[place].as_mut().expect(HAS_BUCKET);
-                    // A session's end can let in its own request, which then ends with it.
+                    // A session's end can grant its own request, which then ends with it.
                     let Some(owner) = bucket.manager.data_mut(request) else { continue };
                     let (session, rid, waiting_since) = (owner.session, owner.rid, owner.since);
                     owner.since = time;
@@ -956,15 +957,15 @@ fn unknown(id: SessionId) -> Damaged {
 }
 
 impl Bucket {
-    /// What its sessions take, and how many more bytes fit into what it has.
+    /// The bytes of its sessions, and how many more fit into its allocated memory.
     fn taken(&self) -> (usize, usize) {
         (self.bytes, self.memory - self.bytes)
     }
 }
 
 impl Session {
-    /// The lease that a Welcome tells: raised at once, lowered when the client has acknowledged
-    /// that Welcome.
+    /// The lease in a Welcome: raised at once, lowered when the client has acknowledged that
+    /// Welcome.
     fn lower_after(&mut self, number: u64, ttl: u64) {
         let keep_older = self.lowering.is_some() && !holds(Rule::NewerCancelsLowering);
         let raises = ttl >= self.ttl;
@@ -1017,7 +1018,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-/// Why a session ended, in words.
+/// Why a session ended, as text.
 impl std::fmt::Display for EndReason {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {

@@ -41,7 +41,7 @@ pub(crate) struct View {
     pub(crate) saved_bytes: usize,
 }
 
-/// How many rows are looked at in one go, and how many bytes they have, about.
+/// How many rows are examined at a time, and about how many bytes they have.
 pub(crate) const ROWS: usize = 512;
 pub(crate) const PART: usize = 256 << 10;
 
@@ -93,8 +93,8 @@ impl State {
         Some(View { walk, name, time, saved: Vec::new(), saved_bytes: 0 })
     }
 
-    /// The next rows of an answer, and whether they are the last: about as many as are looked at in
-    /// one go.
+    /// The next rows of an answer, and whether they are the last: about as many as are examined at
+    /// a time.
     pub(crate) fn take_rows(&self, view: &mut View) -> (Rows, bool) {
         let mut rows = Rows::default();
         while !rows.is_full()
@@ -198,7 +198,7 @@ impl Row {
         self.session
     }
 
-    /// Has the owner say that nobody knows whether its process is alive.
+    /// Marks the owner as unverifiable: whether its process is alive is unknown.
     pub(crate) fn mark_unverifiable(&mut self) {
         self.owner = format!("{}{UNVERIFIABLE}", self.owner).into();
     }

@@ -23,7 +23,7 @@ pub(crate) struct Walk {
     /// By the serial of the bucket: requests with an arrival from this one on came later. Other
     /// buckets are not walked over.
     arrivals: BTreeMap<u64, u64>,
-    /// Items after the last that were looked at early.
+    /// Items after the last that were visited early.
     early: BTreeSet<Item>,
     /// How many items were passed over, in one go, and how many may be.
     pub(crate) passed: usize,
@@ -112,7 +112,7 @@ impl State {
         true
     }
 
-    /// Whether anybody walks.
+    /// Whether there is a walk.
     pub(crate) fn is_walked(&self) -> bool {
         self.snapshot.is_some() || !self.views.is_empty()
     }

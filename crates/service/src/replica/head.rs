@@ -15,16 +15,16 @@ pub struct Head {
     pub snapshot: u64,
     /// After how long without a change another replica takes over, in milliseconds.
     pub takeover: u64,
-    /// Whether the leader has handed over: anybody may take over at once.
+    /// Whether the leader has handed over: any replica may take over at once.
     pub vacant: bool,
     /// Where the leader can be reached.
     pub url: String,
     /// The last time that a store with less than it had was accepted: a number that grows. Zero for
     /// never.
     pub recovery: u64,
-    /// How long leases may last that were given out before that and are not in the log, in
-    /// milliseconds. Whoever takes over waits so long before it lets anybody in. Zero once that
-    /// time is over.
+    /// The longest remaining lease that was granted before the recovery and is not in the log, in
+    /// milliseconds. A new leader waits so long before it serves clients. Zero once that time is
+    /// over.
     pub blind: u64,
 }
 

@@ -45,13 +45,13 @@ enum Accepts {
     Nothing,
     /// The head that is found first.
     First,
-    /// That head, as long as nobody writes another one: whoever does has recovered, or has begun to
-    /// give out locks.
+    /// That head, until another one is written: its writer has recovered, or has begun to grant
+    /// locks.
     Head(Option<(Head, Revision)>),
 }
 
 impl Memory {
-    /// What is remembered. `accept` says that the store may have less, or what nobody remembers: an
+    /// The remembered extent. With `accept` the store may have less, or an unknown history: an
     /// operator has restored it.
     pub fn new(known: Extent, accept: bool) -> Self {
         let accepts = if accept { Accepts::First } else { Accepts::Nothing };
@@ -137,7 +137,7 @@ mod tests {
         let mut memory = Memory::new(Extent { recovery: 5, position: 9 }, true);
         assert_eq!(memory.saw(Some(&head(5, 8, 0))), Ok(()));
         assert_eq!(memory.saw(Some(&head(5, 8, 0))), Ok(()));
-        // Somebody leads who was not told to accept it.
+        // A replica leads that was not configured to accept it.
         assert_eq!(memory.saw(Some(&head(5, 8, 1))), WENT_BACK);
     }
 }

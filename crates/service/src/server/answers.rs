@@ -92,7 +92,7 @@ impl Server {
         }
         connection.queries.push_back(Query {
             rid,
-            // Nobody asks for a name that is longer than names may be.
+            // A longer name than the limit cannot exist.
             name: name.map(|name| name[..name.len().min(longest)].into()),
             deadlocks,
             inspects,
@@ -256,7 +256,7 @@ impl Server {
     }
 }
 
-/// How many of these rows stand in the next part of an answer: one at least, if there are any.
+/// The number of rows in the next part of an answer: one at least, if there are any.
 fn part_len(rows: &[Row]) -> usize {
     let mut bytes = 0;
     let fits = |row: &&Row| {
@@ -269,7 +269,7 @@ fn part_len(rows: &[Row]) -> usize {
 /// A request's arrival, its client id, and the name it waits for.
 type CycleStep = (u64, String, Option<Box<[u8]>>);
 
-/// A cycle, in words and steps.
+/// A cycle, as text and as steps.
 struct Words {
     words: String,
     steps: Vec<CycleStep>,

@@ -14,7 +14,7 @@ use crate::{
 };
 use lockkeeper_wire::v2::{self, ToClient, VERSION, code, feature};
 
-/// How many requests stand in one message of the comparison.
+/// The number of requests in one message of the comparison.
 const LISTED: usize = 1000;
 
 /// A session with more requests than this is resumed only so often.
@@ -331,8 +331,8 @@ impl Server {
         if self.is_detached(session, fifo) { self.end(session, EndReason::Exited) } else { Ok(()) }
     }
 
-    /// Nobody can say whether a FIFO has a writer: another file stands at its place. The session
-    /// lasts until its client resumes it, or somebody ends it by hand.
+    /// A FIFO can no longer be checked for a writer, because another file is at its path. The
+    /// session lasts until its client resumes it, or another client ends it.
     pub fn fifo_unverifiable(&mut self, session: SessionId) {
         self.unverifiable.insert(session);
         self.touch(session);
@@ -343,7 +343,7 @@ impl Server {
         self.unverifiable.iter().filter(|&&session| self.is_beyond_asking(session)).count()
     }
 
-    /// Has rows of such sessions say so.
+    /// Marks the rows of such sessions.
     pub(super) fn mark_unverifiable(&self, rows: &mut [Row]) {
         if !self.unverifiable.is_empty() {
             let rows = rows.iter_mut().filter(|row| self.is_beyond_asking(row.session()));
@@ -357,7 +357,7 @@ impl Server {
         self.is_unverifiable(session) && fifo.is_some_and(|fifo| self.is_detached(session, fifo))
     }
 
-    /// Whether nobody can say if the session's client is alive.
+    /// Whether it is unknown if the session's client is alive.
     pub fn is_unverifiable(&self, session: SessionId) -> bool {
         self.unverifiable.contains(&session)
     }
@@ -371,7 +371,7 @@ impl Server {
         same && self.attached.get(&session).is_none_or(|attached| attached.connection.is_none())
     }
 
-    /// The connection of a session has ended. The session goes on.
+    /// The connection of a session has ended. The session continues.
     pub(super) fn detach(&mut self, id: ConnectionId) {
         self.state.views.remove(&id);
         self.unsubscribe(id);
@@ -405,8 +405,8 @@ impl Server {
         self.removals.push_back((self.round, session));
     }
 
-    /// Stops: every connection is told so, and no new one is taken. What is recorded is still to be
-    /// committed.
+    /// Stops: every connection gets a Goodbye, and no new one is accepted. Recorded changes are
+    /// still to be committed.
     pub fn stop(&mut self) {
         self.stopping = true;
         let connections: Vec<_> = self.connections.keys().copied().collect();
@@ -424,7 +424,7 @@ impl Server {
         self.full.clone().or_else(|| self.stuck.clone())
     }
 
-    /// Whether it lets nobody in, because leases that the log does not know may be valid.
+    /// Whether it refuses all clients, because leases that the log does not know may be valid.
     pub fn is_blind(&self, now: Micros) -> bool {
         self.blind_until.is_some_and(|until| now <= until) || !self.crashed.is_empty()
     }

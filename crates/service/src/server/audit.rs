@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 /// Something to be put on record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Who did it.
+    /// The session that did it.
     pub session: SessionId,
     /// What it was.
     pub what: Audited,
@@ -16,7 +16,7 @@ pub struct Audit {
 /// What a client did, or was not let do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audited {
-    /// It asked for locks of these names whoever held them.
+    /// It requested locks of these names with *steal*.
     Stole {
         /// The names.
         names: Vec<Box<[u8]>>,

@@ -45,15 +45,15 @@ impl Server {
         }
     }
 
-    /// A client was heard.
+    /// A message from a client was received.
     pub(super) fn heard(&mut self, session: SessionId, now: Micros) {
         if let Some(attached) = self.attached.get_mut(&session) {
             attached.heard = attached.heard.max(now);
         }
     }
 
-    /// When to look at a session's lease. The entry stays where it is when the client is heard: it
-    /// is looked at again.
+    /// Schedules a check of a session's lease. A message from the client does not move the entry:
+    /// the check repeats.
     pub(super) fn watch_lease(&mut self, session: SessionId) {
         let Some(expires) = self.expires(session) else { return };
         let Some(attached) = self.attached.get_mut(&session) else { return };
@@ -67,7 +67,7 @@ impl Server {
         self.deadlines.insert((expires, session));
     }
 
-    /// When a session's lease expires, unless it is heard of before.
+    /// When a session's lease expires, unless a message is received before.
     fn expires(&self, session: SessionId) -> Option<Micros> {
         let view = self.state.session(session)?;
         if view.fifo.is_some() || self.is_ending(session) {
@@ -77,14 +77,15 @@ impl Server {
         let ttl = if holds(Rule::TtlOfSession) { view.ttl } else { self.config.ttl.default };
         let ttl = micros(ttl);
         let ttl = if holds(Rule::ExpireAfterTtl) { ttl } else { ttl / 4 * 3 };
-        // The clock shows whole microseconds: it may have been heard almost one later than that.
+        // The clock shows whole microseconds: the message may have arrived almost one later than
+        // that.
         let rounded = u64::from(holds(Rule::RoundUp));
         Some(heard.saturating_add(ttl).saturating_add(rounded))
     }
 
     /// When [`wake`](Self::wake) has something to do. That may be in the past: then it has more to
-    /// do than it may at a time, or than fits into a batch. It goes on after others had their
-    /// turns, or after the next [`take_round`](Self::take_round).
+    /// do than one turn allows, or than fits into a batch. It continues after the turns of others,
+    /// or after the next [`take_round`](Self::take_round).
     pub fn next_wake(&self) -> Option<Micros> {
         if !self.crashed.is_empty() || !self.ending.is_empty() {
             return Some(0);

@@ -31,8 +31,8 @@ pub(super) struct Subscription {
     bucket: usize,
     rid: u64,
     stage: Stage,
-    /// What has changed since the client was last told, and whether it has never been told of that
-    /// request.
+    /// The requests that changed since the last message to the client, and whether that request has
+    /// never been sent.
     changed: BTreeMap<RequestId, bool>,
     /// There is something to send, and it is time.
     due: bool,

@@ -111,7 +111,7 @@ impl<T> Session<T> {
                 }
                 (Some(Some(token)), Stage::Asked | Stage::Waiting) => self.on_granted(rid, *token),
                 (Some(None), Stage::Asked) => self.set_stage(key, Stage::Waiting),
-                // No server says so. Whatever it means, the lock is not held.
+                // No server sends this. In any case, the lock is not held.
                 (Some(None), Stage::Held { .. }) => self.finish(key, LOST),
                 (Some(_), _) => {}
                 // It was ended as wished, or was never made.
@@ -119,8 +119,8 @@ impl<T> Session<T> {
                 (None, Stage::Held { .. } | Stage::Waiting) => self.finish(key, LOST),
                 // The server never had it: it is sent again under its old number.
                 (None, Stage::Asked) if rid > last_rid => {}
-                // It had no effect: it was refused, or not to wait. The outcome of a force release
-                // is told until it is acknowledged, so that one that is missing was refused, too.
+                // It had no effect: it was refused, or had *if available*. The outcome of a force
+                // release is repeated until it is acknowledged, so a missing one was refused, too.
                 (None, Stage::Asked) => {
                     self.by_rid.remove(&rid);
                     if let Some(record) = self.entries.get_mut(&key) {

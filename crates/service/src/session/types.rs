@@ -109,14 +109,14 @@ pub enum Event<T> {
     },
 }
 
-/// What a subscription tells.
+/// A message of a subscription.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// All that the bucket has. What was told before counts no more.
+    /// The whole state of the bucket. It replaces all earlier changes.
     State(Snapshot),
     /// Requests that have changed since.
     Changes {
-        /// All names of each request that is as it is told here from now on.
+        /// All names of each changed request, in its current state.
         entries: Vec<Entry>,
         /// The arrivals of requests that have ended.
         gone: Vec<u64>,
@@ -138,9 +138,9 @@ pub enum Outcome {
     Broken {
         /// Why.
         cause: Cause,
-        /// Who did it, for people.
+        /// A description of the client that did it.
         by: Option<String>,
-        /// Whether somebody released it by force, or ended its session.
+        /// Whether it was released by force, or its session was ended by another client.
         forced: bool,
     },
     /// The server refuses it. Nothing has changed.
@@ -245,8 +245,8 @@ pub struct Entry {
 }
 
 impl Entry {
-    /// Whether nobody can say if its process is alive. Its session ends by hand, unless the client
-    /// comes back.
+    /// Whether it is unknown if its process is alive. Its session has to be ended by hand, unless
+    /// the client resumes it.
     pub fn is_unverifiable(&self) -> bool {
         self.owner.as_ref().is_some_and(|owner| owner.ends_with(UNVERIFIABLE))
     }
