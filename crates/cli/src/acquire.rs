@@ -19,7 +19,7 @@ use wait::Wait;
 pub(crate) struct Held {
     pub(crate) session: Session,
     pub(crate) key: Key,
-    /// What a command is told of it.
+    /// What a command finds in its environment.
     pub(crate) environment: Environment,
     pub(crate) since: Instant,
 }
@@ -90,7 +90,7 @@ impl Limit {
         }
     }
 
-    /// What a daemon that does not answer comes to: after its time, a lock that is not to be had.
+    /// The result if the daemon does not answer: after the timeout, an unavailable lock.
     fn reached(&self, (code, message): Failure) -> Failure {
         match self {
             Self::Until(until) if code == exit::UNAVAILABLE && Instant::now() >= *until => {
@@ -179,7 +179,7 @@ fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>, limit: &Limit) -> 
     }
 }
 
-/// Who waits in a circle with others may have better luck next time.
+/// A request that was refused for a deadlock may succeed later.
 fn deadlocked(deadlock: &Deadlock, wait: &Wait<'_>) -> Failure {
     let (names, why) = (wait.all_names(), show::label(&deadlock.words));
     (exit::NO_LOCK, format!("{names}: a deadlock: {why}. Take all names at once: lockkeeper run A B -- …"))
@@ -234,7 +234,7 @@ fn holders(session: &Session, name: &Name, until: Instant) -> Result<Vec<Entry>,
     Ok(entries)
 }
 
-/// The next news, or `None` at the deadline.
+/// The next event, or `None` at the deadline.
 pub(crate) fn next(news: &Receiver<News>, deadline: Option<Instant>) -> Option<News> {
     let received = match deadline {
         Some(deadline) => news.recv_timeout(deadline.saturating_duration_since(Instant::now())),

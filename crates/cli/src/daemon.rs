@@ -17,7 +17,7 @@ use std::{
 /// How long a daemon may take to leave.
 const LEAVE: Duration = Duration::from_secs(10);
 
-/// Where a daemon that was started on demand writes what it has to tell.
+/// The log file of a daemon that was started on demand.
 pub(crate) fn log_file(socket: &Path) -> PathBuf {
     socket.with_extension("log")
 }
@@ -75,7 +75,7 @@ fn end(endpoint: &Endpoint) -> Result<Option<u32>, Failure> {
     // One that is stopped hears nothing else.
     let _ = kill_process(process, Signal::CONT);
     let deadline = Instant::now() + LEAVE;
-    // One that is dead, and that nobody has waited for, is gone.
+    // A zombie counts as exited.
     let runs = || Process::of(pid).is_some_and(|process| !process.ended);
     while endpoint.server_pid() == Some(pid) || runs() {
         if Instant::now() >= deadline {

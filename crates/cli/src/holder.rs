@@ -55,14 +55,14 @@ fn asked_by(entry: &Entry) -> Option<u32> {
     entry.owner.as_ref()?.strip_prefix("pid ")?.split(' ').next()?.parse().ok()
 }
 
-/// With `hidepid`, another user's process is not in `/proc`; a signal tells whether it is there.
+/// With `hidepid`, another user's process is not in `/proc`; a signal shows whether it exists.
 fn is_gone(pid: u32) -> bool {
     let signalled = || test_kill_process(i32::try_from(pid).ok().and_then(Pid::from_raw)?).err();
     Process::of(pid).map_or_else(|| signalled() == Some(Errno::SRCH), |process| process.ended)
 }
 
-/// Whether the daemon's process ids are known to be those that this process sees. Of a process in a
-/// PID namespace of its own, `/proc` has an id for each.
+/// Whether the daemon's process ids are known to be those that this process sees. For a process in
+/// another PID namespace, `/proc` has an id for each namespace.
 fn shares_pids() -> bool {
     static SHARED: OnceLock<bool> = OnceLock::new();
     *SHARED.get_or_init(|| {
@@ -119,7 +119,7 @@ fn guarded(pid: u32) -> Option<(String, Option<PathBuf>)> {
 }
 
 /// The client ids of sessions that a process keeps alive, by a FIFO or the pipe of a guardian. Only
-/// Linux tells them, in `/proc`.
+/// Linux shows them, in `/proc`.
 fn sessions(pid: u32, pipes: &HashMap<PathBuf, String>) -> Vec<String> {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let held = files.filter_map(|file| {

@@ -35,12 +35,12 @@ use std::{
     time::Duration,
 };
 
-/// What the shell has taken: for each `lock`, the client id of its session, the process id of its
-/// guardian if it has one, the shell's descriptor, and its names, as words of `LOCKKEEPER_NAMES`:
+/// The shell's locks: for each `lock`, the client id of its session, the process id of its guardian
+/// if it has one, the shell's descriptor, and its names, as words of `LOCKKEEPER_NAMES`:
 /// `5f0c7d1e2a9b4c38/4711:9=deploy`.
 const LOCKS: &str = "LOCKKEEPER_LOCKS";
 
-/// How long the shell may take to run what it is told.
+/// How long the shell may take to run the printed code.
 const TAKE: Duration = Duration::from_secs(10);
 
 pub(crate) fn lock(args: Lock) -> Done {
@@ -58,10 +58,10 @@ pub(crate) fn lock(args: Lock) -> Done {
     locked
 }
 
-/// What is printed first. A script must not go on without its lock, which `eval` of nothing would
-/// have it do. The end is a call, whose words are yet to come: `held`, or `exit` and a status. If
-/// `lock` is killed they never come, and the call ends the script all the same. An interactive shell
-/// goes on.
+/// The first output. A script must not continue without its lock, as it would after `eval` of an
+/// empty output. The output ends with a call whose arguments follow later: `held`, or `exit` and a
+/// status. If `lock` is killed they are missing, and the call then ends the script. An interactive
+/// shell continues.
 const BEGIN: &str = "lockkeeper_lock() { case ${1-} in held) return ;; esac; case $- in *i*) return \"${2-69}\" ;; esac; \
                      exit \"${2-69}\"; }; lockkeeper_lock ";
 
@@ -114,7 +114,7 @@ fn print_lock(args: &Lock) -> Done {
         export(&[(LOCKS, OsString::from_vec(locks.join(&b' ')))]),
         b"else lockkeeper_lock; fi".to_vec(),
     ];
-    // Not closed, which would end it: it goes on without this process.
+    // Not closed, which would end the session: it continues without this process.
     std::mem::forget(held);
     io::stdout().write_all(&[&words.join(&b"; "[..])[..], b"\n"].concat()).map_err(system)?;
     Ok(ExitCode::SUCCESS)
@@ -150,7 +150,7 @@ pub(crate) fn unlock(args: Unlock) -> Done {
             local.push(lock.client_id);
             continue;
         };
-        // It may have released the lock before, or somebody has killed it.
+        // It may have released the lock before, or was killed.
         ended += guardian::dismiss(guardian, lock.client_id).transpose()?.map_or(0, |()| 1);
     }
     if !local.is_empty() {

@@ -10,7 +10,7 @@ use std::{
 /// As large as it gets. One that is full is kept, under another name, until the next is.
 const LIMIT: u64 = 1 << 20;
 
-/// Writes to the file, or to nothing if that cannot be: a full disk is no reason to serve nobody.
+/// Writes to the file, and drops what cannot be written: the daemon serves with a full disk.
 pub(crate) struct LogFile {
     path: PathBuf,
     file: Option<File>,

@@ -60,7 +60,7 @@ mod exit {
 /// What a command comes to: an exit code, or a failure.
 type Done = Result<ExitCode, Failure>;
 
-/// An exit code, and words for standard error if there are any.
+/// An exit code, and a message for standard error, which may be empty.
 type Failure = (u8, String);
 
 fn main() -> ExitCode {

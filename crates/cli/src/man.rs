@@ -31,8 +31,8 @@ enum Extra {
     Text,
 }
 
-/// Gives examples, statuses and notes sections of their own, and puts `--` before a command. The
-/// lines of the first two stay as they are.
+/// Puts examples, statuses and notes into separate sections, and `--` before a command. The lines
+/// of the first two stay as they are.
 fn as_typed(page: &str) -> String {
     let mut shown = String::new();
     let mut extra = Extra::None;

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 #[derive(Debug)]
 pub(crate) struct Process {
     pub(crate) parent: u32,
-    /// It has ended, and nobody has waited for it yet.
+    /// It has ended, and its parent has not waited for it yet.
     pub(crate) ended: bool,
     /// Stopped by a signal.
     pub(crate) stopped: bool,
@@ -32,7 +32,7 @@ pub(crate) fn all() -> impl Iterator<Item = Pid> {
     system::all().into_iter().filter_map(Pid::from_raw)
 }
 
-/// The process that was started last, where the system tells.
+/// The process that was started last, where the system shows it.
 pub(crate) fn newest() -> Option<Pid> {
     let load = std::fs::read_to_string("/proc/loadavg").ok()?;
     Pid::from_raw(load.split_ascii_whitespace().last()?.parse().ok()?)
@@ -53,8 +53,7 @@ mod system {
     use super::Process;
     use std::{fs, path::PathBuf};
 
-    /// Nobody who could change it is asked for it: Linux has a hundred ticks a second for all that
-    /// it tells programs.
+    /// A constant: Linux uses a hundred ticks a second in all its interfaces for programs.
     const TICKS: u64 = 100;
 
     pub(super) fn all() -> Vec<i32> {
@@ -102,7 +101,7 @@ mod system {
     };
 
     pub(super) fn all() -> Vec<i32> {
-        // SAFETY: without a buffer it tells how many there are.
+        // SAFETY: without a buffer it returns their number.
         let count = unsafe { libc::proc_listallpids(ptr::null_mut(), 0) };
         // Some may be started before the next call.
         let mut all = vec![0_i32; usize::try_from(count).unwrap_or(0) + 256];

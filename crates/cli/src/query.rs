@@ -215,7 +215,7 @@ fn state(entry: &Entry) -> (Paint, &'static str) {
     if entry.token.is_some() { (Paint::Green, "held") } else { (Paint::Yellow, "waiting") }
 }
 
-/// How to end sessions of which nobody can say whether their process is alive.
+/// How to end unverifiable sessions.
 fn ways_out(entries: &[Entry], text: &mut String) {
     let mut ways_out: Vec<_> = entries.iter().filter_map(show::way_out).collect();
     ways_out.sort_unstable();

@@ -31,7 +31,7 @@ use std::{
 /// What `run` waits for.
 pub(crate) enum News {
     Lock(Update),
-    /// Who is ahead in the queue, for display.
+    /// The requests ahead in the queue, for display.
     Queue(Result<Snapshot, Error>),
     Signal(Origin),
     /// What the guardian of the command says.
@@ -70,7 +70,7 @@ pub(crate) fn run(args: Run) -> Done {
             while !matches!(next(&news, Some(deadline)), None | Some(News::Lock(Update::Over(_)))) {}
             ended
         }
-        // A lease ends when nobody renews it: a guardian does, which outlives the command.
+        // A lease has to be renewed: by a guardian, which outlives the command.
         None => guard::run(&args, &held, &sender, &news)?,
     };
     drop(held);
@@ -96,7 +96,7 @@ fn hold_on(args: &Run, held: &Held, news: &Receiver<News>) {
     }
 }
 
-/// The words of the command; of `-c`, a shell and its line.
+/// The command and its arguments; for `-c`, a shell and its line.
 fn command_line(args: &Run) -> Vec<OsString> {
     match &args.shell_command {
         Some(line) => {

@@ -43,7 +43,7 @@ const MACHINE_CONFIG: &str = "/etc/lockkeeper/machine.toml";
 /// After how long without a client a daemon that was started on demand leaves.
 const IDLE: Duration = Duration::from_secs(300);
 
-/// The longest ttl. Whoever is killed is waited for as long.
+/// The longest ttl. The locks of a killed client stay held that long.
 const TTL: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) fn serve(args: Serve) -> Done {
@@ -92,7 +92,7 @@ pub(crate) fn serve(args: Serve) -> Done {
         let socket = config.socket.clone();
         let begins = args.background && lockkeeper_server::remembered_state_dir(&socket).is_none();
         let stop = async {
-            // Nobody was let in yet. Whoever has started this one chooses again.
+            // No client was admitted yet. The starter of this daemon chooses again.
             if begins && lockkeeper_paths::is_elsewhere(&socket) {
                 return tracing::info!("another folder of this user came into use first");
             }
@@ -120,7 +120,7 @@ pub(crate) fn serve(args: Serve) -> Done {
         })
     };
     end_on_panic();
-    // As a task: what the loop itself has to do is looked at for each message to anybody.
+    // As a task: the root future is polled again for each message to any client.
     let served = LocalSet::new()
         .block_on(&runtime, async { spawn_local(serve).await.expect("a daemon that panics ends") });
     served.map(|()| ExitCode::SUCCESS)
@@ -160,9 +160,8 @@ fn raise(resource: Resource) {
     let _ = setrlimit(resource, Rlimit { current, ..limit });
 }
 
-/// Closes descriptors that whoever started this process has passed on without meaning to. One of a
-/// script's `flock` would keep that lock, and one of a pipe would keep its reader waiting, as long
-/// as the daemon lives.
+/// Closes descriptors that this process inherited by accident. One of a script's `flock` would keep
+/// that lock, and one of a pipe would keep its reader waiting, as long as the daemon lives.
 #[allow(unsafe_code)]
 pub(crate) fn close_inherited() {
     let Ok(open) = fs::read_dir("/dev/fd") else { return };
@@ -170,18 +169,18 @@ pub(crate) fn close_inherited() {
     // That of the directory is closed by now.
     let is_open = |descriptor: &i32| fs::symlink_metadata(format!("/dev/fd/{descriptor}")).is_ok();
     for descriptor in open.into_iter().filter(|descriptor| *descriptor > 2 && is_open(descriptor)) {
-        // SAFETY: the process has opened nothing yet that is still open, so whatever is open is
-        // nobody's.
+        // SAFETY: the process has opened nothing yet that is still open, so no code owns the open
+        // descriptors.
         unsafe { rustix::io::close(descriptor) };
     }
 }
 
 /// Becomes a process that serves others beside the one that has started it, and outlives it.
 fn become_daemon() {
-    // Out of the terminal's reach. It fails for a leader of its own.
+    // Detaches from the terminal. It fails if this process already leads a session.
     let _ = rustix::process::setsid();
     rustix::process::umask(Mode::from_bits_truncate(0o077));
-    // As far as an ordinary process may undo what was done to it.
+    // Undoes a changed priority, as far as an ordinary process may.
     let _ = rustix::process::setpriority_process(None, 0);
     [Resource::Fsize, Resource::Data, Resource::As, Resource::Cpu, Resource::Nproc]
         .into_iter()
@@ -213,14 +212,14 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
     };
     let state_dir = match settings.state_dir.take() {
         Some(dir) => dir,
-        // It is started on demand in a user's own folder, of whose name nothing else tells it.
+        // It is started on demand in a user's own folder, whose name comes from the socket only.
         None if background => {
             let beside = || lockkeeper_paths::state_in(socket.parent().unwrap_or(Path::new("/")));
             lockkeeper_server::remembered_state_dir(&socket).unwrap_or_else(beside)
         }
         None => state_dir_of(&socket),
     };
-    // Remembered for whoever serves next, from wherever that is started.
+    // Recorded for the next daemon, which may start in another working directory.
     let state_dir = std::path::absolute(state_dir).map_err(|error| error.to_string())?;
     let Span(ttl) = *settings.ttl.get_or_insert(Span(Duration::from_secs(10)));
     if ttl.is_zero() || ttl > TTL {
@@ -306,7 +305,7 @@ fn endpoint() -> Result<Endpoint, String> {
     session::endpoint().map_err(|(_, why)| why)
 }
 
-/// The file with more settings; that of the machine's daemon has a place of its own.
+/// The file with more settings. The machine's daemon has a default one.
 fn config_file(given: Option<PathBuf>) -> Option<PathBuf> {
     let machines = || Some(PathBuf::from(MACHINE_CONFIG)).filter(|path| path.exists());
     given.or_else(|| endpoint().is_ok_and(|endpoint| endpoint.is_machine()).then(machines).flatten())

@@ -19,7 +19,7 @@ use std::{
 /// How long a daemon may take to answer before it counts as one that does not.
 pub(crate) const ANSWER: Duration = Duration::from_secs(10);
 
-/// After how long whoever waits for a daemon is told so.
+/// After this time, a command reports that it waits for the daemon.
 const UNSAID: Duration = Duration::from_secs(1);
 
 /// `--machine` was given.
@@ -102,7 +102,7 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
             return Err(Error::Unreachable(endpoint.clone(), error));
         }
         if look_at.take().is_some() && matches!(patience, Patience::Until { quiet: false, .. }) {
-            // Nobody listens yet, if it was not there: a busy machine takes a while to start it.
+            // If no daemon ran, none listens yet: on a busy machine the start takes a while.
             show::say(&match endpoint.server_pid() {
                 None if endpoint.is_own() => format!("waiting for the daemon at {endpoint} to start"),
                 _ => session.refusal().unwrap_or_else(|| silent(endpoint)),
@@ -179,7 +179,7 @@ pub(crate) fn refused(why: u32, message: String) -> Failure {
     (exit, message)
 }
 
-/// Whether nobody listens.
+/// Whether no daemon listens.
 pub(crate) fn absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
@@ -193,7 +193,7 @@ pub(crate) fn explained(error: &Error) -> String {
             "{error}. The machine's daemon is for several users: `systemctl enable --now lockkeeper-machine.socket` \
              starts it, as root"
         ),
-        // It admits nobody to whom it would say so.
+        // It does not serve this user, and so sends no reason.
         Error::Unreachable(endpoint, why)
             if why.kind() == io::ErrorKind::ConnectionReset && endpoint.socket().is_some() =>
         {

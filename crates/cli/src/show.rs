@@ -15,7 +15,7 @@ use unicode_width::UnicodeWidthStr;
 
 /// Says something on standard error, in one write: lines of many processes do not mix.
 pub(crate) fn say(words: &str) {
-    // Whoever reads it may be gone.
+    // The reader may have exited.
     let _ = std::io::stderr().write_all(format!("lockkeeper: {words}\n").as_bytes());
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn print(text: &str) {
 /// Why a lock is lost whose lease was not renewed.
 pub(crate) const OUT_OF_REACH: &str = "the lock was lost: the daemon was out of reach for too long";
 
-/// Why a lock was broken, with who did it if that is known.
+/// Why a lock was broken, and by which client if that is known.
 pub(crate) fn broken(cause: Cause, owner: Option<&str>, forced: bool) -> String {
     let how = match (cause, forced) {
         (Cause::Stolen, false) => "the lock was stolen",
@@ -45,8 +45,7 @@ pub(crate) fn broken(cause: Cause, owner: Option<&str>, forced: bool) -> String 
     format!("{how}{by}")
 }
 
-/// Who has stolen or released a lock, from how the daemon describes a client: `ann@build7, pid
-/// 4711`.
+/// The client that stole or released a lock, from the daemon's description: `ann@build7, pid 4711`.
 fn by(owner: &str) -> String {
     let Some(user) = owner.split(' ').find(|word| word.contains('@')) else { return label(owner) };
     let pid = match owner.strip_prefix("pid ") {
@@ -123,8 +122,9 @@ fn escape(text: &str, shown: &mut String) {
 
 pub(crate) use crate::holder::{has_ended, pid};
 
-/// Who it is, as far as is known; of a client on the network, with its process there: the one that
-/// asked for the lock, also if that has ended, unless it can be seen here what has the lock.
+/// The holder or waiter, as far as known. For a client on the network this includes its process
+/// there: the one that requested the lock, even if it has ended, unless the holder is visible on
+/// this machine.
 pub(crate) fn who(entry: &Entry) -> String {
     let who = match &entry.info {
         Some(info) => label(info),
@@ -140,7 +140,7 @@ pub(crate) fn who(entry: &Entry) -> String {
     }
 }
 
-/// What keeps its process from going on, as far as that is known.
+/// Why its process does not run, as far as that is known.
 pub(crate) fn mark(entry: &Entry) -> &'static str {
     match entry {
         entry if entry.is_unverifiable() => " (unverifiable)",
@@ -161,7 +161,7 @@ pub(crate) fn way_out(entry: &Entry) -> Option<String> {
     entry.is_unverifiable().then(end)
 }
 
-/// Who holds a lock, and for how long.
+/// The holder of a lock, and its hold time.
 pub(crate) fn held_by(entry: &Entry) -> String {
     let held = match pid(entry) {
         _ if is_hidden(entry) => format!("held by {}", who(entry)),

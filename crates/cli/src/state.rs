@@ -20,7 +20,7 @@ pub(crate) fn state(args: State) -> Done {
     }
 }
 
-/// Prints what is there. Fails if a daemon would refuse it.
+/// Prints the contents. Fails if a daemon would refuse them.
 fn check(dir: PathBuf) -> Done {
     let report = log::check(&dir, lockkeeper_server::boot_id());
     println!("state directory  {}", dir.display());

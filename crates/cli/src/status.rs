@@ -43,7 +43,7 @@ pub(crate) fn status(args: &Status) -> Done {
     Ok(if runs { ExitCode::SUCCESS } else { exit::UNAVAILABLE.into() })
 }
 
-/// Tells what is there, and whether it runs. Starts no daemon.
+/// Prints the daemon's address, and whether it runs. Starts no daemon.
 fn tell(endpoint: &Endpoint) -> bool {
     match session::open_running(endpoint) {
         Ok(session) => {
@@ -61,7 +61,7 @@ fn tell(endpoint: &Endpoint) -> bool {
 fn running(endpoint: &Endpoint, session: &Session) {
     print!("The daemon at {endpoint} runs");
     match session.server_pid() {
-        // Its socket is systemd's, and nobody knows more.
+        // systemd has its socket; more is not known.
         Some(1) => print!(" (systemd has opened its socket)"),
         Some(pid) => print!(" ({})", daemon(pid, endpoint)),
         None => {}

@@ -13,7 +13,7 @@ pub(crate) fn token(args: Token) -> Done {
     let Token { new_key, keys, bucket, expires, steal, force_release, inspect, subject, audience } = args;
     if let Some(path) = new_key {
         let failed = |error| (exit::SOFTWARE, format!("{}: {error}", path.display()));
-        // Nobody else's to read, and no key that is in use is lost.
+        // Readable by its owner only, and never overwrites a key in use.
         let file = File::options().write(true).create_new(true).mode(0o600).open(&path);
         file.and_then(|mut file| file.write_all(new_keys().as_bytes())).map_err(failed)?;
     }

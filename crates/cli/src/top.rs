@@ -144,7 +144,7 @@ impl Top {
         Act::Nothing
     }
 
-    /// How long what is shown will do. Until the daemon has told something, there is nothing else.
+    /// How long the screen stays current. Nothing is refreshed before the daemon's first message.
     fn refresh_in(&self) -> Option<Duration> {
         let Some((shown, took)) = self.shown else { return self.changed.then_some(Duration::ZERO) };
         let pause = if self.changed { CHANGED } else { REFRESH };

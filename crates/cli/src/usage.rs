@@ -23,7 +23,7 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     if !error.use_stderr() {
         return ExitCode::SUCCESS;
     }
-    // Only of `lock` is the output for a shell. `--machine` may stand before it.
+    // Only `lock` prints output for a shell. `--machine` may come before it.
     if words.iter().find(|word| !word.as_encoded_bytes().starts_with(b"-")).is_some_and(|word| word == "lock")
     {
         lock::print_failure(exit::USAGE);
@@ -53,7 +53,7 @@ fn hint(error: &clap::Error, words: &[OsString]) -> Option<String> {
             "{unknown} is no command of lockkeeper. Is this meant?\n  lockkeeper run {typed}"
         ));
     }
-    // `--machine` may stand before it.
+    // `--machine` may come before it.
     let at = words.iter().position(|word| !word.starts_with('-')).filter(|&at| words[at] == "run")?;
     let (before, words) = (&words[..at], &words[at + 1..]);
     let typed = |at| {
@@ -94,7 +94,7 @@ fn hint(error: &clap::Error, words: &[OsString]) -> Option<String> {
     }
 }
 
-/// How many words at the beginning are options and their values.
+/// The number of leading words that are options and their values.
 fn options<S: AsRef<str>>(words: &[S]) -> usize {
     let run = Run::command();
     // With a value in the next word.

@@ -11,7 +11,7 @@ use std::{
 /// The fencing number of the innermost lock.
 const FENCE: &str = "LOCKKEEPER_FENCE";
 /// The names of all locks around the command, separated by blanks. Some may have been released
-/// since: nobody can take them out of the environment of a shell.
+/// since, because a shell's environment cannot be changed from outside.
 const NAMES: &str = "LOCKKEEPER_NAMES";
 /// The locks of the commands around this one, the innermost last: for each, the client id of its
 /// session, its request and the first of its names: `5f0c7d1e2a9b4c38/0=deploy`. What asks inside
@@ -99,7 +99,7 @@ pub(crate) fn encode(name: &OsStr) -> Vec<u8> {
     word
 }
 
-/// The name that a word stands for.
+/// Decodes the name in a word.
 fn decode(word: &[u8]) -> Vec<u8> {
     let mut name = Vec::with_capacity(word.len());
     let mut rest = word;

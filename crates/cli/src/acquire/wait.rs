@@ -39,7 +39,7 @@ pub(super) struct Wait<'a> {
     asked: Instant,
     /// The name that was asked about: the first that is known to be in the way.
     asking: usize,
-    /// The place in the queue, and what is in the way, as far as they are known.
+    /// The place in the queue and the blocking request, as far as they are known.
     place: Option<String>,
     obstacle: Option<String>,
     /// Something is on the terminal's line.
@@ -81,8 +81,8 @@ impl<'a> Wait<'a> {
         self.look_at
     }
 
-    /// Asks who is in the way. A scope is in one queue for each name: each is looked at until one
-    /// is found to hold it up.
+    /// Queries the blocking request. A scope is in one queue for each name: they are queried in
+    /// turn until one blocks it.
     pub(super) fn look(&mut self) {
         (self.look_at, self.asked, self.asking) = (None, Instant::now(), 0);
         self.ask();
@@ -102,7 +102,7 @@ impl<'a> Wait<'a> {
                     self.asking += 1;
                     return self.ask();
                 }
-                // Whoever was in the way is gone.
+                // The blocking request has ended.
                 None => {}
             },
             // It may be that only what others have is not for us to see.
@@ -116,8 +116,7 @@ impl<'a> Wait<'a> {
         }
     }
 
-    /// Our place in the queue of the name that was asked about, and who keeps us from it, unless
-    /// nobody does.
+    /// Our place in the queue of the queried name, and the request that blocks us, if there is one.
     fn in_the_way(&self, queue: &[Entry]) -> Option<(String, String)> {
         let me = self.session.client_id();
         let mine = queue.iter().position(|entry| entry.token.is_none() && entry.client_id == me)?;
@@ -160,8 +159,7 @@ impl<'a> Wait<'a> {
         names.join(", ")
     }
 
-    /// Draws the line, unless this is a job in the background: the terminal is somebody else's
-    /// then.
+    /// Draws the line, unless this is a background job, which does not own the terminal.
     fn draw(&mut self) {
         if !tcgetpgrp(stderr()).is_ok_and(|foreground| foreground == getpgrp()) {
             return;

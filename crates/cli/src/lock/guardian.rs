@@ -102,7 +102,7 @@ pub(super) fn dismiss(guardian: u32, client_id: &str) -> Option<Result<(), Failu
 /// What the guardian waits for.
 enum Input {
     Line(String),
-    /// Nobody has the pipe open for writing any more.
+    /// No process has the pipe open for writing any more.
     ShellGone,
     Lock(Update),
 }
@@ -176,7 +176,7 @@ impl Guardian {
         Ok(ExitCode::SUCCESS)
     }
 
-    /// How long it can wait for the next look at the clock, which goes on while the machine is
+    /// How long it can wait before it reads the clock again, which runs while the machine is
     /// suspended.
     fn pause(&self) -> Duration {
         const LOOK: Duration = Duration::from_secs(1);
@@ -190,7 +190,8 @@ impl Guardian {
         self.lose(show::OUT_OF_REACH.into());
     }
 
-    /// Says so, and ends whatever holds the lock by the shell's pipe. `unlock` is told, too.
+    /// Reports the loss, to `unlock` as well, and ends the processes that have the shell's pipe
+    /// open.
     fn lose(&mut self, why: String) {
         if self.lost.is_some() {
             return;
@@ -201,8 +202,8 @@ impl Guardian {
         let found = writers();
         let newest = process::newest();
         found.iter().for_each(|&process| _ = kill_process(process, Signal::TERM));
-        // What was forked between the look at its parent and the signal to it is told, too. What a
-        // handler of that signal has started is not: it may be `unlock`.
+        // Processes that were forked between the scan and the signal to their parent are signalled,
+        // too. Those that a handler of that signal has started are not: one may be `unlock`.
         if let (Some(before), Some(newest)) = (before, newest) {
             let missed = writers().into_iter().filter(|process| !found.contains(process));
             missed
@@ -225,7 +226,7 @@ impl Guardian {
 }
 
 fn answer(line: &str) {
-    // Nobody may be there to read it.
+    // The reader may have exited.
     let _ = writeln!(io::stdout(), "{line}");
 }
 

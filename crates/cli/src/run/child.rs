@@ -112,8 +112,8 @@ pub(super) fn system(error: io::Error) -> Failure {
     (exit::SOFTWARE, error.to_string())
 }
 
-/// Has signals told as news. Those that are ignored stay so, for the command too: `nohup` and
-/// shells want that.
+/// Turns signals into events. Ignored ones stay ignored, for the command too, as `nohup` and shells
+/// require.
 fn listen(sender: &Sender<News>) -> io::Result<()> {
     let signals = PASSED_ON.iter().filter(|&&signal| !is_ignored(signal));
     let mut signals = SignalsInfo::<WithOrigin>::new(signals.chain([&SIGCHLD]))?;
@@ -134,10 +134,10 @@ fn is_ignored(signal: i32) -> bool {
     known && unsafe { action.assume_init() }.sa_sigaction == libc::SIG_IGN
 }
 
-/// Has the new process tell the guardian or the watcher its number, and wait until it is allowed to
-/// become the command. If `run` told it, `run` could be killed in between, and the lock of a command
-/// that runs would be released. If nobody waited, a `run` that was stopped for long would start a
-/// command whose lock is lost.
+/// Makes the new process send its number to the guardian or the watcher, and wait for permission to
+/// become the command. If `run` sent the number, `run` could be killed in between, and the lock of
+/// a running command would be released. Without the wait, a `run` that was stopped for long would
+/// start a command whose lock is lost.
 #[allow(unsafe_code)]
 fn ask(command: &mut Command, hired: &Hired, leads: bool) -> io::Result<()> {
     let mut control = hired.control.try_clone()?;
@@ -168,7 +168,7 @@ pub(super) fn told(line: &str) -> Option<(Pid, bool)> {
 
 pub(super) struct Child {
     pub(super) pid: Pid,
-    /// Whether it leads a process group of its own.
+    /// Whether it leads its own process group.
     pub(super) leads: bool,
     /// When it was started: its number may be another's one day.
     born: Option<u64>,
@@ -201,7 +201,7 @@ impl Child {
         }
     }
 
-    /// What the guardian is told of the command.
+    /// Parses the command's line for the guardian.
     pub(super) fn parse(line: &str) -> Option<Self> {
         told(line).map(|(pid, leads)| Self::new(pid, leads))
     }
@@ -259,12 +259,12 @@ impl Child {
                     self.end(Signal::TERM);
                     kill_at = Instant::now().checked_add(args.grace);
                 }
-                // It has ended the command, or is about to. Of a lock that was stolen it says so
+                // It has ended the command, or is about to. If the lock was stolen, it reports that
                 // first.
                 Some(News::Guardian(Report::Lost(why))) => {
                     lost.get_or_insert(why);
                 }
-                // Nobody renews the lease any more. The command is gone before it expires.
+                // The lease is not renewed any more. The command is ended before it expires.
                 Some(News::Guardian(Report::Gone(left))) if kill_at.is_none() => {
                     lost.get_or_insert_with(|| "the guardian of the lock was killed or stopped".into());
                     self.end(Signal::TERM);
@@ -287,8 +287,8 @@ impl Child {
         }
     }
 
-    /// What has become of it, if that is news. Nobody else waits for it: until this says that it
-    /// has ended, its number is its own.
+    /// Its new status, if it has changed. Only this process waits for it: its number is not reused
+    /// until this reports its end.
     fn changed(&self) -> Result<Option<WaitIdStatus>, Failure> {
         let options = WaitIdOptions::EXITED | WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
         waitid(WaitId::Pid(self.pid), options).map_err(|error| system(error.into()))
@@ -314,7 +314,7 @@ impl Child {
         };
     }
 
-    /// Ends it, and what it has started: a group of its own at once, in ours one by one.
+    /// Ends it and its descendants: its own group at once, in ours one by one.
     pub(super) fn end(&self, signal: Signal) {
         let others = if self.leads { Vec::new() } else { descendants(self.pid) };
         self.signal(signal);

@@ -45,10 +45,10 @@ use std::{
 pub(crate) enum Report {
     /// It has the session.
     Ready,
-    /// The lock was stolen, in words for people.
+    /// The lock was stolen, with a message for people.
     Stolen(String),
-    /// The lease cannot be renewed, or the session was ended, in words for people. The guardian ends
-    /// the command.
+    /// The lease cannot be renewed, or the session was ended, with a message for people. The
+    /// guardian ends the command.
     Lost(String),
     /// The lock is released.
     Released,
@@ -160,7 +160,7 @@ fn settle(ended: Ended, mut next: impl FnMut() -> Option<News>) -> Result<Ended,
     }
 }
 
-/// Why no command was started: what is among the news says whether the lock was stolen.
+/// Why no command was started: the events show whether the lock was stolen.
 fn not_started(news: impl IntoIterator<Item = News>) -> Failure {
     match news.into_iter().find_map(|news| stolen(&news)) {
         Some(why) => (exit::LOST, format!("{why} before the command was started")),
@@ -168,7 +168,7 @@ fn not_started(news: impl IntoIterator<Item = News>) -> Failure {
     }
 }
 
-/// In words that the lock was stolen, if that is the news.
+/// The message of a steal, if the event is one.
 fn stolen(news: &News) -> Option<String> {
     match news {
         News::Lock(Update::Over(Outcome::Broken { cause: cause @ Cause::Stolen, by, forced })) => {
@@ -322,9 +322,10 @@ struct Guardian {
     told: Lease,
     /// When a command whose lock was stolen is killed, if `run` cannot.
     kill_at: Option<Instant>,
-    /// Why the lock is gone, once that is heard.
+    /// Why the lock is lost, once that is known.
     lost: Option<String>,
-    /// The command was not allowed to be executed: the lock is gone, and why is yet to be heard.
+    /// The command was not allowed to be executed: the lock is lost, and the reason is still to be
+    /// read.
     refused: bool,
     /// The lock ends with `run`, and not with the command.
     closes: bool,
@@ -377,7 +378,7 @@ impl Guardian {
         }
     }
 
-    /// The lock is gone, in words.
+    /// The lock is lost: makes the message.
     fn on_end(&mut self, outcome: Outcome) {
         let (cause, why) = match outcome {
             Outcome::Broken { cause, by, forced } => (cause, show::broken(cause, by.as_deref(), forced)),
@@ -449,8 +450,8 @@ impl Guardian {
         self.end(signal);
     }
 
-    /// Whether the command is gone, and all that has the pipe from it. A command that has closed
-    /// what it inherited, as `ssh` does, is looked for.
+    /// Whether the command has exited, and all processes that inherited its pipe. A command that
+    /// has closed inherited descriptors, as `ssh` does, is searched for.
     fn is_over(&self) -> bool {
         self.over && (self.closes || !self.child.as_ref().is_some_and(Child::runs))
     }
@@ -463,7 +464,7 @@ impl Guardian {
     }
 
     fn report(&mut self, line: &str) {
-        // Nobody may be there to read it.
+        // The reader may have exited.
         let _ = writeln!(self.control, "{line}");
     }
 }

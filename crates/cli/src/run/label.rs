@@ -25,7 +25,7 @@ pub(crate) fn label(command: &[OsString]) -> String {
 }
 
 /// The program, its first arguments up to an option, and the first argument that is a file: the
-/// script of an interpreter, for example. Of a line of shell, its first words.
+/// script of an interpreter, for example. For a shell line, its first words.
 fn words(command: &[OsString]) -> Vec<String> {
     let Some((program, arguments)) = command.split_first() else { return Vec::new() };
     let mut words = vec![program.to_string_lossy().into_owned()];

@@ -51,7 +51,7 @@ mod linux {
         ptr,
     };
 
-    /// By which `ps` tells it from `run`. The system keeps 15 bytes.
+    /// The name in `ps`. The system keeps 15 bytes.
     const NAME: &CStr = c"lockkeeper-wait";
 
     /// What the watcher has open, by number. The last is that of the command's process.

@@ -8,7 +8,7 @@ use std::{
 
 #[derive(Default)]
 pub(crate) struct Live {
-    /// By arrival: the entries of a request, and when they were told.
+    /// By arrival: the entries of a request, and when they were received.
     requests: BTreeMap<u64, (Instant, Vec<Entry>)>,
     last_token: u64,
     pub(crate) deadlocks: Vec<Deadlock>,
@@ -38,7 +38,7 @@ impl Live {
         }
     }
 
-    /// Whether there can be a deadlock: only who waits within another request can close a cycle.
+    /// Whether there can be a deadlock: only a nested request that waits can close a cycle.
     pub(crate) fn may_deadlock(&self) -> bool {
         let first = |(_, entries): &(Instant, Vec<Entry>)| {
             entries.first().is_some_and(|entry| entry.nested_in.is_some() && entry.token.is_none())
@@ -46,7 +46,7 @@ impl Live {
         self.requests.values().any(first)
     }
 
-    /// How it stands at that time: held first, each in the order of arrival.
+    /// The state at that time: held first, each in the order of arrival.
     pub(crate) fn snapshot(&self, now: Instant) -> Snapshot {
         let entries = self.requests.values().flat_map(|(told, entries)| {
             let older = millis(now.saturating_duration_since(*told));

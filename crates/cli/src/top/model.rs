@@ -46,7 +46,7 @@ pub(crate) struct Lock {
     start: u32,
     pub(crate) holders: u32,
     pub(crate) waiters: u32,
-    /// Milliseconds: of who has waited, and held, the longest.
+    /// The longest wait and hold, in milliseconds.
     pub(crate) longest_wait: u64,
     pub(crate) longest_held: u64,
     /// Whether one of its requests is in a cycle.
@@ -472,7 +472,7 @@ mod tests {
         later.last_token = 112;
         model.take(later.clone(), start + Duration::from_secs(2));
         assert_eq!(model.rate, Some(50.0));
-        // A daemon that was killed goes on with another million.
+        // After a daemon was killed, tokens continue at another million.
         later.last_token = 5_000_000;
         model.take(later, start + Duration::from_secs(3));
         assert_eq!(model.rate, None);
