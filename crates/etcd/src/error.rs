@@ -30,14 +30,14 @@ pub enum Error {
     Refused {
         /// The member.
         member: String,
-        /// In its words.
+        /// Its message.
         why: String,
     },
     /// The call cannot be made with these settings.
     Settings(String),
 }
 
-/// In etcd's words: a token is of before a change of users or roles.
+/// etcd's message for a token from before a change of users or roles.
 const OLD_TOKEN: &str = "revision of auth store is old";
 
 /// Whether another token is needed.

@@ -181,11 +181,11 @@ impl Etcd {
         Ok(done.header.map_or(0, |header| header.revision))
     }
 
-    /// Writes if the guard's key is as it was seen.
+    /// Writes if the guard's key is unchanged.
     ///
     /// # Errors
     ///
-    /// [`Error`]. If it is [`Error::NoAnswer`], the writes may be done all the same, now or later.
+    /// [`Error`]. If it is [`Error::NoAnswer`], the writes may still be executed, now or later.
     pub async fn write(&self, writes: Guarded) -> Result<Outcome, Error> {
         let key = writes.key;
         let compare = |target, revision, value| Compare {

@@ -19,7 +19,7 @@ use std::{
 pub struct Report {
     /// Another process has the log open; what it is writing now can look torn.
     pub in_use: bool,
-    /// What clients were told at most, if there is a log.
+    /// The upper bounds of what clients were given, if there is a log.
     pub mark: Option<Mark>,
     /// The log was closed, and nothing was written since.
     pub closed: bool,
@@ -27,7 +27,7 @@ pub struct Report {
     pub crashed: bool,
     /// The snapshot that recovery begins with.
     pub snapshot: Option<SnapshotSummary>,
-    /// The segments after it, as far as they can be read.
+    /// The segments after it, as far as they are readable.
     pub segments: Vec<SegmentSummary>,
     /// What [`open`](crate::open) would cut off.
     pub torn: Option<Torn>,
@@ -66,13 +66,13 @@ pub struct Reset {
     pub moved_to: PathBuf,
     /// Their names. A mark that could be read was copied there instead, and is not among them.
     pub files: Vec<String>,
-    /// The mark of before, which could be read and holds on. Without it, tokens begin anew, and
-    /// clients of before may hold locks that are granted again.
+    /// The previous mark, if it was readable; it stays in force. Without it, tokens begin anew, and
+    /// earlier clients may hold locks that are granted again.
     pub mark: Option<Mark>,
 }
 
 /// Moves the files of a log, or of a daemon from before there was one, into a folder beside them.
-/// The next [`open`](crate::open) finds an empty log and reports a crash with the mark of before.
+/// The next [`open`](crate::open) finds an empty log and reports a crash with the previous mark.
 /// Returns none if there was no file.
 ///
 /// # Errors
@@ -97,7 +97,7 @@ pub fn reset(path: &Path) -> Result<Option<Reset>, OpenError> {
     let stored = if listing.mark { mark::read(dir.path()).ok() } else { None };
     if let Some(stored) = stored {
         fs::copy(mark_path(dir.path()), mark_path(&moved_to)).map_err(failed())?;
-        // First of all: whenever this is interrupted, what is left is not trusted.
+        // First of all: if this is interrupted at any point, the remaining files are not trusted.
         let unsettled = Stored { unsettled: true, closed: false, synced: true, ..stored };
         MarkFile::open(&dir, stored).and_then(|mut marks| marks.store(unsettled)).map_err(failed())?;
     } else if listing.mark {

@@ -86,7 +86,7 @@ impl Dir {
 /// Locks the directory for reading, or returns none if another process has the log open.
 pub(crate) fn share(path: &Path) -> io::Result<Option<Lock>> {
     let lock = match File::open(path.join("lock")) {
-        // Nobody ever had it open. Any file will do as the lock, then.
+        // It was never open. Any file can be the lock, then.
         Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path)?,
         lock => lock?,
     };
@@ -97,7 +97,7 @@ pub(crate) fn share(path: &Path) -> io::Result<Option<Lock>> {
     }
 }
 
-/// What is in the directory, in ascending order. Names that are not ours are not looked at.
+/// The contents of the directory, in ascending order. Foreign names are ignored.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
     pub(crate) mark: bool,

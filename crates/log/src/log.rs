@@ -158,12 +158,12 @@ impl Log {
     }
 
     /// Begins a snapshot of the state at the current position, after committing what was appended.
-    /// Appends and commits can go on. One that had begun before has to be dropped first.
+    /// Appends and commits can continue. An earlier unfinished one has to be dropped first.
     ///
     /// # Errors
     ///
-    /// There is no snapshot; the log goes on without. If it was the commit that failed, so does the
-    /// next one.
+    /// There is no snapshot; the log continues without it. If the commit failed, so does the next
+    /// one.
     pub fn begin_snapshot(&mut self) -> io::Result<SnapshotWriter> {
         let position = self.commit()?;
         if self.chain.firsts.last() != Some(&(position + 1)) {
@@ -172,9 +172,9 @@ impl Log {
         SnapshotWriter::create(&self.dir, position, self.chain.bytes)
     }
 
-    /// Has a snapshot take the place of earlier ones, and of the segments with the records up to
-    /// its position. Returns the files that nobody needs any more, to be removed at leisure: the
-    /// next start removes what is left of them.
+    /// Replaces earlier snapshots, and the segments with the records up to the position, by a
+    /// snapshot. Returns the obsolete files, to be removed later: the next start removes remaining
+    /// ones.
     pub fn replace(&mut self, finished: FinishedSnapshot) -> Vec<PathBuf> {
         let FinishedSnapshot { position, bytes } = finished;
         let dir = self.dir.path();
@@ -192,8 +192,8 @@ impl Log {
         self.chain.bytes
     }
 
-    /// Whether its directory is where it was. If that was removed, another process can begin a log
-    /// of its own there.
+    /// Whether its directory still exists. If it was removed, another process can begin another log
+    /// there.
     pub fn is_in_place(&self) -> bool {
         self.dir.is_in_place()
     }
@@ -203,8 +203,8 @@ impl Log {
         self.marks.stored().mark
     }
 
-    /// Sets the mark, durably. Call it before anything beyond the mark is told. Until a crash is
-    /// settled the mark only rises, since it may have to be honoured once more.
+    /// Sets the mark, durably. Call it before clients are given anything beyond the mark. Until a
+    /// crash is settled the mark only rises, because it may apply once more.
     ///
     /// # Errors
     ///

@@ -19,9 +19,9 @@ use std::{
 /// What was promised to clients, and has to be kept even if the log's end is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
-    /// No client that can still be alive was told a longer ttl, in milliseconds.
+    /// The longest ttl of any client that can still be alive, in milliseconds.
     pub max_ttl_ms: u64,
-    /// No token above this one was told.
+    /// An upper bound of all tokens granted.
     pub token_ceiling: u64,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct MarkFile {
 }
 
 impl MarkFile {
-    /// Creates the file, or replaces one that nobody needs.
+    /// Creates the file, or replaces an obsolete one.
     pub(crate) fn create(dir: &Dir, stored: Stored) -> io::Result<Self> {
         let path = mark_path(dir.path());
         let new = unfinished(&path);

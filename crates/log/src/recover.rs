@@ -38,7 +38,7 @@ pub struct Recovered {
 /// The log may lack records at its end that were committed before the machine crashed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Crash {
-    /// What clients were told at most before the crash.
+    /// The upper bounds of what clients were given before the crash.
     pub mark: Mark,
 }
 
@@ -78,7 +78,7 @@ pub(crate) struct Survey {
     /// Whether the log has to be taken as the crash of the machine has left it.
     pub(crate) crashed: bool,
     pub(crate) snapshot: Option<Snapshot>,
-    /// The segments after the snapshot, as far as the log goes.
+    /// The segments after the snapshot, up to the end of the log.
     pub(crate) segments: Vec<SegmentSummary>,
     pub(crate) torn: Option<Torn>,
 }

@@ -48,7 +48,7 @@ impl Segment {
             }
             Ok(segment)
         };
-        // A full disk gets back what was taken of it, and the log goes on without this segment.
+        // The allocated space is freed on a full disk, and the log continues without this segment.
         written().inspect_err(|_| drop((remove(&new), remove(&path))))
     }
 
@@ -81,8 +81,9 @@ impl Segment {
 
     /// Allocates room for so many bytes, and up to a step more. An error changes nothing.
     ///
-    /// Unless it is urgent, a disk that says it is full is believed: trying takes ext4 many
-    /// milliseconds, and every request would. It also leaves root what is reserved for root.
+    /// Unless it is urgent, a full disk is not written to: a failing attempt takes many
+    /// milliseconds on ext4, and every request would make one. It also leaves root's reserve
+    /// untouched.
     pub(crate) fn make_room(&mut self, bytes: u64, urgent: bool) -> io::Result<()> {
         if self.room() >= bytes {
             return Ok(());
@@ -90,7 +91,7 @@ impl Segment {
         let to = (self.end + bytes).next_multiple_of(PAGE);
         let spare = available(&self.file)?.checked_sub(to - self.allocated);
         match spare {
-            // Half of what is left at most, so that it is not asked for record by record.
+            // Half of the remaining space at most, so that space is not requested record by record.
             Some(spare) => self.extend(to + STEP.min(spare / 2)).or_else(|_| self.extend(to)),
             None if urgent => self.extend(to),
             None => Err(Errno::NOSPC.into()),
@@ -129,13 +130,13 @@ impl Segment {
     }
 }
 
-/// A number that nobody who can only append records can know.
+/// A number that a client, which can only append records, cannot know.
 fn new_salt() -> u32 {
     // The keys of a hash map are the randomness that the standard library has.
     (RandomState::new().hash_one(0) >> 32).try_into().expect("32 bits")
 }
 
-/// How many bytes the file system has left, as far as it says.
+/// The free bytes of the file system, as far as it reports them.
 fn available(file: &File) -> io::Result<u64> {
     let stat = fstatvfs(file)?;
     match stat.f_blocks {

@@ -58,7 +58,7 @@ impl SnapshotWriter {
     ///
     /// # Errors
     ///
-    /// The snapshot has to be dropped; the log goes on without.
+    /// The snapshot has to be dropped; the log continues without it.
     pub fn write(&mut self, chunk: &[u8]) -> io::Result<()> {
         self.chunks += 1;
         self.write_frame(self.chunks, chunk)?;
@@ -72,7 +72,7 @@ impl SnapshotWriter {
     ///
     /// # Errors
     ///
-    /// There is no snapshot, or it is not known to be durable. The log goes on without.
+    /// There is no snapshot, or it is not known to be durable. The log continues without it.
     pub fn finish(mut self) -> io::Result<FinishedSnapshot> {
         self.write_frame(CLOSING, &self.chunks.to_le_bytes())?;
         self.file.flush()?;

@@ -59,7 +59,7 @@ pub(crate) fn at_thread_exit(mailbox: Address, end: impl Fn() -> Option<Waker> +
     ENDS.with_borrow_mut(|all| all.push(ends));
 }
 
-/// Calls it now instead: the thread goes on, or its runtime is still there. The mailbox is named by
+/// Calls it now instead: the thread continues, or its runtime still exists. The mailbox is given by
 /// its number.
 pub(crate) fn end_now(serial: u64) {
     let ends = ENDS.with_borrow_mut(|all| {
@@ -162,8 +162,8 @@ impl Agent {
         report::inspect(&state.managers[self.inner.manager], state.now())
     }
 
-    /// Ends the agent before its thread. Its locks are released, its requests are gone, and nothing
-    /// is told of them. Only its id is asked for afterwards.
+    /// Ends the agent before its thread. Its locks are released and its requests removed, without
+    /// notifications. Only its id is used afterwards.
     #[napi]
     pub fn close(&self) {
         end_now(self.inner.mailbox.serial);

@@ -51,10 +51,10 @@ pub(crate) mod session {
     pub(crate) const FAILED: u32 = 2;
 }
 
-/// The thread's array of numbers, through which it and the addon pass what is not a string: writing
-/// there costs less than an argument or a result. A pair is two of them. The first pair is a
-/// call's, in: a slot and flags; out: an answer and a token. The others are notifications: a slot
-/// with its news, and the token of a grant.
+/// The thread's array of numbers, through which it and the addon pass all but strings: that costs
+/// less than an argument or a result. Two numbers are a pair. The first pair is a call's, in: a
+/// slot and flags; out: an answer and a token. The others are notifications: a slot with its event,
+/// and the token of a grant.
 pub(crate) struct CallBuffer {
     array: *mut f64,
     pairs: usize,

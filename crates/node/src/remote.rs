@@ -38,7 +38,7 @@ pub struct Remote {
 /// Turns what becomes of requests into notifications. Under the session's mutex.
 struct Notifier {
     mailbox: Address,
-    /// What is said in words, by slot, until it is fetched.
+    /// Texts of answers, by slot, until they are fetched.
     words: HashMap<u32, SessionReply>,
     /// Why there is no session.
     failure: Option<SessionReply>,
@@ -160,8 +160,8 @@ pub struct RemoteEntry {
 #[napi]
 impl Remote {
     /// Opens a session with the daemon at `url`, or this user's own, and starts `program` as the
-    /// daemon if none answers. A notification tells when it is open, when the connection is lost,
-    /// and when there is no session.
+    /// daemon if none answers. Notifications report that it is open, that the connection is lost,
+    /// and that there is no session.
     #[napi(constructor)]
     pub fn new(
         env: Env,
@@ -178,7 +178,7 @@ impl Remote {
         let mailbox = ProcessState::lock().open(waker);
         let options = Options::new(bucket).program(program.map(Into::into));
         let notifications = Notifier { mailbox, words: HashMap::new(), failure: None };
-        // The host is told, too.
+        // The host is notified, too.
         let session = Session::start(&endpoint, options, notifications, |_| ()).map_err(|error| {
             ProcessState::lock().shut(mailbox).into_iter().for_each(Waker::release);
             Error::from_reason(error.to_string())
@@ -244,15 +244,15 @@ impl Remote {
         Ok(())
     }
 
-    /// Whether a lock is held, by the clock. If it is not, a notification says so.
+    /// Whether a lock is held, by the clock. If it is not, a notification follows.
     #[napi]
     pub fn is_held(&self, slot: u32) -> bool {
         let key = self.slots.borrow().get(slot as usize).copied();
         key.zip(self.session()).is_some_and(|(key, session)| session.is_held(key))
     }
 
-    /// Releases a lock or aborts a request, perhaps because its time was up. A notification tells
-    /// when it is done.
+    /// Releases a lock or aborts a request, perhaps after a timeout. A notification follows when it
+    /// is done.
     #[napi]
     pub fn release(&self, slot: u32, timed_out: bool) {
         let key = self.slots.borrow().get(slot as usize).copied();
@@ -261,8 +261,8 @@ impl Remote {
         }
     }
 
-    /// Asks for the state of the bucket, and for its deadlocks. A notification to the slot tells
-    /// when the answer is there.
+    /// Asks for the state of the bucket, and for its deadlocks. A notification to the slot follows
+    /// when the answer has arrived.
     #[napi]
     pub fn query(&self, slot: u32, deadlocks: bool) -> Result<()> {
         let session = self.open()?;
@@ -330,7 +330,7 @@ impl Remote {
         self.session().iter().for_each(|session| session.close());
     }
 
-    /// Ends the session and frees what it has, and tells nothing any more.
+    /// Ends the session and frees its resources, without further notifications.
     #[napi]
     pub fn shut(&self, env: Env) -> Result<()> {
         let Some(session) = self.session.take() else { return Ok(()) };

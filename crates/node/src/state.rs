@@ -57,7 +57,7 @@ struct Mailbox {
     woken: bool,
 }
 
-/// What befell a request of one slot.
+/// The event of a request of one slot.
 #[derive(Clone, Copy)]
 pub(crate) enum Notification {
     Granted {
@@ -94,7 +94,7 @@ pub(crate) struct Address {
 
 /// A thread-safe function, which has the runtime run the thread's `onMail`.
 ///
-/// Called and released under the mutex only, so nobody wakes a thread that has ended.
+/// Called and released under the mutex only, so a thread that has ended is never woken.
 pub(crate) struct Waker(pub(crate) sys::napi_threadsafe_function);
 
 // SAFETY: a thread-safe function is made to be called from any thread.
@@ -102,7 +102,7 @@ unsafe impl Send for Waker {}
 
 impl ProcessState {
     pub(crate) fn lock() -> MutexGuard<'static, ProcessState> {
-        // A panic under the mutex would be a bug of the engine; the rest of the process goes on.
+        // A panic under the mutex would be a bug of the engine; the rest of the process continues.
         STATE.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -186,8 +186,8 @@ impl ProcessState {
         &mut mailbox.notifications
     }
 
-    /// To whom an effect is told, and what. A request that its own agent aborted is known to be
-    /// gone.
+    /// The notification of an effect, and its recipient. An agent needs none for a request that it
+    /// aborted itself.
     fn notification(&self, manager: usize, effect: &Effect<Owner>) -> Option<(u32, Notification)> {
         match effect {
             Effect::Granted { request, token } => {
@@ -226,7 +226,7 @@ impl Waker {
     /// Releases it, on the thread that it wakes.
     pub(crate) fn release(self) {
         let mode = sys::ThreadsafeFunctionReleaseMode::abort;
-        // SAFETY: it is in nobody's hands now, and its environment lives until the cleanup hooks
+        // SAFETY: it is not used elsewhere now, and its environment lives until the cleanup hooks
         // have run.
         unsafe { sys::napi_release_threadsafe_function(self.0, mode) };
     }

@@ -2,12 +2,12 @@
 
 use std::{io, path::Path};
 
-/// The kind of network file system that a path is on; none if it is local. Of a path that is not
-/// there, its nearest ancestor is looked at.
+/// The kind of network file system that a path is on; none if it is local. For a missing path, its
+/// nearest ancestor is examined.
 ///
 /// # Errors
 ///
-/// If the system does not tell.
+/// If the system does not report it.
 pub fn network_file_system(path: &Path) -> io::Result<Option<&'static str>> {
     let there = path.ancestors().find(|path| path.exists()).unwrap_or(Path::new("."));
     Ok(kind(&rustix::fs::statfs(there)?))

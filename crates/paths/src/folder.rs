@@ -13,12 +13,12 @@ use std::{
     path::Path,
 };
 
-/// Whether a user's folder can be used: nobody else can put a socket there, and the other processes
-/// of the user find the same one. A folder that is not there yet can be.
+/// Whether a user's folder is usable: no other user can put a socket there, and all processes of
+/// the user find the same one. A missing folder is usable.
 ///
 /// # Errors
 ///
-/// If it cannot: names the folder, and says what to do.
+/// If it is not: names the folder, and says what to do.
 pub fn check(dir: &Path) -> io::Result<()> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, with_hint(&why)));
     let shown = dir.display();
@@ -63,7 +63,7 @@ pub fn create(dir: &Path) -> io::Result<()> {
     check(dir)?;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
     made.map_err(|error| io::Error::new(error.kind(), with_hint(&format!("{}: {error}", dir.display()))))?;
-    // Somebody else may have been quicker.
+    // Another process may have made it first.
     check(dir)
 }
 

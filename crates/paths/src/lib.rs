@@ -38,7 +38,7 @@ pub const SOCKET_LIMIT: usize = if cfg!(any(target_os = "linux", target_os = "an
 const SOCKET: &str = "daemon.sock";
 const TEMP: &str = "/var/tmp";
 
-/// This user's folder. It may not be there yet, and may be unusable: [`check`] says so.
+/// This user's folder. It may not exist yet, and may be unusable: see [`check`].
 pub fn own() -> PathBuf {
     named().unwrap_or_else(|| Candidates::of_this_user().choose())
 }
@@ -58,8 +58,8 @@ pub fn state_in(dir: &Path) -> PathBuf {
     dir.join("state")
 }
 
-/// Where the daemon at that socket keeps its log, unless it is told otherwise: beside the socket in
-/// a user's own folder; for a socket elsewhere, in a directory of its own in the user's folder.
+/// Where the daemon at that socket keeps its log by default: beside the socket in a user's own
+/// folder; for a socket elsewhere, in a separate directory in the user's folder.
 pub fn state(socket: &Path) -> PathBuf {
     if socket == Path::new(MACHINE_SOCKET) {
         return MACHINE_STATE.into();

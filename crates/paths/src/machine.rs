@@ -2,7 +2,7 @@
 
 use std::fs;
 
-/// As much of the machine's id as tells machines apart: the whole is confidential, and paths of
+/// Enough of the machine's id to distinguish machines: the whole is confidential, and paths of
 /// sockets are short.
 const DIGITS: usize = 12;
 

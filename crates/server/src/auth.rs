@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 /// What a token allows.
 #[derive(Clone, Debug, Default)]
 pub struct Permit {
-    /// The buckets, by their names; a trailing `*` stands for any end.
+    /// The names of buckets; a trailing `*` matches any suffix.
     pub buckets: Vec<String>,
     /// Whether locks may be stolen.
     pub steal: bool,
@@ -21,7 +21,7 @@ pub struct Permit {
     pub force_release: bool,
     /// Whether it shows what others said of themselves.
     pub inspect: bool,
-    /// Who has it: others see that.
+    /// The subject, which other clients see.
     pub subject: Option<String>,
     /// The daemon that it is for.
     pub audience: Option<String>,
@@ -41,17 +41,17 @@ enum Audience {
     Several(Vec<String>),
 }
 
-/// A new key set, with one key for HS256. Whoever can read it can make tokens.
+/// A new key set, with one key for HS256. Any process that can read it can make tokens.
 pub fn new_keys() -> String {
     let (id, key) = (u32::from_le_bytes(random()), URL_SAFE_NO_PAD.encode(random::<32>()));
     format!("{{\"keys\":[{{\"kty\":\"oct\",\"alg\":\"HS256\",\"kid\":\"{id:08x}\",\"k\":\"{key}\"}}]}}\n")
 }
 
-/// A token that is good for so long, signed with the first key of a key set that is for HS256.
+/// A token that is valid for `expires`, signed with the first HS256 key of a key set.
 ///
 /// # Errors
 ///
-/// If there is no such key, in words.
+/// A message if there is no such key.
 pub fn sign(keys: &str, permit: Permit, expires: Duration) -> Result<String, String> {
     let keys = Keys::parse(keys)?.keys;
     let secret = keys.iter().find_map(|key| match &key.kind {
@@ -83,7 +83,7 @@ fn now() -> Duration {
 /// The fewest bytes of a key for HS256 (RFC 7518 §3.2).
 const SHORTEST: usize = 32;
 
-/// How far ahead of ours the clock of whoever makes tokens may be.
+/// How far the clock of a token's issuer may be ahead of ours.
 const AHEAD: Duration = Duration::from_secs(60);
 
 /// The keys whose tokens are good.
@@ -269,7 +269,7 @@ impl WebKey {
     }
 }
 
-/// A trailing `*` stands for any end.
+/// A trailing `*` matches any suffix.
 pub(crate) fn matches(pattern: &str, bucket: &str) -> bool {
     match pattern.strip_suffix('*') {
         Some(beginning) => bucket.starts_with(beginning),

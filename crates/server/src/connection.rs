@@ -54,7 +54,7 @@ pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
 /// Whom a connection is with.
 pub(crate) struct Peer {
     pub(crate) origin: Origin,
-    /// Who the client is, as far as this daemon knows, or the one that relays.
+    /// The client's identity as known to this daemon, or to the one that relays.
     pub(crate) sender: Sender,
     /// The origin of its page, if that names its bucket.
     pub(crate) page: Option<String>,
@@ -74,7 +74,7 @@ impl Peer {
         }
     }
 
-    /// Who it is, as far as this daemon knows.
+    /// The client's identity as known to this daemon.
     pub(crate) fn words(&self) -> &str {
         match &self.sender {
             Sender::Client(subject) => &subject.words,
@@ -82,8 +82,8 @@ impl Peer {
         }
     }
 
-    /// Whether the client ends for good with status 1001: its Hello said so, and nobody else can
-    /// have sent that.
+    /// Whether status 1001 ends the client's session: its Hello has that feature, and no proxy can
+    /// have sent the status.
     pub(crate) fn ends_going_away(&self, features: u64) -> bool {
         self.trusts_status && features & feature::GOING_AWAY_ENDS != 0
     }
@@ -100,8 +100,8 @@ struct Connection<S> {
     handshake: Option<PendingHandshake>,
     /// What was read and is not a whole message yet.
     input: Vec<u8>,
-    /// There may be a whole message in it all the same: its turn was over, or the client had too
-    /// much to read.
+    /// It may still contain a complete message: the turn had ended, or the client had too much
+    /// unread output.
     more: bool,
     /// How to find messages in it, if not by their lengths.
     frames: Option<Frames>,
@@ -159,8 +159,8 @@ pub(crate) async fn run<S: Transport>(
     }
 }
 
-/// Lets others have their turns. A task that only wakes itself would be polled up to 61 times
-/// before tokio looks for what has come in for others.
+/// Yields to other connections. A task that only wakes itself would be polled up to 61 times before
+/// tokio checks for other input.
 fn yield_turn<T>(context: &mut Context<'_>) -> Poll<T> {
     let _: Poll<()> = pin!(tokio::task::yield_now()).poll(context);
     Poll::Pending
@@ -176,8 +176,8 @@ impl<S> Drop for Connection<S> {
 impl<S: Transport> Connection<S> {
     /// Ready when it is over: gracefully, or because of an error.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What was done for others meanwhile is committed and sent before it goes on. Once: it has
-        // its turn, too.
+        // The answers for other clients are committed and sent before it continues. Once only, so
+        // that it has its turn, too.
         if std::mem::take(&mut self.yielded) && self.daemon.borrow_mut().server().is_urgent() {
             return yield_turn(context);
         }
@@ -317,7 +317,7 @@ impl<S: Transport> Connection<S> {
         (self.input, self.frames) = (input, frames);
     }
 
-    /// Whether it may go on with its input now. If it may later, `more` says so.
+    /// Whether it may process more input now. If it may later, `more` is set.
     fn goes_on(&mut self) -> bool {
         let mut daemon = self.daemon.borrow_mut();
         if daemon.server().is_closing(self.id) {

@@ -38,7 +38,7 @@ use tokio::{sync::Notify, task::AbortHandle};
 /// each session is less.
 const RECORD: usize = 1 << 10;
 
-/// How long a change that nobody waits for may stay uncommitted.
+/// How long a change that no client waits for may stay uncommitted.
 const LAZY: Duration = Duration::from_millis(5);
 
 /// Tokens that may be given out before the mark has to be set again.
@@ -54,7 +54,7 @@ const SNAPSHOT_AT: u64 = 64 << 20;
 /// While so many bytes wait for a client, it is not read.
 const HIGH_WATER: usize = 256 << 10;
 
-/// How often what changes slowly is looked at: the mark, and a disk that is full.
+/// The interval for checking slow changes: the mark, and a full disk.
 const LOOK: Duration = Duration::from_secs(2);
 
 /// Bytes kept for releases and ends on a full disk.
@@ -77,7 +77,7 @@ pub(crate) struct Daemon {
     /// FIFOs that are to be watched: those with a reader until they close, the others are asked
     /// again.
     to_watch: Vec<(SessionId, Fifo, Option<Reader>)>,
-    /// Who waits for a FIFO, by session.
+    /// The tasks that watch FIFOs, by session.
     watches: HashMap<SessionId, AbortHandle>,
     /// Counts the FIFOs that are open, and how many may be: clients need descriptors, too, to come
     /// back.
@@ -95,7 +95,7 @@ pub(crate) struct Daemon {
     signals: Rc<Signals>,
     ttl: Ttl,
     sync: bool,
-    /// How many grants there were when the mark was last looked at.
+    /// The number of grants when the mark was last checked.
     granted_at_mark: u64,
     snapshot_at: u64,
     snapshot: Option<Snapshot>,
@@ -122,7 +122,7 @@ struct Reader {
 pub(crate) struct Signals {
     /// Something is to be committed.
     pub(crate) commit: Notify,
-    /// Something is to be committed, and nobody waits for it.
+    /// There are records to commit, and no client waits for them.
     lazy: Notify,
     /// There is a deadline, or an earlier one than before.
     deadline: Notify,
@@ -337,9 +337,9 @@ impl Daemon {
         self.tokens.get(&id).map_or(0, |token| token.len())
     }
 
-    /// Whether only an eighth of the descriptors is left, besides those for files and sockets of
-    /// its own. Otherwise a process that opens sessions could have them all, and nobody could
-    /// resume.
+    /// Whether only an eighth of the descriptors is left, besides those for the daemon's own files
+    /// and sockets. Without this reserve, a process that opens sessions could take them all, and no
+    /// client could resume.
     fn is_short_of_descriptors(&self) -> bool {
         let taken = self.server.connection_count() + Rc::strong_count(&self.readers) - 1;
         taken + OWN_DESCRIPTORS > self.max_descriptors - self.max_descriptors / 8
@@ -355,8 +355,8 @@ impl Daemon {
         self.changed();
     }
 
-    /// There are other keys. What the tokens of those who are connected allow now is looked at
-    /// again, and sessions end whose key is gone.
+    /// The keys have changed. The rights of connected clients are derived from their tokens again,
+    /// and sessions whose key was removed end.
     pub(crate) fn check_tokens(&mut self) {
         let now = self.tokens.iter().filter_map(|(&id, token)| {
             let session = self.server.session_of(id)?;
@@ -407,7 +407,7 @@ impl Daemon {
         }
     }
 
-    /// The client closes its connection; its session goes on.
+    /// The client closes its connection; its session continues.
     pub(crate) fn hang_up(&mut self, id: ConnectionId) {
         self.server.hang_up(id);
         self.changed();
@@ -453,7 +453,7 @@ impl Daemon {
         }
     }
 
-    /// A connection goes on by itself: nothing has to wake it.
+    /// A connection continues by itself: nothing has to wake it.
     pub(crate) fn stays_awake(&mut self, id: ConnectionId) {
         self.wakers.remove(&id);
     }
@@ -482,7 +482,7 @@ impl Daemon {
         Ok(true)
     }
 
-    /// A lease that a client on the network is told stands in the mark before.
+    /// Raises the mark before a client on the network is given a longer lease.
     fn raise_mark(&mut self, origin: Origin, wish: Option<u64>) -> bool {
         let ttl = self.ttl.choose(wish);
         let Some(log) = self.log.as_mut() else { return self.shared };
@@ -667,8 +667,8 @@ impl Daemon {
         self.server.backlog(id) > HIGH_WATER || self.is_batch_full()
     }
 
-    /// While so many bytes wait to be committed to a shared log, nobody is read: together with one
-    /// more message, they fit a transaction of etcd.
+    /// While so many bytes wait to be committed to a shared log, no connection is read: together
+    /// with one more message, they fit into a transaction of etcd.
     fn is_batch_full(&self) -> bool {
         self.shared && self.server.batch_len() >= BATCH
     }
@@ -761,12 +761,12 @@ impl Daemon {
                 return;
             }
         }
-        // It goes on without an input, too.
+        // It continues without input, too.
         self.signals.lazy.notify_one();
     }
 
-    /// Ends sessions whose lease has expired at that time, and has subscriptions go on. False if
-    /// there is no room to end them: it can wait, and what is left of the reserve is for releases.
+    /// Ends sessions whose lease has expired at that time, and continues subscriptions. False if
+    /// there is no room to end them: that can wait, and the rest of the reserve is for releases.
     fn expire(&mut self, now: Micros) -> bool {
         let before = self.server.batch_len();
         let mut limit = None;
@@ -808,7 +808,7 @@ impl Daemon {
         }
     }
 
-    /// Stops: clients are told, and what is recorded is committed.
+    /// Stops: clients get a Goodbye, and recorded changes are committed.
     pub(crate) fn stop(&mut self) {
         self.stopping = true;
         if self.failure.is_none() {
@@ -939,7 +939,7 @@ async fn watch_leases(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
             tokio::time::sleep(LOOK).await;
         }
         if daemon.borrow().server.batch_len() >= BATCH {
-            // It goes on once this is committed.
+            // It continues once this is committed.
             daemon.borrow_mut().commit();
             if daemon.borrow().is_batch_full() {
                 signals.deadline.notified().await;

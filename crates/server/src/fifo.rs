@@ -31,12 +31,12 @@ pub(crate) struct Fifos {
 
 /// What asking a FIFO has shown.
 pub(crate) enum Life {
-    /// It has a writer. The read end tells when it has none. There is none if somebody writes to
-    /// it: then it is asked again.
+    /// It has a writer. The read end reports when it has none. There is no read end if a process
+    /// writes to the FIFO: then it is checked again.
     Alive(Option<OwnedFd>),
     /// It has no writer, or is of another boot.
     Dead,
-    /// Another file stands at its place: nobody can say.
+    /// Another file is at its path: unknown.
     Unverifiable,
     /// It cannot be asked just now.
     Busy(Errno),
@@ -49,7 +49,7 @@ impl Fifos {
         Ok(Self { dir, boot })
     }
 
-    /// Removes what is left of sessions that ended when the daemon was killed before it could.
+    /// Removes the files of ended sessions that a killed daemon left.
     pub(crate) fn remove_others(&self, is_session: impl Fn(SessionId) -> bool) -> io::Result<()> {
         for entry in fs::read_dir(&self.dir)? {
             let entry = entry?;
@@ -135,8 +135,8 @@ pub(crate) async fn closed(reader: OwnedFd) {
         match reader.try_read(&mut [0; 64]) {
             Ok(0) => return,
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            // Nobody has anything to say here, but anybody with the write end can. Without a
-            // reader, nobody can.
+            // No data is expected, but any process with the write end can write. Without a reader,
+            // none can.
             Ok(_) | Err(_) => break,
         }
     }
@@ -181,7 +181,7 @@ mod tests {
         fs::remove_dir_all(dir).expect("it can be removed");
     }
 
-    /// Two processes that write without end kept the daemon reading, and nobody was served.
+    /// Two processes that write endlessly kept the daemon reading, and no client was served.
     #[test]
     fn a_fifo_is_asked_in_bounded_time_whatever_its_writer_writes() {
         let dir = std::env::temp_dir().join(format!("lockkeeper-fifo-full-{}", std::process::id()));

@@ -68,7 +68,7 @@ pub(crate) struct Fleet {
     remembered: Cell<Option<Extent>>,
     /// Told when the daemon is to stop.
     stop: Notify,
-    /// When it was told.
+    /// When it was asked to stop.
     stopped: Cell<Option<Instant>>,
     stopping: Cell<bool>,
     /// When etcd last answered.
@@ -181,8 +181,8 @@ impl Fleet {
     }
 
     /// Done when the daemon is to stop, and cannot hand over: etcd has not answered for as long as
-    /// an attempt at each member may take, and two if there is one; or it answers, and takes
-    /// nothing for longer. Who waits for it stops then. To the others it was killed, which is as
+    /// an attempt at each member may take, and two if there is one; or it answers, and takes no
+    /// writes for longer. The process then stops. To the other daemons it was killed, which is as
     /// safe.
     async fn give_up(&self) {
         let attempts = u32::try_from(self.etcd.members().len()).unwrap_or(u32::MAX).max(2);
@@ -397,7 +397,7 @@ fn write_extent(path: &Path, Extent { recovery, position }: Extent) -> io::Resul
     fs::rename(new, path)
 }
 
-/// The head was deleted by hand: nobody knows any more how long the log is.
+/// The head was deleted by hand: the length of the log is unknown.
 fn head_is_gone(keys: &Keys) -> Error {
     let (head, log) = (keys.head(), keys.log());
     let (head, log) = (String::from_utf8_lossy(&head), String::from_utf8_lossy(&log));

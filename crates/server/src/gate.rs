@@ -14,15 +14,14 @@ use tokio::sync::watch;
 const NETWORK: &str = "network:";
 
 pub(crate) struct Gate {
-    /// Who may do what on the network. Without keys, everybody may do everything.
+    /// The keys that grant rights on the network. Without keys, every client has all rights.
     keys: RefCell<Option<Keys>>,
     /// What other users of this machine may do.
     allow: Vec<Allow>,
     refusals: RefCell<Record>,
     /// Whether, without keys, clients on the network have the buckets of the Unix socket.
     share_buckets: bool,
-    /// Changed with the keys. Whoever watches it misses no change, also while it does something
-    /// else.
+    /// Changed with the keys. A watcher misses no change, also while it is busy.
     reloaded: watch::Sender<()>,
 }
 
@@ -57,7 +56,7 @@ impl Gate {
         self.reloaded.subscribe()
     }
 
-    /// What a client may do in a bucket; or why it is not let in, which is put on record.
+    /// The rights of a client in a bucket; or why it is refused, which is recorded.
     pub(crate) fn admit(
         &self,
         origin: Origin,
@@ -83,13 +82,13 @@ impl Gate {
         }
     }
 
-    /// Whether who shows this token may see how the fleet is. Without keys, everybody may.
+    /// Whether the bearer of this token may see the fleet's state. Without keys, every client may.
     pub(crate) fn may_inspect(&self, token: Option<&str>) -> Result<(), String> {
         self.keys.borrow().as_ref().map_or(Ok(()), |keys| keys.check_inspect(token))
     }
 
-    /// The bucket that is meant. Without keys, everybody who reaches the port may do everything:
-    /// not to the locks of this machine's processes, unless that is wished for.
+    /// The bucket in the state. Without keys, every client of the port has all rights, so its
+    /// buckets are separate from those of this machine's processes, unless they are shared.
     pub(crate) fn bucket_of<'a>(&self, origin: Origin, bucket: &'a str) -> Cow<'a, str> {
         match origin {
             // An empty name stays one, and is refused.
@@ -100,8 +99,7 @@ impl Gate {
         }
     }
 
-    /// Puts on record that somebody was refused, unless that was said too often just now: strangers
-    /// can have it said.
+    /// Records a refusal, unless there were too many just now: unauthenticated clients cause them.
     pub(crate) fn record_refusal(&self, by: &str, bucket: &str, why: &str) {
         if self.refusals.borrow_mut().admits() {
             tracing::info!(target: "audit", by, bucket, why, "refused");

@@ -22,7 +22,7 @@ impl Guests {
     ///
     /// # Errors
     ///
-    /// The limit that is reached, in words.
+    /// The limit that is reached, as a message.
     pub(crate) fn admit(&self, user: u32) -> Result<Guest, String> {
         let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         self.admit_within(user, usize::try_from(descriptors).unwrap_or(usize::MAX))

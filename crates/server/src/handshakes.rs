@@ -21,7 +21,7 @@ pub(crate) struct Handshakes {
     first: Notify,
 }
 
-/// Where connections come from, as far as they are counted together.
+/// The source of connections, by which they are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Source {
     Network(IpAddr),
@@ -39,7 +39,7 @@ impl Source {
     }
 }
 
-/// How far a handshake has come.
+/// The progress of a handshake.
 #[derive(Clone, Copy)]
 pub(crate) enum Stage {
     Connected,
@@ -149,9 +149,9 @@ impl OfSource {
         self.0.iter().map(BTreeSet::len).sum()
     }
 
-    /// The oldest of the least advanced stage that has more than a third of the places. So whoever
-    /// comes has time for each stage, however many others have come to the same one or further, and
-    /// have stopped there.
+    /// The oldest of the least advanced stage that has more than a third of the places. So a new
+    /// connection has time for each stage, even if many others have reached the same stage or a
+    /// later one and stopped there.
     fn gives_way(&self, places: usize) -> Option<u64> {
         let share = (places / 3).max(1);
         let crowded = self.0.iter().find(|stage| stage.len() > share);
@@ -240,7 +240,7 @@ mod tests {
         }
     }
 
-    /// Two addresses with as many idle handshakes as one may have kept everybody else out.
+    /// Two addresses with as many idle handshakes as one may have kept all others out.
     #[test]
     fn an_address_with_few_handshakes_is_not_crowded_out() {
         let mut world = World::new();

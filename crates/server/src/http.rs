@@ -16,7 +16,7 @@ const HEADERS: usize = 64;
 
 /// What a port answers.
 pub(crate) struct Pages<'a> {
-    /// Pages of which origins may have a WebSocket; nobody may have one if there is no list.
+    /// The origins whose pages may open a WebSocket; none may without a list.
     pub(crate) origins: Option<&'a [String]>,
     /// Whether the origin of a page names its bucket.
     pub(crate) per_origin: bool,
@@ -27,7 +27,7 @@ pub(crate) struct Pages<'a> {
     pub(crate) head: usize,
     /// Whether there are examples.
     pub(crate) examples: bool,
-    /// Who asks, for the record.
+    /// The requesting client, for the audit.
     pub(crate) by: String,
     /// Whether it was reached at an address of the loopback: no page has a reason to call that by
     /// another name.
@@ -98,7 +98,7 @@ pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(None)
 }
 
-/// The answer to whoever cannot be served.
+/// The answer to a client that cannot be served.
 pub(crate) fn refusal(why: &str) -> Vec<u8> {
     plain(UNAVAILABLE, why).bytes
 }
@@ -181,9 +181,9 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
     }
 }
 
-/// Whether a request asks how the fleet is, and if so, whether it may. A token stands in a header,
-/// never in the address. Without keys, the names count that this machine has for itself, as for the
-/// WebSocket of a page.
+/// Whether a request is for the fleet's state, and if so, whether it is allowed. The token is in a
+/// header, never in the URL. Without keys, the `Host` must be a loopback name, as for the WebSocket
+/// of a page.
 fn fleet_question(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Option<Result<(), String>> {
     let asked = request.method == Some("GET") && request.path == Some("/fleet") && pages.origins.is_some();
     asked.then(|| {
@@ -206,8 +206,8 @@ async fn fleet_report(node: &Node) -> Response {
     }
 }
 
-/// Whether a request calls this machine by a name of its own. A page that has its own name resolve
-/// to this machine could read the answer otherwise.
+/// Whether the `Host` is a loopback name or address. Otherwise a page whose own name resolves to
+/// this machine could read the answer.
 fn is_loopback(request: &Request<'_, '_>) -> bool {
     let Some(host) = header(request, "host") else { return true };
     let host = match host.rsplit_once(':') {
@@ -218,8 +218,8 @@ fn is_loopback(request: &Request<'_, '_>) -> bool {
     host.eq_ignore_ascii_case("localhost") || host.parse().is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Opens a WebSocket. A page whose origin is refused is told so in a message of the protocol: of an
-/// HTTP status, browsers tell a page nothing. Nothing that it sends is read.
+/// Opens a WebSocket. A page whose origin is refused gets a message of the protocol, because
+/// browsers hide an HTTP status from pages. Its input is not read.
 pub(crate) fn upgrade(
     request: &Request<'_, '_>,
     origins: &[String],
@@ -242,8 +242,8 @@ pub(crate) fn upgrade(
         (Err(response), None) => return response,
     };
     let Some(why) = refused else {
-        // The dashboard is no application with a bucket: it names the one that is looked at. With
-        // keys, its token decides.
+        // The dashboard has no bucket of its own: it names the one to show. With keys, its token
+        // decides.
         let origin = header(request, "origin").filter(|_| !is_dashboard).map(str::to_ascii_lowercase);
         let relayed = ["forwarded", "x-forwarded-for", "via"].iter().any(|name| has_any(request, name));
         let opened = Upgraded::WebSocket(Opened { origin, relayed });

@@ -78,7 +78,7 @@ use tokio_rustls::TlsAcceptor;
 pub struct Config {
     /// Where clients of this machine connect.
     pub socket: PathBuf,
-    /// The socket itself, if somebody else has opened it.
+    /// The socket itself, if it was opened by systemd.
     pub given: Option<Arc<UnixListener>>,
     /// What users other than the daemon's own may do there. If there are none, only that user and
     /// root can connect.
@@ -91,7 +91,7 @@ pub struct Config {
     pub state_dir: PathBuf,
     /// Whether a commit is on the disk before it is answered: then a power cut loses nothing.
     pub sync: bool,
-    /// The lease of a session on the network: it ends when its client was not heard for so long.
+    /// The lease of a session on the network: it ends when no message was received for so long.
     pub ttl: Duration,
     /// The shortest and the longest lease that a client may wish for.
     pub ttl_bounds: (Duration, Duration),
@@ -141,22 +141,22 @@ pub struct Store {
     pub accept_restored: bool,
 }
 
-/// A TCP port, and who may do what there.
+/// A TCP port, and the rights of its clients.
 #[derive(Clone, Debug)]
 pub struct Listen {
     /// Where it is.
     pub address: SocketAddr,
-    /// The port itself, if somebody else has opened it.
+    /// The port itself, if it was opened by systemd.
     pub given: Option<Arc<TcpListener>>,
     /// The PEM files of the certificate, with what it takes to trust it, and of its key; without
     /// TLS if there are none.
     pub tls: Option<(PathBuf, PathBuf)>,
-    /// A JSON Web Key Set: who has a token of one of these keys may do what it says. Everybody
-    /// everything if there is none.
+    /// A JSON Web Key Set: a token signed by one of these keys grants its rights. Without keys,
+    /// every client has all rights.
     pub keys: Option<PathBuf>,
     /// What tokens have to name as the daemon that they are for.
     pub audience: Option<String>,
-    /// Whether strangers may be let in, and tokens read on their way, beyond this machine.
+    /// Whether clients of other machines are admitted without keys, and tokens without TLS.
     pub insecure: bool,
     /// Whether clients without keys have the buckets of the Unix socket, and not buckets of their
     /// own.
@@ -177,12 +177,12 @@ pub struct Listen {
 }
 
 /// Whether a session ends at once when its client closes the WebSocket with status 1001, as
-/// browsers do for a page or worker that is gone. Only for clients whose Hello says so.
+/// browsers do for a closed page or worker. Only for clients whose Hello says so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GoingAway {
-    /// Where nobody but the client can have sent it: over TLS of the daemon's own, or from this
-    /// machine without a proxy that says it is one.
+    /// If only the client can have sent it: over the daemon's own TLS, or from this machine without
+    /// a proxy's headers.
     #[default]
     Auto,
     /// Always.
@@ -192,7 +192,7 @@ pub enum GoingAway {
 }
 
 impl Listen {
-    /// A port for everybody who reaches it; of this machine only, unless more is said.
+    /// A port for every client that reaches it; for this machine only, unless configured otherwise.
     pub fn at(address: SocketAddr) -> Self {
         let (given, tls, keys, audience, insecure) = (None, None, None, None, false);
         Self {
@@ -314,13 +314,13 @@ impl std::error::Error for Error {}
 /// How long a daemon of a fleet that is asked to stop may take to hand over.
 const STOP: Duration = Duration::from_secs(10);
 
-/// Serves until `stop` is done, or nobody has needed it for [`Config::idle`]; then stops
-/// gracefully. `stop` is first polled when the daemon can be connected to. Must be polled within a
+/// Serves until `stop` is done, or it was idle for [`Config::idle`]; then stops gracefully. `stop`
+/// is first polled when the daemon can be connected to. Must be polled within a
 /// [`LocalSet`](tokio::task::LocalSet).
 ///
 /// # Errors
 ///
-/// If it cannot start, or cannot go on: [`Error`].
+/// [`Error`] if it cannot start or continue.
 pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(), Error> {
     // Both locks, before anything of an earlier daemon is removed.
     let place = listen::lock(&config)?;
@@ -438,8 +438,7 @@ pub async fn serve(config: Config, stop: impl Future<Output = ()>) -> Result<(),
     closed
 }
 
-/// What became of a task. A panic goes on: a daemon whose work has ended by one has not stopped
-/// gracefully.
+/// The result of a task. A panic propagates: it is not a graceful stop.
 fn result_of(done: Result<Result<(), Error>, JoinError>) -> Result<(), Error> {
     done.unwrap_or_else(|error| match error.try_into_panic() {
         Ok(panic) => resume_unwind(panic),

@@ -39,15 +39,15 @@ use tokio::{
     sync::Notify,
 };
 
-/// The right to listen on a socket: whoever has it may remove one that nobody listens on.
+/// The right to listen on a socket: its owner may remove a socket without a listener.
 pub(crate) struct SocketOwner {
     path: PathBuf,
     state_dir: PathBuf,
-    /// Who can connect: this user, or, where others are served, everybody. Rights are looked at
-    /// when they say Hello.
+    /// Who can connect: this user, or, if others are served, every user. Rights are checked at
+    /// Hello.
     mode: u32,
-    /// Locked as long as this lives. There is none for a socket that somebody else has opened, and
-    /// looks after.
+    /// Locked as long as this lives. There is none for a socket that systemd has opened and
+    /// manages.
     lock: RefCell<Option<File>>,
 }
 
@@ -62,13 +62,13 @@ pub(crate) struct Listener {
 /// How often it is looked whether the socket is still there.
 const LOOK: Duration = Duration::from_secs(2);
 
-/// How often the log says that nobody can be accepted.
+/// How often the log reports that no connection can be accepted.
 const SAY_AGAIN: Duration = Duration::from_secs(10);
 
 /// How long a daemon without descriptors waits for one.
 pub(crate) const PAUSE: Duration = Duration::from_millis(100);
 
-/// How often in a row somebody else may have the lock.
+/// How often in a row another process may have the lock.
 const DENIED: u32 = 3;
 
 /// Takes the place of the socket, before anything is changed there.
@@ -88,7 +88,7 @@ fn take_lock(path: &Path, state_dir: &Path) -> Result<File, Error> {
     if !dir.exists() {
         DirBuilder::new().recursive(true).mode(0o700).create(dir).map_err(failed)?;
     }
-    // In a directory that others can write to, somebody else could put his socket in our place.
+    // In a directory that others can write to, another user could put a socket in our place.
     let (owner, mode) = fs::metadata(dir).map(|dir| (dir.uid(), dir.mode())).map_err(failed)?;
     if owner != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
         let why = format!("its directory {} is not this user's alone to write to", dir.display());
@@ -160,7 +160,7 @@ pub fn remembered_state_dir(socket: &Path) -> Option<PathBuf> {
 }
 
 impl Listener {
-    /// Says where the state is, for whoever serves next.
+    /// Records where the state is, for the next daemon.
     fn remember(&self) -> io::Result<()> {
         let mut lock = self.place.lock.borrow_mut();
         let Some(lock) = lock.as_mut() else { return Ok(()) };
@@ -168,7 +168,7 @@ impl Listener {
         lock.write_all(self.place.state_dir.as_os_str().as_bytes())
     }
 
-    /// Nobody is left behind: the next daemon may begin anew.
+    /// No session is left: the next daemon may begin anew.
     pub(crate) fn forget(&self) {
         if let Some(Err(error)) = self.place.lock.borrow().as_ref().map(|lock| lock.set_len(0)) {
             tracing::warn!(%error, "the lock cannot be emptied");
@@ -197,9 +197,9 @@ impl Listener {
         self.handshakes.time_out().await;
     }
 
-    /// Makes the socket, its lock and their folder again if somebody has removed them, unless
-    /// somebody else has opened the socket. Ends if another daemon is there instead, or the state
-    /// was removed: nobody could be let in without a risk.
+    /// Makes the socket, its lock and their folder again if they were removed, unless systemd has
+    /// opened the socket. Ends if another daemon is there instead, or the state was removed: no
+    /// client could be admitted safely.
     pub(crate) async fn keep(&self, node: &Rc<Node>) {
         let SocketOwner { path, state_dir, mode, lock } = &self.place;
         let lock_path = path.with_extension("lock");
@@ -210,7 +210,7 @@ impl Listener {
             if !node.has_state() {
                 return tracing::error!(state = %state_dir.display(), "the state was removed: stopping");
             }
-            // A socket that somebody else has opened, that one looks after.
+            // systemd manages a socket that it has opened.
             if lock.borrow().is_none() {
                 continue;
             }
@@ -252,9 +252,9 @@ fn identity(file: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
     file.ok().map(|file| (file.dev(), file.ino()))
 }
 
-/// Admits whoever comes. Who comes when no descriptor is left gets a spare one; `make_room` then
-/// closes what can be left out, and says whether there was something. If none is free a moment
-/// later either, that one is refused.
+/// Admits all connections. A connection that comes when no descriptor is left gets a spare one;
+/// `make_room` then closes what is dispensable, and returns whether there was anything. If none is
+/// free a moment later either, the connection is refused.
 pub(crate) async fn accept_all<S, A>(
     next: impl AsyncFn() -> io::Result<(S, A)>,
     admit: impl Fn(S),
@@ -283,7 +283,7 @@ async fn accept_with<D, S, A>(
             Err(error) => error,
         };
         if matches!(Errno::from_io_error(&error), Some(Errno::MFILE | Errno::NFILE)) {
-            // That is said also if nobody waits.
+            // This error occurs even if no connection waits.
             spare = None;
             let accepted = {
                 let mut next = pin!(next());
@@ -427,8 +427,8 @@ mod tests {
         assert_eq!(accept(&come, true, false), (vec![1, 2], vec![], false), "one is free a moment later");
     }
 
-    /// The last who had a place was closed at once, though nobody waited for it: the system says
-    /// that there is no descriptor before it looks whether somebody waits.
+    /// The last connection with a place was closed at once, although none waited: the system
+    /// reports the lack of descriptors before it checks for waiting connections.
     #[test]
     fn no_room_is_made_for_nobody() {
         assert_eq!(accept(&[Ok(1), Err(Errno::MFILE)], true, true), (vec![1], vec![], false));

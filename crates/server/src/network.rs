@@ -44,7 +44,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Opens the port. Returns the keys, too, of those who may do something there.
+    /// Opens the port. Also returns the keys that grant rights there.
     pub(crate) async fn bind(
         listen: &Listen,
         limits: HandshakeLimits,
@@ -73,8 +73,7 @@ impl Network {
         self.address
     }
 
-    /// Reads certificates and keys anew when it is told to. What cannot be used does not take the
-    /// place of what can.
+    /// Reads certificates and keys again on request. Unusable ones do not replace the current ones.
     pub(crate) async fn reload(&self, node: &Node) {
         loop {
             self.listen.reload.notified().await;
@@ -100,7 +99,7 @@ impl Network {
     }
 
     fn admit(self: &Rc<Self>, stream: TcpStream, node: &Rc<Node>) {
-        // Messages are short, and somebody waits for each.
+        // Messages are short, and each is waited for.
         let _ = stream.set_nodelay(true);
         let (network, node) = (Rc::clone(self), Rc::clone(node));
         let Ok(address) = stream.peer_addr().map(|address| address.ip().to_canonical()) else { return };
@@ -170,7 +169,7 @@ fn trusts_status(policy: GoingAway, proxied: bool, tls: bool, address: IpAddr) -
     }
 }
 
-/// A port of its own for `/healthz` and `/metrics`, which names buckets, too.
+/// A separate port for `/healthz` and `/metrics`, which contains names of buckets.
 pub(crate) struct Metrics {
     listener: TcpListener,
     pub(crate) address: SocketAddr,
@@ -215,7 +214,7 @@ impl Metrics {
     }
 }
 
-/// Says why there is no room. Without the keys of TLS there are no words.
+/// Sends the reason for the refusal. On a TLS port this is not possible before the handshake.
 async fn refuse(stream: TcpStream, tls: bool) {
     if !tls {
         refuse_within(PAUSE, stream).await;
@@ -246,7 +245,7 @@ impl Transport for TcpStream {}
 
 impl Transport for tokio_rustls::server::TlsStream<TcpStream> {}
 
-/// What speaks TLS with the certificate of these files, if there are any.
+/// A TLS acceptor with the certificate of these files, if there are any.
 pub(crate) fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {
     let Some((certificate, key)) = &listen.tls else { return Ok(None) };
     let unusable = |path: &Path, error: String| Error::File(path.into(), io::Error::other(error));
@@ -268,7 +267,7 @@ mod tests {
     use super::{Duration, GoingAway, TcpListener, refuse_within, trusts_status};
     use std::io::{Read, Write};
 
-    /// Whoever came by the port was dropped without a word.
+    /// Clients of the port were dropped without a reason.
     #[test]
     fn who_is_refused_is_told_why() {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -31,10 +31,10 @@ use tokio::{
 const AGAIN: Duration = Duration::from_millis(200);
 
 /// How long the store may be silent, and clients may wait for a leader longer than a takeover
-/// takes, before new ones are told.
+/// takes, before new clients are refused.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// A client itself waits for ten seconds: it is told before.
+/// A client itself waits for ten seconds: it is refused before.
 const LONGEST: Duration = Duration::from_secs(5);
 
 pub(crate) struct Node {
@@ -44,7 +44,7 @@ pub(crate) struct Node {
     pub(crate) gate: Rc<Gate>,
     /// How to reach other daemons of the fleet, and be reached by them.
     pub(crate) relays: Option<Relays>,
-    /// How the fleet is, for who may see it.
+    /// The state of the fleet, for clients that may see it.
     pub(crate) fleet: Option<FleetView>,
     /// Why the store does not answer, while it does not.
     silence: Rc<RefCell<Option<Silence>>>,
@@ -104,7 +104,7 @@ impl Node {
         self.changed.notify_waiters();
     }
 
-    /// A follower has applied more. Nobody waits for that.
+    /// A follower has applied more. No task waits for that.
     pub(crate) fn set_progress(&self, position: u64, lag: u64) {
         if let Role::Following(following) = &mut *self.role.borrow_mut() {
             (following.position, following.lag) = (position, lag);
@@ -119,8 +119,8 @@ impl Node {
         }
     }
 
-    /// Serves a client, or relays what it says, once somebody leads. One that would wait too long
-    /// is told why.
+    /// Serves a client, or relays its messages, once there is a leader. A client that would wait
+    /// too long is refused with the reason.
     pub(crate) async fn serve<S: Transport>(
         self: &Rc<Self>,
         stream: S,
@@ -160,7 +160,7 @@ impl Node {
         }
     }
 
-    /// Tells a client why nobody serves it. That confirms nothing: leases do not count from it.
+    /// Refuses a client with the reason. That confirms nothing: leases do not count from it.
     async fn turn_away<S: Transport>(&self, client: Client<S>) {
         let why = self.unhealthy_reason().unwrap_or_else(|| "the leader changes".into());
         if let Err(error) = relay::turn_away(client, &why).await {
@@ -197,7 +197,7 @@ impl Node {
         }
     }
 
-    /// Done when that leader leads no longer, as far as is known here.
+    /// Completes when that leader no longer leads, as far as is known here.
     pub(crate) async fn leader_changed(&self, leader: &Leader) {
         loop {
             match &*self.role.borrow() {

@@ -107,7 +107,7 @@ impl Relays {
         }
     }
 
-    /// Checks leaders' certificates as clients do. Read when a leader first speaks TLS.
+    /// Checks leaders' certificates as clients do. Loaded on the first connection with TLS.
     fn tls(&self) -> io::Result<TlsConnector> {
         if let Some(tls) = self.tls.get() {
             return Ok(tls.clone());
@@ -263,7 +263,7 @@ trait Duplex: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Duplex for S {}
 
-/// A client that nobody serves yet. `input` has been read already.
+/// A client that is not served yet. `input` has been read already.
 pub(crate) struct Client<S> {
     pub(crate) stream: S,
     pub(crate) input: Vec<u8>,
@@ -311,7 +311,7 @@ pub(crate) async fn run<S: Transport>(
         Err(error) => return Err(error),
     };
     let mut first = Vec::new();
-    // From before its token is looked at: it may be good no longer once the leader is reached.
+    // Subscribed before its token is checked: the token may be invalid once the leader is reached.
     let changes = node.gate.changes();
     let admitted = match ToServer::decode(&hello) {
         Ok(ToServer::Hello { version, features, hello, bucket, resume, ack, token, ttl, owner }) => {
@@ -378,7 +378,7 @@ pub(crate) async fn run<S: Transport>(
     from_client.finish().await.map(|()| None)
 }
 
-/// How messages of a client are told apart.
+/// How messages of a client are delimited.
 fn framing_of(origin: Origin) -> Framing {
     match origin {
         Origin::Local => Framing::Lengths,
@@ -386,7 +386,7 @@ fn framing_of(origin: Origin) -> Framing {
     }
 }
 
-/// Tells a client why nobody can serve it now.
+/// Refuses a client with the reason.
 pub(crate) async fn turn_away<S: Transport>(client: Client<S>, why: &str) -> io::Result<()> {
     let framing = framing_of(client.peer.origin);
     let (mut reader, writer) = tokio::io::split(client.stream);
@@ -431,7 +431,8 @@ struct FromClient<'a, S> {
     token: usize,
     max: usize,
     before_hello: bool,
-    /// Its Hello said that it ends for good with status 1001, and nobody else can have sent that.
+    /// Status 1001 ends its session: its Hello has that feature, and no proxy can have sent the
+    /// status.
     going_away_ends: bool,
     over: bool,
 }
@@ -445,7 +446,7 @@ impl<S: Transport> FromClient<'_, S> {
         }
     }
 
-    /// Reads what is left, for nobody.
+    /// Reads and discards the rest.
     async fn finish(mut self) -> io::Result<()> {
         self.counted.set(0);
         read_to_end(&mut self.reader).await
@@ -569,8 +570,8 @@ impl Watched<'_> {
     }
 }
 
-/// Passes messages on to the leader, whole ones only. Says why if the client is not let in any
-/// more.
+/// Passes messages on to the leader, complete ones only. Returns the reason if the client is no
+/// longer admitted.
 async fn upward<S: Transport>(
     from_client: &mut FromClient<'_, S>,
     mut to_leader: WriteHalf<Box<dyn Duplex>>,
@@ -719,8 +720,7 @@ mod tests {
         downward(split(from_leader).0, Vec::new(), &mut writer, &ToClientQueue::default()).await
     }
 
-    /// Time passes while nobody has anything to do, and no faster: the runtime's clock is the
-    /// test's.
+    /// Time passes only while all tasks are idle: the runtime's clock is the test's.
     #[tokio::test(start_paused = true)]
     async fn who_reads_nothing_for_15_seconds_is_cut_off_and_delays_nobody() {
         const MANY: usize = 1_000;
@@ -774,7 +774,7 @@ mod tests {
         assert_eq!(all, MANY * messages.len());
     }
 
-    /// A client that said much was let go on with the token of a key that was removed meanwhile.
+    /// A client with much input continued with the token of a key that was removed in the meantime.
     #[test]
     fn keys_that_change_while_nobody_listens_count() {
         let text = new_keys();

@@ -95,7 +95,7 @@ impl Drop for Snapshot {
     }
 }
 
-/// Removes files that the log does not need any more. The next start removes what is left of them.
+/// Removes files that the log does not need any more. The next start removes remaining ones.
 pub(crate) fn remove(files: Vec<PathBuf>) {
     let remove = move || files.iter().for_each(|file| _ = fs::remove_file(file));
     let _ = Builder::new().name("remove".into()).spawn(remove);

@@ -37,7 +37,7 @@ impl Unfinished {
         Self { limit, sizes: HashMap::new(), order: BTreeSet::new(), total: 0 }
     }
 
-    /// What the client is told whose connection had to go.
+    /// The reason for the client whose connection is closed.
     pub(crate) fn why(&self) -> String {
         let setting = if self.limit < MOST { " (max-bytes)" } else { "" };
         format!("limit reached: {} bytes of tokens, and of messages that are not whole{setting}", self.limit)

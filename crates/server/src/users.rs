@@ -11,9 +11,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Allow {
-    /// Names of users, `@` before those of groups; `*` is for everybody.
+    /// Names of users; names of groups begin with `@`; `*` is for all users.
     pub users: Vec<String>,
-    /// Buckets; a trailing `*` stands for any end.
+    /// Buckets; a trailing `*` matches any suffix.
     pub buckets: Vec<String>,
     /// Whether they may steal locks.
     #[serde(default)]
@@ -53,7 +53,7 @@ impl Allow {
     }
 }
 
-/// Who has connected, as far as the daemon knows by itself.
+/// The identity of a connected client, as known to the daemon itself.
 pub(crate) struct Subject {
     /// For people.
     pub(crate) words: String,

@@ -27,11 +27,11 @@ pub fn append(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     out[start..start + HEADER].copy_from_slice(&length.to_be_bytes());
 }
 
-/// The first message of `bytes` and the length of its frame; `None` if it is not all there yet.
+/// The first message of `bytes` and the length of its frame; `None` if it is incomplete.
 ///
 /// # Errors
 ///
-/// [`TooLong`] as soon as the length says so.
+/// [`TooLong`] as soon as the length is known.
 ///
 /// ```
 /// # use lockkeeper_wire::frame;

@@ -62,9 +62,9 @@ pub fn append(out: &mut Vec<u8>, mask: Option<[u8; 4]>, write: impl FnOnce(&mut 
     append_frame(out, BINARY, mask, write);
 }
 
-/// Appends a message to the frame that begins at `open`, or in a frame of its own if there is none
-/// or it has no room. Tells where the last frame begins. Nothing may follow that frame, and none of
-/// it may have been sent.
+/// Appends a message to the frame that begins at `open`, or in a new frame if there is none or it
+/// has no room. Stores where the last frame begins. Nothing may follow that frame, and none of it
+/// may have been sent.
 ///
 /// ```
 /// # use lockkeeper_wire::websocket;
@@ -112,7 +112,7 @@ pub fn append_pong(out: &mut Vec<u8>, mask: Option<[u8; 4]>, ping: &[u8]) {
     append_frame(out, PONG, mask, |out| out.extend(ping));
 }
 
-/// Appends the frame that ends a connection in good order.
+/// Appends the frame that ends a connection gracefully.
 pub fn append_close(out: &mut Vec<u8>, mask: Option<[u8; 4]>) {
     append_frame(out, CLOSE, mask, |out| out.extend(1000_u16.to_be_bytes()));
 }
@@ -197,12 +197,12 @@ impl Frames {
         self.parts.len()
     }
 
-    /// What the first frame of `bytes` says, and its length; `None` if it is not all there yet. The
-    /// frame is unmasked in its place: it is looked at once.
+    /// The contents of the first frame of `bytes`, and its length; `None` if it is incomplete. The
+    /// frame is unmasked in place, so call this once for each frame.
     ///
     /// # Errors
     ///
-    /// [`Broken`] as soon as it is known. Nothing that follows means anything.
+    /// [`Broken`] as soon as it is known. The bytes after it are meaningless.
     ///
     /// ```
     /// # use lockkeeper_wire::websocket::{Frames, Incoming};

@@ -13,7 +13,7 @@ use std::{cell::RefCell, rc::Rc, time::Duration};
 const PAGE: u64 = 64;
 
 /// How often in a row the log may be found without the same entry before it counts as damaged. A
-/// leader that goes on deletes entries while they are read; but then the next snapshot has them.
+/// running leader deletes entries while they are read; but then the next snapshot has them.
 const ATTEMPTS: u32 = 10;
 
 /// Why a follower does not go on as it did.
@@ -131,7 +131,7 @@ impl Fleet {
         loop {
             let left = replica.takes_over_at().saturating_sub(clock::now());
             tokio::select! {
-                // Changes first: they may show that nobody has to take over.
+                // Changes first: they may show that no takeover is needed.
                 biased;
                 change = watch.next() => self.on_change(node, change?, state, replica)?,
                 () = tokio::time::sleep(Duration::from_micros(left)) => {
@@ -166,8 +166,8 @@ impl Fleet {
         replica: &mut Replica,
     ) -> Result<(), Trouble> {
         if change.kv.key != self.keys.head() {
-            // A snapshot has the entries that are deleted. Whether this replica has them, the next
-            // entry tells.
+            // A snapshot has the entries that are deleted. The next entry shows whether this
+            // replica has them.
             return match change.deleted {
                 true => Ok(()),
                 false => apply(&change.kv.value, &mut state.borrow_mut(), replica),

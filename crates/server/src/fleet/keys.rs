@@ -6,8 +6,8 @@ use lockkeeper_service::replica::{Head, Revision};
 use serde::{Deserialize, Serialize};
 use std::ops::RangeInclusive;
 
-/// The names of keys. There is one log, number 0. Buckets are independent: more logs, with leaders
-/// of their own, would have other numbers.
+/// The names of keys. There is one log, number 0. Buckets are independent: further logs, with
+/// separate leaders, would have other numbers.
 pub(crate) struct Keys {
     prefix: String,
 }
@@ -106,7 +106,7 @@ pub(crate) struct Registered {
     pub(crate) lag: u64,
     /// Milliseconds since 1970.
     pub(crate) time: u64,
-    /// What is wrong with how daemons reach each other, as far as this one has noticed.
+    /// Problems between daemons that this one has noticed.
     #[serde(default)]
     pub(crate) trouble: Vec<String>,
 }

@@ -18,7 +18,7 @@ use tokio::{sync::Notify, time::Instant};
 pub(super) enum End {
     /// Another daemon leads.
     Deposed,
-    /// It has left the lead to anybody.
+    /// It has handed over.
     HandedOver,
     /// It is to stop, and etcd does not take the hand-over.
     GaveUp,
@@ -135,8 +135,8 @@ impl Lead<'_> {
         }
     }
 
-    /// Once leases of before a recovery have expired, the head says so, before or together with the
-    /// first session.
+    /// Once the leases from before a recovery have expired, this is written to the head, before or
+    /// together with the first session.
     fn settle(&mut self) {
         if !self.daemon.borrow().is_blind() {
             self.replica.settle();
@@ -206,9 +206,9 @@ impl Lead<'_> {
         })
     }
 
-    /// etcd takes nothing: it is full, or refuses. As long as it can be read, clients are told why,
-    /// and keep their leases. Returns what it shows if that is not this leadership: another daemon
-    /// leads, or the hand-over was executed.
+    /// etcd takes no writes: it is full, or refuses. As long as it can be read, clients get the
+    /// reason, and keep their leases. Returns the read head if it is not of this leadership:
+    /// another daemon leads, or the hand-over was executed.
     async fn keep_leases(&self, error: &lockkeeper_etcd::Error) -> Option<Reply> {
         let last = self.daemon.borrow_mut().set_stuck(Some(error.to_string()));
         tokio::time::sleep(PAUSE).await;

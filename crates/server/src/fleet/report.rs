@@ -37,7 +37,7 @@ impl Report {
 pub struct LeaderReport {
     /// Where the leader is reached.
     pub url: String,
-    /// Whether it has handed over, and nobody has taken over yet.
+    /// Whether it has handed over, and no daemon has taken over yet.
     pub vacant: bool,
     /// How many entries the log has.
     pub position: u64,

@@ -95,7 +95,7 @@ const ATTEMPTS: u32 = 30;
 pub(super) async fn free(etcd: &Etcd, keys: &Keys, id: &str, own: bool) {
     for _ in 0..ATTEMPTS {
         match try_to_free(etcd, keys, id, own).await {
-            // Somebody has compacted more of it.
+            // More of it has been compacted already.
             Ok(()) | Err(lockkeeper_etcd::Error::Compacted) => return,
             Err(error) => tracing::debug!(%error, "earlier snapshots stay"),
         }

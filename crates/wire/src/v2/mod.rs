@@ -39,7 +39,7 @@ pub mod code {
     pub const MALFORMED: u32 = 16;
     /// The message is not valid at this point.
     pub const OUT_OF_ORDER: u32 = 17;
-    /// The server does not speak the client's version.
+    /// The server does not support the client's version.
     pub const VERSION: u32 = 18;
     /// No credentials, or none for this bucket.
     pub const UNAUTHORIZED: u32 = 20;

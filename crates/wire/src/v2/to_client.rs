@@ -12,7 +12,7 @@ pub enum ToClient<'a> {
     /// numbered messages follow. [`Synced`](Self::Synced) always does; the client sends nothing
     /// before it.
     Welcome {
-        /// The version of the protocol that the server speaks.
+        /// The server's version of the protocol.
         version: u32,
         /// Bits of [`feature`](super::feature).
         features: u64,
@@ -70,7 +70,7 @@ pub enum ToClient<'a> {
         rid: u64,
         /// Why.
         cause: Cause,
-        /// Who did it, for people.
+        /// A description of the client that did it.
         by: Option<&'a str>,
         /// Whether by a force release rather than a steal.
         forced: bool,

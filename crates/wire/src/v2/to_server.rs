@@ -20,7 +20,7 @@ pub type NestedIn<'a> = (Option<&'a str>, u64);
 pub enum ToServer<'a> {
     /// The first message of a connection: opens a session, or resumes one.
     Hello {
-        /// The version of the protocol that the client speaks.
+        /// The client's version of the protocol.
         version: u32,
         /// Bits of [`feature`](super::feature).
         features: u64,
