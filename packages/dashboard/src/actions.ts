@@ -164,8 +164,8 @@ function holderLine(request: Request): string {
 }
 
 /**
- * Asks before something is broken. Nothing is chosen beforehand but to leave it. Each question has
- * a dialog of its own.
+ * Asks for confirmation before something is broken. The default choice is to cancel. Each question
+ * has a separate dialog.
  */
 function ask({ title, breaks, then, verb }: Question): Promise<boolean> {
   const shown = breaks.slice(0, 20).map((line) => h('li', {}, line));

@@ -13,7 +13,7 @@ interface Report {
 /** A daemon says every three seconds that it is there. */
 const LATE = 15_000;
 
-/** How often the daemon is asked while this is looked at. */
+/** How often the daemon is queried while this view is visible. */
 const PAUSE = 4_000;
 
 export class Fleet {

@@ -70,7 +70,7 @@ function bucketOf(): string {
   try {
     return decodeURIComponent(named);
   } catch {
-    // Somebody has typed it.
+    // The user has typed it.
     return named;
   }
 }
@@ -152,7 +152,7 @@ function summary(shown: number): string {
   return `${count(all)} locks: ${count(model.held)} requests hold, ${count(model.waiting)} wait`;
 }
 
-/** Where else to look. Without keys, clients of the port have buckets of their own. */
+/** Explains an empty list. Without keys, clients of the port have separate buckets. */
 function emptiness(): string {
   const there = `Nobody holds a lock in the bucket “${visible(bucketOf(), 100)}”, and nobody waits.`;
   if (sessionStorage.getItem(TOKEN) !== null) return there;

@@ -18,7 +18,7 @@ export interface Request {
   readonly names: { readonly lock: Lock; readonly shared: boolean }[];
 }
 
-/** A name that somebody holds or waits for. */
+/** A name that is held or waited for. */
 export interface Lock {
   readonly key: string;
   readonly bytes: Uint8Array;
@@ -30,7 +30,7 @@ export interface Lock {
 
 export type Deadlock = WireDeadlock;
 
-/** Bytes as a key: each byte has a character of its own. */
+/** Bytes as a key: each byte maps to one character. */
 const keys = new TextDecoder('latin1');
 
 export class Model {
@@ -55,7 +55,7 @@ export class Model {
     this.change(entries, [], lastToken, now);
   }
 
-  /** Requests are from now on as told here, or gone. */
+  /** Applies changed and ended requests. */
   change(entries: WireEntry[], gone: Uint[], lastToken: Uint, now: number): void {
     this.version += 1;
     this.lastToken = lastToken;

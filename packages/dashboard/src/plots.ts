@@ -50,7 +50,7 @@ export class Plots {
     this.element = h('section', { class: 'plots', 'aria-label': 'The last ten minutes' }, ...this.#plots.map(({ element }) => element));
   }
 
-  /** A state has come: what it tells of the time before is taken on, once. */
+  /** A state has arrived: its start times give the time before, once. */
   begin(now: number): void {
     this.#tokens = [];
     if (this.#samples.length > 0) return;
@@ -85,7 +85,7 @@ export class Plots {
     const before = this.#at;
     this.#at = now;
     const sample = { held: model.held, waiting: model.waiting, wait: now - oldest, rate: rate >= 0 && rate < TOO_FAST ? rate : 0 };
-    // A tab in the background is woken seldom: what was not looked at is drawn as it is now.
+    // A background tab is woken rarely: missed seconds are drawn with the current values.
     const passed = before === 0 ? 1 : Math.min(SPAN, Math.max(1, Math.round((now - before) / 1000)));
     for (let i = 0; i < passed; i++) this.#samples.push(sample);
     const old = Math.max(0, this.#samples.length - SPAN);

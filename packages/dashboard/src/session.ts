@@ -131,8 +131,8 @@ export class Session {
   }
 
   /**
-   * Gives a lock back: without a connection, once there is one. If it is lost before, `onLost`
-   * tells that instead.
+   * Gives a lock back: without a connection, once there is one. If it is lost before, `onLost` is
+   * called instead.
    */
   release(key: Key): Promise<Answer> {
     return new Promise((done) => {

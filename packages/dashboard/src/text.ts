@@ -48,8 +48,8 @@ const UNVERIFIABLE = ' (unverifiable)';
 export const isUnverifiable = (owner: string | null): boolean => owner?.endsWith(UNVERIFIABLE) ?? false;
 
 /**
- * Who a client is, in few words: `ann@build7, pid 4711`. The daemon puts what it knows before what
- * the client says.
+ * A short description of a client: `ann@build7, pid 4711`. The daemon puts the authenticated part
+ * before the client's own.
  */
 export function who(owner: string | null, clientId: string): string {
   if (isUnverifiable(owner)) return who(owner!.slice(0, -UNVERIFIABLE.length), clientId) + UNVERIFIABLE;

@@ -13,7 +13,7 @@ import { missingDaemon } from './platform.js';
 import type { Listener, Session, Snapshot } from './remote.js';
 import type { Request } from './request.js';
 
-/** A question, and who waits for its answer. */
+/** A question, and the promise of its answer. */
 interface Question {
   answer: () => void;
   refused: (reason: unknown) => void;
@@ -26,7 +26,7 @@ export class AddonSession implements Session {
   readonly #url: string | undefined;
   readonly #bucket: string;
   readonly #buffer = newCallBuffer();
-  /** None while the session is at rest. */
+  /** None while the session is idle. */
   #native: NativeRemote | undefined;
   /**
    * What was asked, by slot, and the slots that are free. The addon knows a request by its slot.
@@ -60,8 +60,8 @@ export class AddonSession implements Session {
   }
 
   /**
-   * By the clock, if the session has a lease. If it is not, the listener has been told before this
-   * returns.
+   * By the clock, if the session has a lease. If it is not, the listener has been notified before
+   * this returns.
    */
   isHeld(request: Request): boolean {
     const held = this.#native?.isHeld(request.slot) ?? false;
@@ -150,7 +150,7 @@ export class AddonSession implements Session {
     this.#listener.status('connected');
   }
 
-  /** Leaves nothing behind, and refuses what is left. */
+  /** Frees all resources, and refuses the remaining requests. */
   #rest(reason: Error): void {
     this.#settle.reject(reason);
     this.#listener.status('closed');

@@ -34,7 +34,7 @@ export function giveAdvice(): void {
   };
 }
 
-/** Where the environment may not be read, nobody asked for warnings. */
+/** If the environment may not be read, there are no warnings. */
 function isProduction(): boolean {
   try {
     return process?.env['NODE_ENV'] === 'production';

@@ -8,7 +8,7 @@ import { Promise, queueMicrotask, then } from './intrinsics.js';
 import { react, type Request } from './request.js';
 import { exposeInterface, type LockMode } from './webidl.js';
 
-/** Nobody else has it, so nobody else makes locks. */
+/** Only this module has it, so only this module makes locks. */
 const key = Symbol('lockkeeper');
 
 /** How a lock ended: the waiting promises fulfilled, or there is a reason why not. */
@@ -30,7 +30,7 @@ abstract class AutoReleased {
   #own = true;
   #held = true;
   #ending: Ending | undefined;
-  /** Made when somebody asks for it: nobody has to handle what nobody was given. */
+  /** Made on first use, so that an unused promise has no unhandled rejection. */
   #released: Promise<void> | undefined;
   #settle: ((ending: Ending) => void) | undefined;
   #quiet = false;
@@ -168,8 +168,8 @@ exposeInterface('ExplicitLock', ExplicitLock.prototype);
 type Constructor<T> = new (given: typeof key, request: Request) => T;
 
 /**
- * Sketch 000, steps 6.6 and 6.7: whoever waits for the lock runs before the microtask that ends its
- * own share.
+ * Sketch 000, steps 6.6 and 6.7: code that waits for the lock runs before the microtask that ends
+ * its own share.
  */
 export function grant<L extends AutoReleased>(
   Interface: Interface<L>,

@@ -1,6 +1,6 @@
 /**
- * Locks that reach as far as a daemon on a network does: browsers, processes, machines. This is
- * what a browser loads; it needs no addon.
+ * Locks of a daemon on a network, for browsers, processes and machines. Browsers load this module;
+ * it needs no addon.
  *
  * @example
  * import { connect } from 'lockkeeper/connect';

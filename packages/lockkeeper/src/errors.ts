@@ -9,7 +9,7 @@ import type { Deadlock, DeadlockStep } from './transport.js';
  */
 export type BrokenBy = 'stolen' | 'lost' | 'closed';
 
-/** An `AbortError`, as §4.1 has it, whose `cause` tells what happened. */
+/** An `AbortError` (§4.1), with the kind of loss as its `cause`. */
 export function broken(names: string, cause: BrokenBy, why?: string): DOMException {
   const by = cause === 'stolen' ? ' by another request' : why ? `: ${why}` : '';
   return withCause(new DOMException(`The lock ${names} was ${cause}${by}`, 'AbortError'), cause);
@@ -39,7 +39,7 @@ const NAMES: { [code: number]: string } = {
   [Code.FORBIDDEN]: 'NotAllowedError',
 };
 
-/** Why there is no session: nobody answers, or the server refuses. */
+/** Why there is no session: no server answers, or the server refuses. */
 export function noSession(message: string, code?: number, cause?: unknown): DOMException {
   const error = new DOMException(message, code === Code.UNAUTHORIZED ? 'NotAllowedError' : 'NetworkError');
   return cause === undefined ? error : withCause(error, cause);

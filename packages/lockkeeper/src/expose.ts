@@ -10,7 +10,7 @@ export function expose(navigator: object, locks: LockManager): void {
       return locks;
     },
   };
-  // Where `navigator` is of no interface, its prototype is everybody's.
+  // If `navigator` has no interface, its prototype is that of all objects.
   const prototype = Object.getPrototypeOf(navigator) as object;
   const target = prototype === Object.prototype ? navigator : prototype;
   Object.defineProperty(target, 'locks', Object.getOwnPropertyDescriptor(mixin, 'locks')!);

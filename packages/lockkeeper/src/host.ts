@@ -12,7 +12,7 @@ export const builtin = process?.getBuiltinModule as NodeJS.Process['getBuiltinMo
 
 const timers = process?.getBuiltinModule?.('node:timers');
 
-/** Runs a function in a task of its own. */
+/** Runs a function in a new task. */
 export const task: <T>(run: (argument: T) => void, argument?: T) => void = timers?.setImmediate ?? taskByMessage();
 
 /**

@@ -6,7 +6,7 @@ import { builtin } from './host.js';
 
 const timers = builtin('node:timers');
 
-/** Keeps the event loop alive, at no cost, while somebody waits. */
+/** Keeps the event loop alive, at no cost, while a request waits. */
 export class Liveness {
   waiting = 0;
   private timer: NodeJS.Timeout | undefined;
@@ -17,7 +17,7 @@ export class Liveness {
     else if (this.waiting === more) (this.timer ??= timers.setInterval(() => {}, 2 ** 31 - 1))?.ref();
   }
 
-  /** Nobody need wait any more, or not for now. */
+  /** No request waits any more, or not for now. */
   end(): void {
     timers.clearInterval(this.timer);
     this.timer = undefined;

@@ -27,8 +27,8 @@ export const local = newLocal(false);
 export const locks: LockManager = newManager(local);
 
 /**
- * A lock manager of its own: nobody else has its names, on this thread or others. It lives as long
- * as its thread, or until `close()`.
+ * A separate lock manager, which shares its names with no other on this or other threads. It lives
+ * as long as its thread, or until `close()`.
  */
 export function createLocks(): LockManager {
   return newManager(newLocal(true));
@@ -46,7 +46,7 @@ function newLocal(ownManager: boolean): Transport {
   const table: (Request | undefined)[] = [];
   const free: number[] = [];
 
-  /** Whether notifications are read in a task of their own. */
+  /** Whether notifications are read in a separate task. */
   let alone = false;
 
   /** Counts the requests of this thread that wait. */
@@ -61,7 +61,7 @@ function newLocal(ownManager: boolean): Transport {
       return closed ? 'closed' : 'connected';
     },
 
-    // What `close()` ends is told of after it.
+    // The ends caused by `close()` are reported after it.
     get clientId(): string {
       return (agent ?? start()).clientId;
     },

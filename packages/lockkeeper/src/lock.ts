@@ -3,7 +3,7 @@
 import type { Request } from './request.js';
 import { detached, exposeInterface, isObject, type LockMode } from './webidl.js';
 
-/** Nobody else has it, so nobody else makes locks. */
+/** Only this package has it, so only this package makes locks. */
 const key = Symbol('lockkeeper');
 
 /** The interface `Lock` of the Web Locks API, with the fencing token and a signal. */
@@ -38,9 +38,9 @@ export class Lock {
    * Aborts if the lock is stolen or lost; its reason is an `AbortError` whose `cause` is a
    * `BrokenBy`.
    *
-   * To read this attribute checks the lease: code that blocked its thread past the lease reads a
-   * signal that is aborted. A signal that was read before learns of it in a later task only, so
-   * `lock.signal.aborted` tells more than `signal.aborted`.
+   * Reading this attribute checks the lease: code that blocked its thread past the lease reads an
+   * aborted signal. A signal that was read before aborts in a later task only, so prefer
+   * `lock.signal.aborted` to `signal.aborted`.
    */
   get signal(): AbortSignal {
     return this.#request.signal;
@@ -99,7 +99,7 @@ export class AcquiredLock extends Lock {
 exposeInterface('Lock', Lock.prototype);
 
 export const requestOf: (lock: unknown) => Request | undefined = Lock[key];
-// It is nobody's business.
+// Internal: not visible to users.
 delete (Lock as { [key]?: unknown })[key];
 
 /** The request behind a lock of `acquire()`, and no other: its holder releases it. */

@@ -40,7 +40,7 @@ export interface ListenerOptions {
 export type LockScope = string | Iterable<string> | Readonly<Record<string, LockMode>>;
 
 export interface AcquireOptions {
-  /** Of the names that have none of their own. */
+  /** The mode of names without an explicit one. */
   mode?: LockMode;
   ifAvailable?: boolean;
   steal?: boolean;
@@ -64,7 +64,7 @@ const HYPHEN = 45;
 /** No options. */
 const NONE: LockOptions = {};
 
-/** Nobody else has it, so nobody else makes managers. */
+/** Only this package has it, so only this package makes managers. */
 const key = Symbol('lockkeeper');
 
 /** The transport behind a manager of this package, or `undefined` if it is none. */
@@ -288,7 +288,8 @@ export function acquire(
   if (timeout !== undefined && !(timeout >= 0)) throw new TypeError('timeout is a number of milliseconds');
   const nestedIn = within === undefined ? outerRequest() : requestOf(within);
   if (within !== undefined && nestedIn === undefined) throw new TypeError('within is not a Lock');
-  // Who has no time at all takes what is there: no clock is as quick as the answer of a daemon.
+  // A timeout of zero means *if available*: a timer could not tell a free lock from the delay of a
+  // daemon's answer.
   const now = timeout === 0 && !steal;
   const flags =
     flagsOf(scope.shared[0]!, ifAvailable || now, steal) |

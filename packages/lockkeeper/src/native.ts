@@ -15,7 +15,7 @@ import type { Deadlock, DeadlockStep, Inspection } from './transport.js';
 export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
 
 /**
- * What befell a request: the three low bits of the first number of a notification. The second is
+ * The event of a request: the three low bits of the first number of a notification. The second is
  * the token of a grant.
  */
 export const News = {
@@ -33,12 +33,12 @@ export const News = {
 export const Stage = { OPENED: 0, INTERRUPTED: 1, FAILED: 2 } as const;
 
 /**
- * The agent of this thread. Requests go by slots: numbers that this side gives out densely and uses
- * again.
+ * The agent of this thread. Requests are identified by slots: small numbers that this side assigns
+ * and reuses.
  *
- * What is not a string is passed in an array of numbers, by twos. The first two are a call's. In: a
- * slot, flags. Out: an answer, the token of a grant. The others are notifications: a slot × 8 + its
- * news, the token of a grant.
+ * All values but strings are passed in pairs in an array of numbers. The first two are a call's.
+ * In: a slot, flags. Out: an answer, the token of a grant. The others are notifications: a slot × 8
+ * + its event, the token of a grant.
  */
 export interface NativeAgent {
   readonly clientId: string;
@@ -65,7 +65,7 @@ export interface NativeAgent {
   query(): { names: string; entries: Uint32Array; held: number; clients: string[] };
   inspect(): Inspection;
   deadlock(slot: number): Deadlock | null;
-  /** Ends the agent: its locks are released and its requests gone, and nothing is told of them. */
+  /** Ends the agent: its locks are released and its requests removed, without notifications. */
   close(): void;
 }
 
@@ -88,7 +88,7 @@ export interface NativeRemote {
   snapshot(slot: number): Snapshot | null;
   /** Ends the session. Notifications tell what is lost. */
   close(): void;
-  /** Ends the session and frees all it has. Nothing is told any more. */
+  /** Ends the session and frees its resources, without further notifications. */
   shut(): void;
 }
 
@@ -102,7 +102,7 @@ export interface Refusal {
 
 interface Addon {
   ABI: number;
-  /** With `ownManager`, it is the only agent of a lock manager of its own. */
+  /** With `ownManager`, it is the only agent of a separate lock manager. */
   Agent: new (buffer: Float64Array, onMail: () => void, ownManager: boolean) => NativeAgent;
   /** None on Windows. */
   Remote: new (

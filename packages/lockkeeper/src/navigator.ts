@@ -62,8 +62,8 @@ if (scope.isSecureContext) {
 }
 
 /**
- * Buckets of the storage have locks of their own (Storage Buckets API). Their names are below that
- * of the page's bucket.
+ * Storage buckets have separate locks (Storage Buckets API). Their names are below that of the
+ * page's bucket.
  */
 function addToBuckets(prototype: object): void {
   const managers = new Map<string, LockManager>();
@@ -107,19 +107,19 @@ async function fetchToken(url: string): Promise<string> {
 }
 
 /**
- * Browsers partition storage by the top-level site, and apart from that, by whether an ancestor is
- * of another site. So do the buckets. A page cannot know which sites are one, which the list of
- * public suffixes says: the last two labels of a host never part what a browser has together, and
- * take two sites below a suffix of two labels (`co.uk`) for one. Where a frame cannot see its
- * ancestors (Firefox), its referrer counts: who has embedded it, until it navigates. So the name
- * that the first page left in this partition of the storage goes before it.
+ * Browsers partition storage by the top-level site, and by whether an ancestor is of another site.
+ * So do the buckets. A page has no list of public suffixes, so sites are compared by the last two
+ * labels of the host. These never separate hosts that a browser treats as one site, and take two
+ * sites below a suffix of two labels (`co.uk`) for one. Where a frame cannot see its ancestors
+ * (Firefox), the referrer is used, which is the embedding page until the frame navigates. So the
+ * name that the first page of this storage partition has stored takes precedence.
  */
 function partitionOfWindow(): string | Promise<string> {
   const seen = scope.parent === scope ? [] : scope.location.ancestorOrigins;
   const ancestors = Array.from(seen ?? [document!.referrer || 'null'], siteOf);
   const own = siteOf(scope.origin);
   const partition = ancestors.some((site) => site !== own) ? ancestors.at(-1)! : FIRST_PARTY;
-  // For workers too, which cannot see it: a database of their own partition, with that name in it.
+  // For workers too, which cannot see it: a database of the same partition, with that name in it.
   const left = open(partition);
   return seen ? partition : left.then((name = partition) => name);
 }
@@ -132,7 +132,7 @@ function siteOf(origin: string): string {
   return `${protocol}//${/^.*\d$|[^.]+\.?[^.]*$/.exec(hostname)}`;
 }
 
-/** As far as it is needed here. */
+/** The part of the interface that is used here. */
 interface Databases {
   open(name: string): {
     result: { objectStoreNames: ArrayLike<string>; createObjectStore(name: string): void; close(): void };

@@ -13,13 +13,13 @@ import type { Deadlock } from './transport.js';
 /** The lock in whose callback the running code is. */
 export const outer: { storage: AsyncLocalStorage<Request> | undefined } = { storage: undefined };
 
-/** How long a nested request waits before it is looked at. */
+/** How long a nested request waits before the search. */
 const PATIENCE = 1000;
 
 /**
- * From now on, requests that are made in the callback of a lock are known to be nested in it:
- * `inspect()` shows deadlocks, a warning of the process tells of one that lasts, and `acquire(…, {
- * deadlock: 'refuse' })` knows them.
+ * From now on, requests that are made in the callback of a lock are recorded as nested in it:
+ * `inspect()` shows deadlocks, a process warning reports one that lasts, and `acquire(…, {
+ * deadlock: 'refuse' })` takes them into account.
  */
 export function detectDeadlocks(): void {
   outer.storage ??= new (process!.getBuiltinModule('node:async_hooks').AsyncLocalStorage)();

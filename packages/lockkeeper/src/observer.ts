@@ -24,7 +24,7 @@ export const observer: {
   publish?: (channel: Channel, request: Request, cause?: unknown) => void;
   /** Looks at what `request()` was given, before that is converted. */
   advise?: (name: unknown, options: unknown) => void;
-  /** What keeps the process alive while somebody waits. */
+  /** Keeps the process alive while a request waits. */
   newLiveness?: () => Liveness;
   /** A connection is being made: it is not to keep the process alive. */
   connecting?: (socket: object, protocol: string) => void;

@@ -119,8 +119,8 @@ export function targetOf(): string {
 }
 
 /**
- * The loader that is mapped tells it. Where that may not be read, as in Deno, the system's `ldd`
- * does. No report of Node's: to make one waits for all worker threads.
+ * The mapped loader shows it. Where that may not be read, as in Deno, the system's `ldd` does.
+ * Node's report is not used, because it waits for all worker threads.
  */
 function isMusl(): boolean {
   const loader = /\/ld-(linux|musl)/.exec(read('/proc/self/maps'))?.[1];

@@ -14,7 +14,7 @@ import type { Deadlock, Inspection, RequestInfo, Transport } from './transport.j
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
 /**
- * A session with a server. Nothing in it waits, and it tells its listener nothing within a call but
+ * A session with a server. It never blocks, and does not call its listener within a call, except in
  * `isHeld`.
  */
 export interface Session {
@@ -26,7 +26,7 @@ export interface Session {
   giveUp(request: Request, timedOut?: boolean): void;
   /**
    * Whether a granted lock is still held, by the clock if the session has a lease. If it is not,
-   * the listener has been told before this returns.
+   * the listener has been notified before this returns.
    */
   isHeld?(request: Request): boolean;
   query(deadlocks: boolean): Promise<Snapshot>;
@@ -43,9 +43,9 @@ export type Status = 'connecting' | 'connected' | 'reconnecting' | 'closed';
 /** Hears what becomes of requests, and of the session. */
 export interface Listener {
   status(status: Status): void;
-  /** With `now`, it is called in a task in which nothing else is told. */
+  /** With `now`, it is the only notification of its task. */
   granted(request: Request, token: number | bigint, now?: boolean): void;
-  /** `why` tells more of a loss, for people. */
+  /** `why` describes a loss, for people. */
   over(request: Request, how: Outcome, why?: string): void;
 }
 
@@ -82,7 +82,7 @@ export class Remote implements Transport, Listener {
   readonly #open: (listener: Listener) => Session;
   #started: Session | undefined;
   #opened: Promise<void> | undefined;
-  /** Requests that are being released, and who waits for that. */
+  /** Requests that are being released, and the functions to call then. */
   readonly #releasing = new Map<Request, (done: boolean) => void>();
   /** Counts what waits for the daemon. */
   readonly #liveness = observer.newLiveness?.();
@@ -101,7 +101,7 @@ export class Remote implements Transport, Listener {
   get #session(): Session {
     if (this.#started === undefined) {
       this.#started = this.#open(this);
-      // Who asks for something is told why it fails.
+      // Each request reports the failure to its caller.
       this.#started.opened.catch(() => {});
     }
     return this.#started;
@@ -168,7 +168,7 @@ export class Remote implements Transport, Listener {
   }
 
   granted(request: Request, token: number | bigint, now?: boolean): void {
-    // One that was given up in the meantime will hear that it is.
+    // One that was cancelled in the meantime will be notified of its end.
     if (request.state !== State.WAITING) return;
     this.#liveness?.waits(-1);
     request.granted(token, now);
@@ -204,7 +204,7 @@ export class Remote implements Transport, Listener {
   }
 
   /**
-   * The cycle in which a request waits. Nobody waits for the answer, or is told if there is none.
+   * The cycle in which a request waits. No caller depends on the answer, so failures are ignored.
    */
   async #deadlock(request: Request): Promise<Deadlock | undefined> {
     const { names } = request.scope();

@@ -44,9 +44,9 @@ export abstract class Request {
   failure?: unknown;
   /** Stops listening to the signal and the clock. */
   private stop?: (() => void) | undefined;
-  /** Behind `lock.signal`; made when somebody asks for it. */
+  /** Behind `lock.signal`; made on first use. */
   private controller?: AbortController;
-  /** Behind `lock.scope`; made when somebody asks for it. */
+  /** Behind `lock.scope`; made on first use. */
   private frozen?: readonly string[];
   private tell?: (reason: unknown) => void;
 
@@ -74,8 +74,8 @@ export abstract class Request {
 
   queued(): void {
     this.state = State.WAITING;
-    // The grant will come out of somebody else's asynchronous context. A reaction runs in that of
-    // its own `then`.
+    // The grant arrives in another asynchronous context. A reaction runs in the context of its
+    // `then`.
     this.promise = then.call(this.promise, beginLate);
   }
 
@@ -88,7 +88,7 @@ export abstract class Request {
     else task(begin, this);
   }
 
-  /** With `now`, the caller runs in a task of its own, which is as good as a later one. */
+  /** With `now`, the caller runs in a separate task, so that no later one is needed. */
   granted(token: number | bigint, now = false): void {
     const waited = this.state === State.WAITING;
     this.state = State.GRANTED;
@@ -123,7 +123,7 @@ export abstract class Request {
     if (this.state === State.HELD) this.deliver();
   }
 
-  /** Stolen, or lost. One that was given up before is nobody's. */
+  /** Stolen, or lost. One that was cancelled before has no owner. */
   broke(cause: BrokenBy, why?: string): void {
     if (this.state === State.ENDED) return;
     const error = broken(describe(this.scope()), cause, why);
@@ -226,7 +226,7 @@ export abstract class Request {
 
 /** `request()`: runs a callback in a task and holds the lock until what it returns has settled. */
 export class CallbackRequest extends Request {
-  /** Whether the callback was told that there is no lock. */
+  /** Whether the callback ran without a lock. */
   private without?: boolean;
   /** The turn in which it begins. */
   turn?: Turn | undefined;
@@ -300,8 +300,8 @@ export class ScopedRequest extends CallbackRequest {
 }
 
 /**
- * What is called back for a request in its turn. Used again for another: functions that are made
- * for each request cost more than anything else.
+ * The reactions of one request. Reused for other requests: making functions for each request costs
+ * more than all other work.
  */
 class Turn {
   request: CallbackRequest | undefined = undefined;

@@ -21,8 +21,8 @@ observer.warn = (message) =>
 let subscribed = false;
 
 /**
- * Has no process of Node's live for a WebSocket alone. That of `ws` shows its socket. Node's own
- * cannot be told so, but diagnostics show its socket, with the protocol in its headers.
+ * Keeps a WebSocket from keeping a Node process alive. The one of `ws` exposes its socket. Node's
+ * own does not, but diagnostics show its socket, with the protocol in its headers.
  */
 function unref(socket: object, protocol: string): void {
   const shown = socket as EventTarget & { _socket?: { unref?(): void } };

@@ -22,7 +22,7 @@ export function keepTokensSecret(): void {
   };
 }
 
-/** As the command has it. Where the environment may not be read, nobody has said so. */
+/** As for the command. If the environment may not be read, it is not set. */
 function isInsecureMeant(): boolean {
   try {
     return /^(1|true)$/.test(process?.env['LOCKKEEPER_INSECURE'] ?? '');

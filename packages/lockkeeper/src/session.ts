@@ -55,7 +55,7 @@ interface Entry<T> {
   /** Whether it is being ended because its timeout expired. */
   timedOut: boolean;
   message: MessageOf;
-  /** What has come of the answer to a query. Nothing else has it. */
+  /** The parts received of the answer to a query. Nothing else refers to them. */
   parts: Parts | undefined;
   data: T;
 }
@@ -265,8 +265,8 @@ export class SessionMachine<T> {
   }
 
   /**
-   * Releases a lock or aborts a request. An event tells when that is done; if it is to be `quiet`,
-   * nothing more is told. Does nothing if it was over, or is being released already.
+   * Releases a lock or aborts a request. An event reports when that is done, unless it is `quiet`.
+   * Does nothing if it had ended, or is being released already.
    */
   release(key: Key, timedOut = false, quiet = false): void {
     const entry = this.#entries.get(key);
@@ -500,7 +500,7 @@ export class SessionMachine<T> {
         if (stage === ENDING) this.#sendRelease(rid, entry.timedOut, false);
         else if (token !== null) this.#onGranted(rid, token);
         else if (stage === ASKED) entry.stage = WAITING;
-        // No server says so. Whatever it means, the lock is not held.
+        // No server sends this. In any case, the lock is not held.
         else if (stage === HELD) this.#finish(key, LOST);
       } else if (stage === ENDING) {
         // It was ended as wished, or was never made.
@@ -508,8 +508,8 @@ export class SessionMachine<T> {
       } else if (stage !== ASKED) {
         this.#finish(key, LOST);
       } else if (rid <= lastRid) {
-        // It had no effect: it was refused, or not to wait. The outcome of a force release is told
-        // until it is acknowledged, so that one that is missing was refused, too.
+        // It had no effect: it was refused, or had *if available*. The outcome of a force release
+        // is repeated until it is acknowledged, so a missing one was refused, too.
         this.#byRid.delete(rid);
         entry.rid = 0;
         again.push(key);
@@ -527,7 +527,7 @@ export class SessionMachine<T> {
       if (!this.#everOpened) this.#events.push({ type: 'unreachable', failure });
       return this.#giveUpConnection(now);
     }
-    // A limit may not stand for long, and a session that was open is worth another try.
+    // A limit may be temporary, and a session that was open is worth another attempt.
     const passing = code === Code.LIMIT || code === Code.STORAGE;
     if (passing && this.#everOpened) this.#giveUpConnection(now);
     else this.#fail(failure);

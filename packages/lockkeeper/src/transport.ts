@@ -5,7 +5,7 @@ import type { Request } from './request.js';
 import type { LockManagerSnapshot, LockMode } from './webidl.js';
 
 /**
- * It tells each request what became of it: `queued`, `granted`, `unavailable`, `refused`, `broke`.
+ * It notifies each request: `queued`, `granted`, `unavailable`, `refused`, `broke`.
  */
 export interface Transport {
   readonly clientId: string;
@@ -23,12 +23,12 @@ export interface Transport {
    * not wait any more.
    */
   abort(request: Request, timedOut: boolean): boolean;
-  /** Releases a lock. `false` if it was broken before; then its request has been told. */
+  /** Releases a lock. `false` if it was broken before; then its request has been notified. */
   release(request: Request): boolean | Promise<boolean>;
   /**
    * Whether a lock that was granted and not released is still held, by the clock if it has a lease.
-   * If it is not, its request has been told. Without this method, it is held until the request is
-   * told otherwise.
+   * If it is not, its request has been notified. Without this method, it is held until the request
+   * is notified.
    */
   isHeld?(request: Request): boolean;
   query(): LockManagerSnapshot | Promise<LockManagerSnapshot>;

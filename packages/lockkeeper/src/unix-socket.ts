@@ -28,7 +28,7 @@ class UnixSocket implements Socket {
   #needed = 4;
 
   constructor(path: string) {
-    // Whoever waits for an answer keeps the process alive.
+    // Waiting requests keep the process alive, not the socket.
     const stream = (this.#stream = builtin('node:net').connect(path).unref());
     stream.on('connect', () => {
       if (isTrusted(path)) stream.emit('open');

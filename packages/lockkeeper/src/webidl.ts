@@ -1,4 +1,4 @@
-/** Conversions of the Web IDL standard, as far as the interfaces need them. */
+/** The conversions of the Web IDL standard that the interfaces use. */
 
 import { addEventListener, removeEventListener } from './intrinsics.js';
 
@@ -120,9 +120,9 @@ export function addAbortAlgorithm(signal: AbortSignal, algorithm: () => void): (
 }
 
 /**
- * Algorithms are no listeners: they run before those that were added later, and no event starts or
- * stops them. So it takes two: a listener, which may be kept from hearing, and a signal that aborts
- * with the given one and that nobody else has, which hears last.
+ * Abort algorithms are not listeners: they run before listeners that were added later, and events
+ * neither start nor stop them. So this uses two: a listener, which user code may stop, and a
+ * private dependent signal, which is notified last.
  */
 class AbortAlgorithms {
   readonly #all = new Set<() => void>();
@@ -153,7 +153,7 @@ export function isObject(value: unknown): value is object {
   return typeof value === 'object' && value !== null;
 }
 
-/** A method that was taken off its object says so. */
+/** Throws the error of a method that was detached from its object. */
 export function detached(name: string): never {
   throw new TypeError(`call the method on its ${name}, or bind it`);
 }

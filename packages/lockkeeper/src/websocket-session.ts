@@ -50,7 +50,7 @@ export interface Runtime {
   goingAwayEnds: boolean;
 }
 
-/** Who wants what. */
+/** The options of a session. */
 export interface Credentials {
   /** It may be known only with the token. */
   bucket: string;
@@ -61,7 +61,7 @@ export interface Credentials {
 
 type Token = string | null;
 
-/** What was asked: a request, or a question that somebody waits for. */
+/** A request, or a question with the promise of its answer. */
 interface Asked {
   /** Hands it to the machine. */
   enter(machine: SessionMachine<Asked>): Key;
@@ -102,13 +102,13 @@ const SILENT = 'it does not answer';
 export class WebSocketSession implements Session {
   clientId = '';
   readonly opened: Promise<void>;
-  /** None while the session is at rest. */
+  /** None while the session is idle. */
   #machine: SessionMachine<Asked> | undefined;
   #connection: Connection | undefined;
   /** What waits for room in the window, in its order: by its request, or by itself. */
   readonly #backlog = new Map<Request | Asked, Asked>();
   readonly #unanswered = new Set<Key>();
-  /** Whether `#pump` is called soon, and until when what is to be sent may wait for that. */
+  /** Whether `#pump` is scheduled, and until when output may wait for it. */
   #pumps = false;
   #sendBy = 0;
   /**
@@ -235,8 +235,8 @@ export class WebSocketSession implements Session {
   }
 
   /**
-   * A page in the back/forward cache must not hold locks. When the process ends, nobody is left to
-   * be told.
+   * A page in the back/forward cache must not hold locks. When the process ends, there is no
+   * listener to notify.
    */
   #left(ends: boolean): void {
     if (ends) {
@@ -285,7 +285,7 @@ export class WebSocketSession implements Session {
   }
 
   /**
-   * The listener is told nothing within a call. What is asked in one turn of the page goes in one
+   * The listener is not called within a call. The requests of one turn of the page go into one
    * frame.
    */
   #afterCommand(): void {
@@ -325,7 +325,7 @@ export class WebSocketSession implements Session {
     }
     const events = machine.takeEvents();
     for (const event of events) this.#notify(machine, event, events.length === 1 && !this.#pumps);
-    // Locks that were granted at once are released at once, as far as their callbacks are done.
+    // Locks that were granted together are released together, as far as their callbacks have ended.
     if (events.length > 1 && !this.#pumps) this.#pumpSoon(task);
     if (this.#machine !== machine) return;
     if (drop && this.#givesUp()) return this.#refuse(this.#unreachable(SILENT));
@@ -493,7 +493,7 @@ export class WebSocketSession implements Session {
   }
 
   /**
-   * With `alone`, nothing else is told in this task, and no task is left of what was told before.
+   * With `alone`, this is the only notification of its task, and no earlier one has a pending task.
    */
   #notify(machine: SessionMachine<Asked>, event: Event<Asked>, alone: boolean): void {
     if ('key' in event) this.#unanswered.delete(event.key);
@@ -519,7 +519,7 @@ export class WebSocketSession implements Session {
     }
   }
 
-  /** There is no session, and there will be none: what waits for one is told so. */
+  /** There is no session, and there will be none: waiting requests are refused. */
   #refuse(reason: Error): void {
     this.#refusal = reason;
     this.#settle.reject(reason);

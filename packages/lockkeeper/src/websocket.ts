@@ -16,8 +16,8 @@ export interface ConnectOptions {
    */
   token?: string | (() => string | Promise<string>);
   /**
-   * Whether the token may be sent without TLS to another machine: whoever is on the way can read
-   * it, and use it.
+   * Whether the token may be sent without TLS to another machine, where others on the network can
+   * read and use it.
    */
   insecure?: boolean;
   /** The class to connect with, where the runtime has none: `WebSocket` of the package `ws`. */
@@ -68,7 +68,7 @@ export function overWebSocket(urls: string[], options: ConnectOptions = {}): Rem
   return new Remote(open);
 }
 
-/** How to open a session. `partition` tells a bucket that is not known yet. */
+/** How to open a session. `partition` resolves to a bucket that is not known yet. */
 export function sessionAt(
   urls: string[],
   options: ConnectOptions,
