@@ -45,7 +45,7 @@ pub(crate) fn fuzz(args: &[&str]) -> Result {
 pub(crate) fn sample() -> Result {
     build()?;
     for target in targets()? {
-        // Under `target`, which git ignores. Empty: what somebody's fuzzing has found does not
+        // Under `target`, which git ignores. Empty, so that the corpus of earlier fuzzing does not
         // change a sample.
         let corpus = root().join("fuzz/target/sample").join(&target);
         let _ = fs::remove_dir_all(&corpus);

@@ -45,7 +45,7 @@ pub(crate) fn run_all(part: &str) -> Result {
     Ok(())
 }
 
-/// The database of a reader who has one.
+/// The database of a guide that uses one.
 fn database(home: &Home) -> Result<Process> {
     setup::postgres()?;
     let failed = |error: std::io::Error| format!("PostgreSQL: {error}");
@@ -104,7 +104,7 @@ fn read(steps: &mut Vec<Step>, line: usize, text: &str) {
     }
 }
 
-/// A user of his own, whose processes all end with the guide.
+/// A separate home, whose processes all end with the guide.
 struct Home(PathBuf);
 
 impl Home {

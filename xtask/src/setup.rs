@@ -7,7 +7,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-/// What `cargo xtask test` needs, except for what it is told to skip.
+/// What `cargo xtask test` needs, except for what is skipped by name.
 pub(crate) fn all(skips: &[&str]) -> Result {
     command("valgrind", "valgrind")?;
     component("rustfmt", &["fmt", "--version"])?;

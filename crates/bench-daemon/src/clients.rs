@@ -45,12 +45,12 @@ pub trait Pipeline {
     fn hear_all(&mut self, pairs: usize);
 }
 
-/// A connection: what is to be said, and what was heard.
+/// A connection: its output and its input.
 struct Wire {
     stream: UnixStream,
     output: Vec<u8>,
     input: Vec<u8>,
-    /// Where in `input` that which was not looked at begins, and ends.
+    /// The range of unread bytes in `input`.
     start: usize,
     end: usize,
     /// Spin budget before blocking on a reply.

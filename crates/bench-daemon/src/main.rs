@@ -138,7 +138,7 @@ fn table() {
         report.figures(clients, &figures, false);
     }
 
-    // Nobody waits for an echo.
+    // No client waits for an echo.
     contenders.pop();
     contenders.push(contender(&baton.version, &baton, Box::new(|_| Box::new(Baton::connect(&baton.socket)))));
     report.say("## Acquire + release of one name, by all clients\n");

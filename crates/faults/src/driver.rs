@@ -40,16 +40,16 @@ pub struct Config {
     pub workers: usize,
     /// How many of them, the first, are on the network.
     pub network: usize,
-    /// How many of them, the last, are in PID namespaces of their own.
+    /// How many of them, the last, are in separate PID namespaces.
     pub namespaces: usize,
     /// How many more there are that use `lockkeeper run`: every other one, from the first, on the
     /// network, if there is one.
     pub runners: usize,
     /// How many more there are that use the Python client.
     pub pythons: usize,
-    /// How many more whose process connects, forks and exits: its child goes on.
+    /// How many more whose process connects, forks and exits: its child continues.
     pub forks: usize,
-    /// How many more whose main thread connects and exits: another goes on.
+    /// How many more whose main thread connects and exits: another continues.
     pub threads: usize,
     /// How many more there are that use the npm package: every other one on the network, as above.
     pub scripts: usize,
@@ -74,11 +74,11 @@ pub struct Config {
 pub enum Mutation {
     /// A daemon that was killed loses its log: the next one knows no sessions.
     Forgetful,
-    /// Workers go on with locks of which they were told that they are lost; those in Python, with
-    /// what they released; and the commands of `run` close the descriptor that they inherit.
+    /// Workers continue with locks that they know to be lost; those in Python, with locks that they
+    /// released; and the commands of `run` close the descriptor that they inherit.
     Stubborn,
     /// `run` has no guardian that outlives it: whenever it is killed under a lease, its command
-    /// goes on alone.
+    /// continues alone.
     Unguarded,
     /// A daemon that lacks a descriptor to ask whether a client is alive takes it for dead.
     BusyIsDead,
@@ -590,7 +590,7 @@ impl<'a> Driver<'a> {
         &mut self.facts.fates[process]
     }
 
-    /// Nobody ends but by a fault.
+    /// No process ends except by a fault.
     fn look_after_all(&mut self) -> io::Result<()> {
         if let Some(status) = self.daemon().ended()? {
             self.violate(Rule::Daemon, format!("it ended on its own, with {status}"));
@@ -605,8 +605,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// The faults are over: every request is answered, and every name can be had by everybody.
-    /// Whether that is so.
+    /// The faults have ended: whether every request is answered, and every name is available to
+    /// every client.
     fn settle(&mut self) -> io::Result<bool> {
         self.note(&"settle");
         self.workers.iter_mut().try_for_each(Worker::settle)?;
@@ -670,8 +670,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// A daemon that has panicked ends, and the next one replays the log. That it panicked is wrong
-    /// all the same.
+    /// A daemon that has panicked ends, and the next one replays the log. The panic is still an
+    /// error.
     fn look_for_panics(&mut self) -> io::Result<()> {
         let log = fs::read_to_string(self.run_dir.log())?;
         for line in log.lines().filter(|line| line.contains("panicked")) {

@@ -52,7 +52,7 @@ pub struct Config {
     pub package: PathBuf,
     /// The lease of a client.
     pub ttl: Duration,
-    /// Whether each daemon and each member of etcd is a host of its own, which can be cut off.
+    /// Whether each daemon and each member of etcd is a separate host, which can be cut off.
     pub hosts: bool,
     /// The daemon's program.
     pub daemon: PathBuf,
@@ -67,12 +67,11 @@ pub struct Config {
 /// A way to break the protocol, to see that the check notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Mutation {
-    /// Clients that are told that their locks are lost go on.
+    /// Clients continue with locks that they know to be lost.
     Stubborn,
     /// Clients know one daemon each, and lose their locks while others answer.
     Loyal,
-    /// etcd goes back to a backup, and nobody is told: the daemons have lost their state
-    /// directories.
+    /// etcd goes back to a backup, unnoticed: the daemons have lost their state directories.
     Restored,
 }
 
@@ -121,7 +120,7 @@ enum Undo {
 /// How soon a daemon takes over.
 const TAKEOVER: Duration = Duration::from_millis(500);
 
-/// How often something that takes a while is looked at.
+/// How often a slow condition is checked.
 const POLL: Duration = Duration::from_millis(20);
 
 /// How long anything may take.
@@ -212,7 +211,7 @@ impl<'a> Driver<'a> {
         let place = |at| network.as_ref().map_or_else(NetworkHost::loopback, |network| network.place(at));
         let cluster = Cluster::start_in((0..config.members).map(place).collect())?;
         let millis = |span: Duration| format!("{}ms", span.as_millis());
-        // The hosts are the run's own, and nobody else is on their network.
+        // The hosts belong to the run, and their network has no other users.
         let more =
             ["--takeover".into(), millis(TAKEOVER), "--ttl".into(), millis(config.ttl), "--insecure".into()];
         let setup = Setup { program: config.daemon.clone(), store: cluster.url("faults"), more: more.into() };
@@ -360,7 +359,7 @@ impl<'a> Driver<'a> {
                     *self.faults.entry("kill-run").or_default() += 1;
                     return Ok(());
                 }
-                // One that is stopped is killed as well: it goes on before.
+                // A stopped one is killed as well: it continues before.
                 let worker = self.workers.remove(place);
                 self.undo.retain(|(_, undo)| {
                     !matches!(undo, Undo::ContinueWorker { process, .. } if *process == worker.process)
@@ -462,8 +461,8 @@ impl<'a> Driver<'a> {
     fn wait_until_served(&mut self, from: Nanos) -> io::Result<()> {
         let begun = Instant::now();
         let endpoint: Endpoint = self.daemons.urls(0).parse().map_err(io::Error::other)?;
-        // On a thread of its own: a question waits for a server, and what is undone meanwhile may
-        // bring it back.
+        // On a separate thread: a question waits for a server, which an undone fault may bring
+        // back.
         let (served, serves) = mpsc::channel();
         thread::spawn(move || {
             let ask = || Session::open(&endpoint, Options::new("faults"), Callbacks)?.query(None);
@@ -513,8 +512,8 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
-    /// A daemon that nobody has killed runs. One that does not find etcd when it starts ends, and
-    /// is started again, as a service manager does.
+    /// A daemon that was not killed runs. One that does not find etcd when it starts ends, and is
+    /// started again, as a service manager does.
     fn look_for_ends(&mut self) -> io::Result<()> {
         // Those of a store that went back end.
         if self.config.mutation == Some(Mutation::Restored) {

@@ -66,18 +66,18 @@ pub enum What {
         /// The fencing token.
         token: u64,
     },
-    /// The worker is done with the lock, and is about to say so.
+    /// The worker is done with the lock, and is about to release it.
     Releasing,
-    /// The worker waits no longer, and is about to say so.
+    /// The worker waits no longer, and is about to abort.
     GivingUp,
-    /// It was not to be had at once.
+    /// It was not available at once.
     Unavailable,
     /// The daemon does not take it on.
     Refused {
         /// Why.
         code: u32,
     },
-    /// The worker is told that it holds, or waits, no more.
+    /// The worker is notified that it no longer holds or waits.
     Broken(Cause),
     /// What the worker gave up is over.
     Ended,
@@ -150,7 +150,7 @@ pub struct Touch {
     pub token: u64,
     /// How it holds the name.
     pub mode: Mode,
-    /// The history that tells of the holder.
+    /// The history of the holder.
     pub process: usize,
     /// The holder's request.
     pub request: u64,

@@ -32,7 +32,7 @@ pub fn not_allowed() -> Vec<(&'static str, String)> {
     kinds
 }
 
-/// A program in a PID namespace of its own, as the only child of the process that is started.
+/// A program in a separate PID namespace, as the only child of the process that is started.
 pub(crate) fn in_namespace(program: &Path) -> Command {
     let mut command = Command::new("unshare");
     if !is_root() {
@@ -83,7 +83,7 @@ impl Disk {
 
 impl Drop for Disk {
     fn drop(&mut self) {
-        // Whoever still has a file open there keeps it until then.
+        // A process that still has a file open there keeps it until then.
         let _ = run(Command::new("umount").arg("--lazy").arg(&self.0));
     }
 }

@@ -27,7 +27,7 @@ impl Network {
         let shared = Arc::clone(&silence);
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
-                // Where nobody listens, the connection ends at once.
+                // Without a listener, the connection ends at once.
                 let _ = TcpStream::connect(daemon).and_then(|far| connect(near, far, &shared));
             }
         });

@@ -63,7 +63,7 @@ pub enum Fault {
         before: Duration,
         /// Whether the daemon is killed, rather than asked to leave.
         kill: bool,
-        /// How long the next daemon serves before the worker goes on.
+        /// How long the next daemon serves before the worker continues.
         after: Duration,
     },
     /// A worker's connection is cut.
@@ -71,7 +71,7 @@ pub enum Fault {
         /// Whose.
         worker: usize,
     },
-    /// A worker is stopped, cut, and goes on.
+    /// A worker is stopped, cut off, and continues.
     CutStopped {
         /// Which.
         worker: usize,
@@ -246,11 +246,11 @@ pub(crate) struct Wish {
     pub(crate) hold: Duration,
     /// Whether the hand hears the daemon itself while it waits.
     pub(crate) hears: bool,
-    /// Whether it lets go without hearing that it is done.
+    /// Whether it releases without waiting for the acknowledgement.
     pub(crate) lets_go: bool,
 }
 
-/// The names that all is about: few, so that everybody meets.
+/// The names in use: few, so that requests conflict.
 pub const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
 impl Wish {
@@ -272,7 +272,7 @@ impl Wish {
             flags: Flags { steal, if_available, refuse_deadlock: false },
             patience: (rng.u8(..4) == 0).then(|| between(rng, 0, 80)),
             hold: match rng.u8(..64) {
-                // Longer than anybody may take to learn that his lock is gone: see `check::LATE`.
+                // Longer than any holder may take to learn of a lost lock: see `check::LATE`.
                 0 => between(rng, 1000, 1500),
                 1..20 => between(rng, 4, 30),
                 _ => between(rng, 0, 4),

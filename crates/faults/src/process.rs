@@ -193,9 +193,9 @@ pub(crate) enum Trade<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Beginning {
     Plain,
-    /// The process that connects forks and exits: its child goes on.
+    /// The process that connects forks and exits: its child continues.
     Forks,
-    /// The main thread connects and exits: another goes on.
+    /// The main thread connects and exits: another continues.
     Threads,
 }
 
@@ -206,7 +206,7 @@ const PYTHON_CLIENT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/test
 /// A worker.
 pub struct Worker {
     own: Own,
-    /// The process that works: another one than `own` if it is in a PID namespace of its own.
+    /// The process that works: another one than `own` if it is in a separate PID namespace.
     pid: Pid,
     /// Whether it is a child of that, and the two are a process group.
     forks: bool,
@@ -403,7 +403,7 @@ pub fn daemon_program() -> io::Result<PathBuf> {
     }
 }
 
-/// A daemon that can be told to make a mistake.
+/// A daemon that can be configured to make a mistake.
 pub(crate) fn mutant_program() -> io::Result<PathBuf> {
     build(&["--package", "lockkeeper-faults", "--example", "mutant"], "examples/mutant")
 }

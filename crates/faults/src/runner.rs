@@ -33,10 +33,10 @@ const LOST: i32 = 76;
 /// A `run` that is left alone ends.
 const PATIENCE: &str = "60s";
 
-/// How often a command touches what it has.
+/// How often a command touches its resource.
 const TOUCH: Duration = Duration::from_millis(2);
 
-/// What a runner is told when it is started.
+/// The arguments of a runner.
 #[derive(Clone, Debug)]
 pub struct Orders {
     /// The number of its history.
@@ -55,7 +55,7 @@ pub struct Orders {
 const CLOSES: &str =
     r#"for fd in /proc/self/fd/*; do n=${fd##*/}; [ "$n" -gt 2 ] && eval "exec $n>&-"; done; exec "$0" "$@""#;
 
-/// Works until it is told not to.
+/// Works until it is stopped.
 ///
 /// # Errors
 ///

@@ -24,7 +24,7 @@ pub(crate) struct Silences(Arc<Mutex<Heard>>);
 #[derive(Default)]
 struct Heard {
     silences: Vec<(Nanos, Nanos)>,
-    /// When it was asked what it has not answered yet.
+    /// When the unanswered query was sent.
     asked: Option<Nanos>,
 }
 

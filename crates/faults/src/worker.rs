@@ -27,7 +27,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What a worker is told when it is started.
+/// The arguments of a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Orders {
     /// The number of its history.
@@ -36,15 +36,15 @@ pub struct Orders {
     pub seed: u64,
     /// How many requests it makes at a time.
     pub hands: usize,
-    /// Whether it goes on believing that it holds a lock when it is told that the lock is lost, as
-    /// no client should.
+    /// Whether it keeps using a lock after it was notified that the lock is lost, as no client
+    /// should.
     pub stubborn: bool,
 }
 
 /// How often a holder touches what it holds.
 const TOUCH: Duration = Duration::from_millis(2);
 
-/// For how much longer a stubborn holder goes on.
+/// How much longer such a holder continues.
 const STUBBORN: Duration = Duration::from_secs(3);
 
 /// How long a stubborn holder holds, now and then.
@@ -53,13 +53,13 @@ const LONG: Duration = Duration::from_millis(1500);
 /// How long to wait before a session is tried to be opened again.
 const PAUSE: Duration = Duration::from_millis(3);
 
-/// Works until it is told not to.
+/// Works until it is stopped.
 ///
 /// # Errors
 ///
 /// If its files cannot be used.
 pub fn work(dir: &Path, url: &str, orders: Orders) -> io::Result<()> {
-    // Nobody is to find it stopped and forgotten when the driver has died.
+    // It must not remain stopped after the driver has died.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     let run_dir = RunDir::at(dir);
     let resource = |name: &'static str| Ok((name, Lines::open(&run_dir.resource(name))?));
@@ -164,8 +164,8 @@ struct Attempt {
     worker: Arc<Worker>,
     number: u64,
     scope: Vec<(String, Mode)>,
-    /// What this side believes. It is held while a touch is made and while an event is written, so
-    /// that no touch comes after the line that tells that the lock is gone.
+    /// The locks that are valid on this side. It is locked while a touch is made and while an event
+    /// is written, so that no touch comes after the line that records the loss.
     stands: Mutex<Stands>,
     news: Condvar,
 }
@@ -175,7 +175,7 @@ enum Stands {
     Asked,
     Held {
         token: u64,
-        /// It was told that the lock is lost, and does not care.
+        /// It was notified that the lock is lost, and ignores it.
         stubborn: bool,
     },
     /// This side wants it no more.
@@ -209,7 +209,7 @@ impl Attempt {
                 break;
             }
             stands = self.wait(stands, Some(left.min(TOUCH)));
-            // It has just been told.
+            // It has just been notified.
             if !stubborn && matches!(*stands, Stands::Held { stubborn: true, .. }) {
                 until += STUBBORN;
             }

@@ -201,8 +201,8 @@ impl LockManager {
         }
         // §4.1 step 3.6
         self.process_the_lock_request_queue(name, effects);
-        // No step of the draft tells a client that it waits: the effect states what step 3.6 left
-        // behind.
+        // The draft has no step that notifies a waiting client: the effect reports the result of
+        // step 3.6.
         if self.get_the_lock_request_queue(name).iter().any(|waiting| waiting.serial == serial) {
             effects.push(Effect::Queued(serial));
         }

@@ -154,7 +154,8 @@ impl Driver {
                 self.next_client += 1;
             }
         }
-        // What a steal breaks comes before its own grant, what that lets in after it.
+        // Requests that a steal breaks come before its own grant, those granted as a consequence
+        // after it.
         let broken = effects.iter().take_while(|effect| matches!(effect, engine::Effect::Broken { .. }));
         let before_own = broken.count();
         let mut effects = self.translate(effects);

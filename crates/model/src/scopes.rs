@@ -17,8 +17,8 @@ use crate::{Cause, Client, Effect, Info, Mode, Refusal, Serial, Snapshot};
 /// A lock manager whose requests are scopes.
 #[derive(Clone, Debug, Default)]
 pub struct Scoped {
-    /// The live requests, held or waiting. New ones go to the end, thieves to the front. A thief
-    /// never waits, so those that wait stand in the order of arrival.
+    /// The live requests, held or waiting. New ones go to the end, steals to the front. A steal
+    /// never waits, so waiting requests are in the order of arrival.
     live: Vec<Request>,
     /// The number of the next accepted request.
     next_serial: Serial,
@@ -83,8 +83,8 @@ impl Scoped {
         if steal {
             let names: Vec<Vec<u8>> = request.scope.keys().cloned().collect();
             self.break_held(&names, effects);
-            // In front, the thief is also the first to be considered: it is granted before all that
-            // the victims' other names let in.
+            // In front, the steal is also the first to be considered: it is granted before all
+            // requests that the victims' other names make grantable.
             self.live.insert(0, request);
             self.evaluate(effects);
             return Ok(serial);
@@ -172,8 +172,8 @@ impl Scoped {
         earlier.iter().filter(|other| conflict(&rest[0], other)).map(|other| other.serial).collect()
     }
 
-    /// Grants what the rule lets in. Once through the list is enough: a request is as much in the
-    /// way of later ones when it is held as when it waits, so that no grant makes another possible.
+    /// Grants what the rule allows. One pass over the list is enough: a request blocks later ones
+    /// whether it is held or waits, so no grant makes another possible.
     fn evaluate(&mut self, effects: &mut Vec<Effect>) {
         for index in 0..self.live.len() {
             let (earlier, rest) = self.live.split_at_mut(index);

@@ -30,7 +30,7 @@ struct Made {
 #[derive(Debug)]
 pub(crate) struct Watch {
     number: u64,
-    /// The next change that it is told.
+    /// The next change to deliver to it.
     pub(crate) next: usize,
     /// Changes before this one have arrived.
     pub(crate) arrived: usize,
@@ -63,7 +63,7 @@ impl World {
         self.calls.made.clear();
     }
 
-    /// A daemon goes on after that time, if the call is not answered before.
+    /// A daemon continues after that time, if the call is not answered before.
     pub(crate) fn time_out_after(&mut self, daemon: usize, call: u64, pause: u64) {
         let life = self.daemons[daemon].life;
         self.after(pause, Happening::CallTimeout { daemon, life, call });
@@ -97,7 +97,7 @@ impl World {
         }
     }
 
-    /// An answer arrives. A stalled daemon finds it when it goes on.
+    /// An answer arrives. A stalled daemon finds it when it continues.
     pub(crate) fn on_answer(&mut self, number: u64, which: usize) {
         let Some(&Made { daemon, life, .. }) = self.calls.made.get(&number) else { return };
         if !self.is_alive(daemon, life) {
@@ -148,7 +148,7 @@ impl World {
         watch
     }
 
-    /// There is a change: those who watch are told.
+    /// There is a change: watchers are notified.
     pub(crate) fn announce_change(&mut self) {
         for daemon in 0..self.daemons.len() {
             let watch = self.daemons[daemon].follower.as_mut().and_then(|follower| follower.watch.take());
@@ -182,7 +182,7 @@ impl World {
         let Some(follower) = &mut self.daemons[daemon].follower else { return };
         let Some(watch) = follower.watch.as_mut().filter(|watch| watch.number == number) else { return };
         match upto {
-            // What it has not told yet is not there any more.
+            // Changes that it has not delivered yet are compacted away.
             Some(_) if changes.get(watch.arrived).is_some_and(|change| change.revision <= compacted) => {
                 watch.ended |= self.random.chance(500);
             }

@@ -90,7 +90,7 @@ pub(crate) struct Client {
     timer: Option<Ticks>,
     /// Sessions that were lost.
     pub(crate) losses: u64,
-    /// Whether it is `run`, with a command of its own.
+    /// Whether it is `run`, with a command.
     pub(crate) runs: bool,
     /// The `run` that it belongs to, as `run` or as the guardian.
     pub(crate) job: Option<usize>,
@@ -359,7 +359,7 @@ impl World {
             Outcome::Broken { cause, .. } => {
                 let stolen = *cause == Cause::Stolen;
                 self.stats.broken += 1;
-                // Whose lock was stolen is told so, unless the whole session is lost.
+                // A holder whose lock was stolen is notified, unless the whole session is lost.
                 (stolen && wish.broken != Some(Cause::Stolen)) || (!stolen && self.must_be_lost(index, key))
             }
             Outcome::Answer(_) | Outcome::Failed(_) => false,
@@ -373,8 +373,8 @@ impl World {
         }
     }
 
-    /// Whether it is wrong to tell a client that a wish was lost: the session goes on, and was only
-    /// cut off.
+    /// Whether it is wrong to report a wish as lost to a client: the session continues, and was
+    /// only cut off.
     fn must_be_lost(&self, index: usize, key: Key) -> bool {
         let client = &self.clients[index];
         // A session that is lost has no id at this moment, or another one.
@@ -399,7 +399,7 @@ impl World {
         }
     }
 
-    /// The process dies: it says nothing more, and believes nothing.
+    /// The process dies: it sends nothing more, and holds nothing.
     pub(crate) fn crash_client(&mut self, index: usize) {
         note!(self, "client {index} crashes");
         self.clients[index].alive = false;
@@ -460,7 +460,7 @@ impl World {
         }
     }
 
-    /// The client goes on where it was: it looks at the clock first, or reads first.
+    /// The client continues where it was: it reads the clock first, or its input first.
     pub(crate) fn client_back(&mut self, index: usize) {
         if !std::mem::take(&mut self.clients[index].away) || !self.clients[index].alive {
             return;

@@ -16,7 +16,7 @@ pub(crate) struct TakenSnapshot {
 }
 
 impl World {
-    /// Commits to the file, and speaks.
+    /// Commits to the file, and sends answers.
     pub(crate) fn commit(&mut self, index: usize) {
         while let Some(round) = self.daemons[index].server.as_mut().and_then(Server::take_round) {
             let killed = !self.calm && self.random.chance(self.plan.kill_at_commit);
@@ -58,8 +58,8 @@ impl World {
         }
     }
 
-    /// What a crash of the machine must not forget is synced before it is told. The longest lease
-    /// falls at once, which the daemon does some time later.
+    /// Values that must survive a crash of the machine are synced before clients learn them. The
+    /// longest lease falls at once, which the daemon does some time later.
     fn write_mark(&mut self, index: usize) {
         let daemon = &self.daemons[index];
         let Some(server) = &daemon.server else { return };
@@ -97,8 +97,7 @@ impl World {
         }
     }
 
-    /// Sends all that may be sent, although nobody said that there is something: a driver writes
-    /// whenever it can.
+    /// Sends all that may be sent, without a notification: a driver writes whenever it can.
     fn flush(&mut self, index: usize) {
         let connections: Vec<_> = self.daemons[index].connections.iter().map(|(id, at)| (*id, *at)).collect();
         for (id, connection) in connections {

@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// A daemon starts, or starts again, with settings of its own.
+    /// A daemon starts, or starts again, with its own settings.
     pub(crate) fn start(&mut self, index: usize) {
         if self.daemons[index].running {
             return;
@@ -139,8 +139,8 @@ impl World {
         self.daemons[index].stalled = false;
         self.daemons[index].life += 1;
         if self.daemons.len() > 1 {
-            // The operator has it start like that until somebody leads, and forgets about it now
-            // and then.
+            // The operator starts it like that until a daemon leads, and sometimes forgets to stop
+            // doing so.
             let recovered = |before: u64| self.store.recovery() != before;
             let done = self.daemons[index].accept.is_some_and(recovered) && self.random.chance(700);
             let daemon = &mut self.daemons[index];
@@ -260,7 +260,7 @@ impl World {
         }
     }
 
-    /// Reads everything there is to read, ends what has expired, commits, and speaks.
+    /// Reads all input, ends what has expired, commits, and sends answers.
     pub(crate) fn turn(&mut self, index: usize) {
         let now = self.now;
         let daemon = &mut self.daemons[index];

@@ -18,7 +18,7 @@ pub(crate) struct Disk {
     /// Batches that a reader skips, because they were written behind a torn one.
     skipped: Vec<usize>,
     pub(crate) mark: Mark,
-    /// The machine has crashed since the log was last closed in good order.
+    /// The machine has crashed since the log was last closed gracefully.
     pub(crate) crashed: bool,
     /// Leases from before a crash may be valid: the daemon that starts next has to wait, too.
     pub(crate) blind: bool,
@@ -34,8 +34,7 @@ pub(crate) struct Fifos {
     last: u64,
     /// By the session that a file is named after: its inode.
     files: BTreeMap<SessionId, u64>,
-    /// FIFOs in whose place somebody put another file, or none: nobody can say whether they have a
-    /// writer.
+    /// FIFOs that were replaced by another file, or removed: whether they have a writer is unknown.
     tampered: BTreeSet<u64>,
 }
 
@@ -61,7 +60,7 @@ impl Fifos {
         self.files.keys().copied().collect()
     }
 
-    /// Somebody puts another FIFO in the place of a session's, or removes it.
+    /// Replaces a session's FIFO by another one, or removes it.
     pub(crate) fn tamper(&mut self, session: SessionId, removes: bool) {
         self.tampered.extend(self.files.get(&session));
         match removes {
@@ -83,9 +82,9 @@ impl Fifos {
 /// What a daemon must know after a crash. Always synced.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Mark {
-    /// The longest lease that was told to a session that is alive, in milliseconds.
+    /// The longest lease of a live session, in milliseconds.
     pub(crate) ttl: u64,
-    /// No token beyond this one was told.
+    /// An upper bound of all tokens granted.
     pub(crate) tokens: u64,
 }
 

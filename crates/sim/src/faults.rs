@@ -73,8 +73,8 @@ impl World {
         }
     }
 
-    /// The store goes back to a backup. All daemons are stopped before, and are told that when they
-    /// start again.
+    /// The store goes back to a backup. All daemons are stopped before, and get the flag for it
+    /// when they start again.
     fn restore(&mut self) {
         let Some((store, state)) = self.backup.clone() else { return };
         note!(self, "the store is restored from a backup");
@@ -175,7 +175,7 @@ impl World {
         }
     }
 
-    /// The daemon stops in good order, and starts again later.
+    /// The daemon stops gracefully, and starts again later.
     fn stop(&mut self, daemon: usize) {
         if self.daemons[daemon].stalled {
             return;

@@ -54,7 +54,7 @@ impl World {
         }
     }
 
-    /// Somebody copies or restores the state directory while no daemon runs.
+    /// An operator copies or restores the state directory while no daemon runs.
     pub(crate) fn tamper_with_fifos(&mut self) {
         for session in self.disk.fifos.sessions() {
             if self.random.chance(self.plan.replace_fifo) && !self.calm {

@@ -52,8 +52,8 @@ type Seen = (Option<(Head, Revision)>, Revision);
 /// Entries that are read at a time.
 const PAGE: u64 = 3;
 
-/// How often in a row the log may be found without the same entry: a leader that goes on deletes
-/// entries while they are read, but then the next snapshot has them.
+/// How often in a row the log may be found without the same entry: a running leader deletes entries
+/// while they are read, but then the next snapshot has them.
 const ATTEMPTS: u32 = 10;
 
 impl World {

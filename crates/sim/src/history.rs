@@ -11,15 +11,16 @@ use std::collections::BTreeMap;
 
 /// What was committed.
 pub(crate) struct History {
-    /// The state of the log, with a hash seed of its own.
+    /// The state of the log, with a separate hash seed.
     pub(crate) replica: State,
     /// Whose wish a request is.
     pub(crate) numbers: BTreeMap<(SessionId, u64), (usize, Key)>,
     /// By bucket: what is live, in the order of the log.
     queues: BTreeMap<String, Vec<Queued>>,
-    /// By bucket: the greatest token that the log has given out, and that a client was told.
+    /// By bucket: the greatest token granted in the log, and the greatest that a client has
+    /// received.
     tokens: BTreeMap<String, (u64, u64)>,
-    /// By bucket and name: who was told which token.
+    /// By bucket, name and token: the client that received it.
     told: BTreeMap<(String, Vec<u8>, u64), (usize, Key)>,
     /// By session: its bucket. Sessions that ended, too.
     buckets: BTreeMap<SessionId, String>,
@@ -77,7 +78,7 @@ impl World {
             }
         }
         if blind {
-            // All sessions end, one after the other: what is granted meanwhile is told to nobody.
+            // All sessions end, one after the other: grants in between are sent to no client.
             self.history.queues.clear();
             return;
         }
@@ -133,7 +134,8 @@ impl World {
         }
     }
 
-    /// Others have ended a session: until its client knows, it may believe in its locks.
+    /// Another client has ended a session: until its client is notified, its locks may seem valid
+    /// to it.
     pub(crate) fn excuse(&mut self, session: SessionId) {
         for client in &mut self.clients {
             let of_session = |wish: &&mut Wish| wish.number.is_some_and(|(id, _)| id == session);
@@ -170,8 +172,8 @@ impl World {
         }
     }
 
-    /// Whether a client has asked before, in the same session, for what conflicts, and is not heard
-    /// yet.
+    /// Whether a client has sent an earlier conflicting request in the same session that has not
+    /// arrived yet.
     fn overtakes_own(&self, session: SessionId, rid: u64) -> bool {
         let Some(&(client, key)) = self.history.numbers.get(&(session, rid)) else { return false };
         let client = &self.clients[client];
@@ -221,7 +223,7 @@ impl World {
         }
     }
 
-    /// A client is told a token: of a name, no two ever have the same.
+    /// A client receives a token: for one name, none is used twice.
     pub(crate) fn check_told_token(
         &mut self,
         client: usize,
@@ -257,7 +259,7 @@ impl World {
         if !self.history.batches.is_multiple_of(32) {
             return;
         }
-        // One that does not lead any more may be ahead by a batch of its own.
+        // One that no longer leads may be ahead by its own batch.
         let lead = self.daemons[index].lead.as_ref();
         if lead.is_some_and(|lead| self.store.owner() != Some(lead.owner)) {
             return;

@@ -145,13 +145,13 @@ impl World {
             && lead.flight.as_ref().is_none_or(|flight| flight.round.is_none())
             && let Some(round) = server.take_round()
         {
-            // Sabotage: nobody has said that it leads.
+            // Sabotage: its leadership is not confirmed.
             server.round_done(round.number);
             return self.speak(index, usize::MAX);
         }
         if let Some(flight) = &lead.flight {
             if flight.hands_over && !self.plan.keeps(DriverRule::SilentHandOver) {
-                // Sabotage: it goes on answering.
+                // Sabotage: it keeps answering.
                 while let Some(round) = server.take_round() {
                     server.round_done(round.number);
                 }
@@ -209,7 +209,7 @@ impl World {
         }
     }
 
-    /// The leader stops: it closes its connections, commits that, and leaves the lead to anybody.
+    /// The leader stops: it closes its connections, commits that, and hands over.
     pub(crate) fn hand_over(&mut self, index: usize) {
         let daemon = &mut self.daemons[index];
         let (Some(server), Some(lead)) = (&mut daemon.server, &mut daemon.lead) else { return };
@@ -300,7 +300,7 @@ impl World {
         }
     }
 
-    /// The store takes nothing. As long as it can be read, clients are told why, and keep their
+    /// The store takes no writes. As long as it can be read, clients get the reason, and keep their
     /// leases.
     fn on_full(&mut self, index: usize) {
         let pause = self.choose_pause();
@@ -353,7 +353,7 @@ impl World {
         }
         if let Operation::Write { snapshot: Some(_), head, .. } = operation {
             let id = (head.snapshot, lead.owner);
-            // Nobody waits for the answer.
+            // The answer is not needed.
             let _ = match self.plan.keeps(DriverRule::DeleteEarlierChunks) {
                 true => self.call(index, Call::DeleteEarlier(id)),
                 false => self.call(index, Call::DeleteOthers(id)),

@@ -69,7 +69,7 @@ pub struct Stats {
     pub commands: u64,
     /// Clients' connections that were relayed.
     pub relays: u64,
-    /// Clients that were told that nobody serves them.
+    /// Clients that were refused because no daemon could serve them.
     pub turned_away: u64,
     /// Snapshots that a follower read because entries were gone.
     pub reads: u64,
@@ -131,7 +131,7 @@ pub fn run_plan(seed: u64, plan: Plan, trace: bool) -> Result<Stats, Violation> 
 ///
 /// The first violation.
 pub fn transcripts(seed: u64) -> Result<Vec<String>, Violation> {
-    // A session that is given to another process has no transcript of its own.
+    // A session that is transferred to another process has no separate transcript.
     let plan = Plan { runs: 0, ..Plan::of_seed(seed) };
     let mut world = World::new(seed, plan, false);
     world.transcripts = true;

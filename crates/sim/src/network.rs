@@ -59,11 +59,11 @@ pub(crate) struct Connection {
     pub(crate) listed: [bool; 2],
     pub(crate) up: Pipe,
     pub(crate) down: Pipe,
-    /// The descriptor that goes with the next message that says so.
+    /// The descriptor for the next message that carries one.
     pub(crate) descriptor: Option<u64>,
     /// The daemon does not lead, and relays it.
     pub(crate) relayed: Option<Relayed>,
-    /// It is between two daemons: the client's connection that it goes on from.
+    /// It is between two daemons: the client's connection that it continues.
     pub(crate) downstream: Option<usize>,
 }
 
@@ -88,7 +88,7 @@ impl World {
             return;
         }
         if self.clients[client].away {
-            // The driver learns of it when it goes on.
+            // The driver learns of it when it continues.
             self.clients[client].connected_meanwhile = Some((attempt, daemon));
             return;
         }
@@ -109,7 +109,7 @@ impl World {
         if self.daemons[daemon].server.is_none() {
             self.begin_relay(index);
         } else if self.daemons[daemon].partitioned_until > self.now && self.random.chance(500) {
-            // It leads, as far as it knows, and the store has been silent for a while.
+            // It still leads from its own view, and the store has been silent for a while.
             self.turn_away(index);
         }
         self.feed(client, Input::Connected);

@@ -9,8 +9,7 @@ use crate::{
 use lockkeeper_service::{Key, SessionId};
 
 impl Client {
-    /// Whether the client believes in a lock at this moment, by its own clock, or its command
-    /// works.
+    /// Whether the client's lock is valid at this moment by its own clock, or its command works.
     fn believes(&self, now: u64, key: Key) -> bool {
         self.working == Some(key) || self.alive && self.session.is_held(self.clock.read(now), key)
     }
@@ -23,16 +22,15 @@ impl Client {
 }
 
 impl Wish {
-    /// It was stolen, released by force, or its session was ended by another: it may be believed
-    /// until that is told.
+    /// It was stolen, released by force, or its session was ended by another client: it may seem
+    /// valid to its client until it is notified.
     fn is_excused(&self) -> bool {
         self.broken.is_some() || self.ended
     }
 }
 
 impl World {
-    /// Two clients never believe in conflicting locks. Looked at whenever one may have begun to
-    /// believe.
+    /// Two clients never have valid conflicting locks. Checked whenever one may have become valid.
     pub(crate) fn check_beliefs(&mut self, index: usize) {
         if let Some(what) = self.find_two_holders(index) {
             self.fail(what);
@@ -62,7 +60,7 @@ impl World {
         None
     }
 
-    /// The faults are over: whoever was stopped goes on, and daemons start again.
+    /// The faults have ended: stopped processes continue, and daemons start again.
     pub(crate) fn calm_down(&mut self) {
         note!(self, "the faults are over");
         self.calm = true;
@@ -111,7 +109,7 @@ impl World {
         }
     }
 
-    /// An operator ends sessions of which nobody can say whether their client is alive.
+    /// An operator ends unverifiable sessions.
     fn end_unverifiable(&mut self) {
         for index in 0..self.daemons.len() {
             let Some(server) = &self.daemons[index].server else { continue };
@@ -134,7 +132,7 @@ impl World {
         self.turn(index);
     }
 
-    /// Everybody has closed: no session, no request is left.
+    /// All clients have closed: no session and no request is left.
     pub(crate) fn check_nothing_left(&mut self) {
         let sessions: Vec<_> = self.history.replica.sessions().map(|id| format!("{id:016x}")).collect();
         if !sessions.is_empty() {

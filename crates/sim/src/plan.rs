@@ -29,7 +29,7 @@ pub struct Plan {
     pub chaos: Micros,
     /// The leases that servers may be set to, in milliseconds.
     pub ttls: Vec<u64>,
-    /// Whether clients wish for leases of their own.
+    /// Whether clients request specific leases.
     pub wishes: bool,
     /// The rates that clients' clocks may have.
     pub client_rates: Vec<u64>,
@@ -85,7 +85,7 @@ pub struct Plan {
     pub end_watch: u64,
     /// That the store's history is compacted with a change.
     pub compact: u64,
-    /// Whether relays go on when another daemon leads, and leaders let in relays that were meant
+    /// Whether relays continue when another daemon leads, and leaders accept relays that were meant
     /// for another leadership.
     pub careless_relays: bool,
     /// With how many bytes of entries in the shared log a snapshot is taken, if that matters.

@@ -21,7 +21,7 @@ const AGAIN: Micros = 200_000;
 /// A client's connection that is relayed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Relayed {
-    /// The daemon that leads, and the number of that leadership, once somebody does.
+    /// The daemon that leads, and the number of that leadership, once there is one.
     leader: Option<(usize, u64)>,
     /// The connection to the leader, once there is one.
     upstream: Option<usize>,
@@ -56,7 +56,7 @@ impl World {
         }
     }
 
-    /// Tells a client that nobody serves it just now.
+    /// Refuses a client that no daemon can serve.
     pub(crate) fn turn_away(&mut self, connection: usize) {
         note!(self, "connection {connection} is turned away");
         let mut bytes = Vec::new();
@@ -112,7 +112,7 @@ impl World {
         Some(self.connections[connection].relayed?.leader?.1)
     }
 
-    /// The connection that goes on where a relayed one ends.
+    /// The connection that continues a relayed one.
     pub(crate) fn upstream(&self, connection: usize) -> Option<usize> {
         self.connections[connection].relayed?.upstream
     }

@@ -5,7 +5,7 @@
 pub enum DriverRule {
     /// A torn record is cut off before the next one is written.
     CutTornTail,
-    /// The mark of leases and tokens is synced before they are told.
+    /// The mark of leases and tokens is synced before clients learn them.
     MarkBeforeTelling,
     /// The mark stays while leases from before a crash may be valid.
     MarkStaysWhileBlind,
@@ -14,7 +14,7 @@ pub enum DriverRule {
     StaysBlind,
     /// Each message is read with the time of now, not with that of an earlier turn.
     FreshClock,
-    /// A session whose FIFO cannot be looked at is not taken for dead.
+    /// A session whose FIFO cannot be checked does not count as dead.
     UnknownIsNotDead,
     /// The guardian ends a command before the lease can expire.
     KillBeforeExpiry,
@@ -39,8 +39,8 @@ pub enum DriverRule {
     SilentHandOver,
     /// An operation without an answer is sent again until it has one.
     RetryUntilAnswered,
-    /// While the store is full, what does not depend on the state is said once a read, sent after
-    /// its input was heard, shows that this daemon leads.
+    /// While the store is full, answers that do not depend on the state are sent once a read, sent
+    /// after their input arrived, shows that this daemon leads.
     ConfirmStateless,
     /// A follower reads the newest snapshot before the head: the head has all that the snapshot
     /// has.
@@ -53,7 +53,7 @@ pub enum DriverRule {
     /// Entries that a snapshot has are deleted only if the leader's key has the revision that was
     /// seen last.
     DeleteComparesLeader,
-    /// The head says that leases of before a recovery may be valid until they are not.
+    /// The head records that leases from before a recovery may be valid, until they have expired.
     SettleWhenExpired,
     /// Once there is a snapshot, only chunks of earlier ones are deleted: a late call would delete
     /// those of a later one.

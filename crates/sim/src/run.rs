@@ -82,8 +82,8 @@ impl World {
         self.feed(index, Input::Request(request));
     }
 
-    /// Something has happened to a client. If it is of a job, whoever can act looks what there is
-    /// to do.
+    /// Something has happened to a client. If it belongs to a job, the running processes of the job
+    /// act on it.
     pub(crate) fn tend_job_of(&mut self, index: usize) {
         match self.clients[index].job {
             Some(job) => self.tend(job),
@@ -198,7 +198,7 @@ impl World {
         self.jobs.iter().any(|job| job.descriptor == Some(inode))
     }
 
-    /// Whoever of a job can act looks what there is to do.
+    /// The running processes of a job act on its state.
     pub(crate) fn tend(&mut self, job: usize) {
         let Job { run, holder, .. } = self.jobs[job];
         if !self.jobs[job].is_guarded() {
@@ -245,7 +245,8 @@ impl World {
         let client = &self.clients[holder];
         let now = client.clock.read(self.now);
         let is_held = client.session.is_held(now, key);
-        // It releases when `run` says so, or is gone and no command that it knows of is left.
+        // It releases when `run` asks for it, or when `run` has exited and no command that it knows
+        // is left.
         let alone = !self.clients[run].alive;
         if stage == JobStage::Over || (alone && !known) {
             return self.leave(holder, key);
@@ -290,7 +291,7 @@ impl World {
             }
             JobStage::Starting if ready && !known => {
                 if !self.plan.keeps(DriverRule::CommandIsKnown) {
-                    // Sabotage: it tells the guardian once the command runs, and may be killed
+                    // Sabotage: it notifies the guardian once the command runs, and may be killed
                     // before.
                     self.start_command(job);
                     if self.random.chance(200) {
@@ -352,7 +353,7 @@ impl World {
             }
             wish.ended = true;
             // A lock that lives by a FIFO lasts as long as the command. One with a lease does not
-            // if nobody can act.
+            // if no process can act.
             let tampered = descriptor.is_some_and(|inode| self.disk.fifos.is_tampered(inode));
             if !tampered && (run == holder || self.can_act(run) || self.can_act(holder)) {
                 self.fail(format!("the command of client {run} works on without its lock"));

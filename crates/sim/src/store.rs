@@ -198,7 +198,7 @@ impl World {
         };
         if compares && self.store.head != guard {
             if !self.plan.keeps(DriverRule::DeleteComparesLeader) {
-                // Sabotage: entries are deleted whoever leads.
+                // Sabotage: entries are deleted without a guard.
                 self.store.delete(&deletes);
                 self.check_ring();
             }

@@ -30,7 +30,7 @@ pub(crate) enum Happening {
     ClientTimer(usize),
     /// A client's host does something.
     Act(usize),
-    /// A suspended client goes on.
+    /// A suspended client continues.
     ClientBack(usize),
     /// A client takes the place of one that is gone.
     Spawn,
@@ -40,7 +40,7 @@ pub(crate) enum Happening {
     Tend(usize),
     /// A daemon reads, works, and commits.
     Turn(usize),
-    /// A stalled daemon goes on.
+    /// A stalled daemon continues.
     DaemonBack(usize),
     /// A daemon starts.
     Start(usize),
@@ -68,9 +68,9 @@ pub(crate) enum Happening {
     Fault,
     /// There are no more faults.
     Calm,
-    /// Looks whether everybody is served, and whether nothing is left: a run need not last longer.
+    /// Checks whether all clients are served and nothing is left: a run need not last longer.
     Look,
-    /// Everybody must have been served.
+    /// All clients must have been served.
     Served,
     /// Nothing may be left.
     Finish,
@@ -108,7 +108,7 @@ pub(crate) struct World {
 /// time reaches it.
 const MOST_HAPPENINGS: u64 = 1_000_000;
 
-/// How often somebody looks whether all is over.
+/// How often the end of the run is checked for.
 pub(crate) const LOOK_EVERY: Micros = 1_000_000;
 
 /// Adds a line to the trace, if there is one.

@@ -105,7 +105,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// How a daemon is told of it, with a prefix for the keys.
+    /// The value of `--store`, with a prefix for the keys.
     pub fn url(&self, prefix: &str) -> String {
         let address = |member: &Member| format!("{}:{}", member.place.address, member.port);
         let members: Vec<_> = self.members.iter().map(address).collect();

@@ -53,7 +53,7 @@ impl Drop for Folder {
     }
 }
 
-/// Ports of the loopback that nobody uses now.
+/// Unused ports of the loopback.
 pub(crate) fn free_ports(count: usize) -> io::Result<Vec<u16>> {
     // All at once, so that they differ.
     let listeners: Vec<_> =

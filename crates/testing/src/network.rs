@@ -15,7 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Set in a process that has a namespace of its own.
+/// Set in a process with a separate namespace.
 const MARK: &str = "LOCKKEEPER_TESTING_NETWORK";
 
 /// Where a program runs, and at which address it is reached.

@@ -8,7 +8,7 @@ use crate::{Nanos, plan::NAMES};
 use lockkeeper_core::Mode;
 use std::collections::{HashMap, HashSet};
 
-/// Of two that believe to hold what only one can, the one with the smaller token has an excuse.
+/// Of two that both seem to hold an exclusive lock, the one with the smaller token needs an excuse.
 pub(crate) fn overlaps(seen: &Seen) -> Vec<Violation> {
     let mut violations = Vec::new();
     for name in NAMES {
@@ -45,8 +45,8 @@ pub(crate) fn overlaps(seen: &Seen) -> Vec<Violation> {
     violations
 }
 
-/// The same from outside: a touch after one with a greater token that was in its way; and one after
-/// its holder was told.
+/// The same from outside: a touch after a conflicting one with a greater token, and a touch after
+/// its holder was notified.
 pub(crate) fn touches(seen: &Seen) -> Vec<Violation> {
     let mut violations = Vec::new();
     let places: HashMap<_, _> = seen

@@ -38,11 +38,11 @@ pub enum Rule {
     Overlap,
     /// Of two that are in each other's way, the later one at work has the greater token.
     Stale,
-    /// Who was told that his lock is gone does not go on.
+    /// A holder that was notified of a lost lock does not continue.
     Told,
     /// Tokens grow with every grant of a name, and none is given twice.
     Tokens,
-    /// Who waits goes before who asks later.
+    /// A waiting request is granted before later ones.
     Order,
     /// The same, where the daemon ended in between.
     OrderAcross,

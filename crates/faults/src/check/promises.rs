@@ -33,7 +33,7 @@ pub(crate) fn tokens(seen: &Seen) -> Vec<Violation> {
     violations
 }
 
-/// Who waits is granted before who asks later.
+/// A waiting request is granted before later ones.
 pub(crate) fn order(seen: &Seen) -> Vec<Violation> {
     let mut violations = Vec::new();
     let tokens: HashSet<u64> = seen.stories.iter().filter_map(|story| Some(story.granted?.1)).collect();
@@ -85,8 +85,8 @@ fn stolen_unheard(seen: &Seen, tokens: &HashSet<u64>, first: &Story, second: &St
     (cut || silent) && seen.steals.iter().any(|&thief| stole(&seen.stories[thief]))
 }
 
-/// Pairs of which the first was there before the second was asked for, and has the greater token
-/// all the same. Of those before one, only the one with the greatest token is looked at.
+/// Pairs of which the first was queued before the second was requested, and still has the greater
+/// token. Of those before one, only the one with the greatest token is checked.
 fn overtaken<'a>(
     name: &str,
     earlier: impl Iterator<Item = (Nanos, &'a Story)>,
@@ -155,7 +155,7 @@ fn may_be_refused(seen: &Seen, story: &Story, at: Nanos, code: u32) -> bool {
 fn may_be_lost(seen: &Seen, process: usize, at: Nanos) -> bool {
     let fate = &seen.fates[process];
     let from = at.saturating_sub(seen.lease + LATE);
-    // Whoever has been stopped meanwhile hears of it later.
+    // A process that was stopped is notified later.
     let from = from.saturating_sub(seen.stopped(process, from, at));
     let cut = !fate.network && fate.cuts.iter().any(|&cut| from <= cut && cut <= at);
     // Several that follow each other are as one.
@@ -163,7 +163,7 @@ fn may_be_lost(seen: &Seen, process: usize, at: Nanos) -> bool {
     let down: Nanos = seen.outages.iter().filter_map(within).sum();
     // A command is asked to end at half of the ttl.
     let enough = seen.least_ttl / if fate.commands { 4 } else { 2 };
-    // Its last word may have been heard a fifth of the ttl before.
+    // Its last message may have arrived a fifth of the ttl before.
     let quiet = |length| length >= seen.least_ttl / 4;
     let silent = fate.silences.iter().filter_map(within).any(quiet);
     let maimed = fate.maimed.iter().any(|maimed| from <= *maimed && *maimed <= at);

@@ -41,7 +41,7 @@ pub struct Fate {
     pub cuts: Vec<Nanos>,
     /// Whether it is on the network: a cut ends nothing there, the TTL does.
     pub network: bool,
-    /// From when to when nothing that was said there was heard.
+    /// The period in which no message was delivered there.
     pub silences: Vec<(Nanos, Nanos)>,
     /// Whether it uses `run`: its locks are held by commands, which last longer than `run` if that
     /// is killed.
@@ -89,11 +89,11 @@ pub(crate) struct Story {
     pub(crate) giving_up: Option<Nanos>,
     pub(crate) broken: Option<(Nanos, Cause)>,
     pub(crate) refused: Option<(Nanos, u32)>,
-    /// Whether the last word on it was heard.
+    /// Whether its last message was delivered.
     pub(crate) over: bool,
 }
 
-/// A time during which a worker believed that it held a lock.
+/// A time during which a lock was valid by its worker's clock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Hold {
     pub(crate) story: usize,
@@ -215,7 +215,7 @@ impl Seen {
         let token = story.token()?;
         let (from, _) = story.granted?;
         let ends = [story.releasing, story.broken.map(|(at, _)| at), self.fates[story.process].killed];
-        // A command that was killed cannot say so.
+        // A killed command cannot record its end.
         let last = self.fates[story.process].commands.then(|| self.last_touch(story, from));
         let to = ends.into_iter().flatten().min().or(last).unwrap_or(Nanos::MAX);
         Some(Hold { story: place, token, from, to })
@@ -234,8 +234,8 @@ impl Seen {
         let story = &self.stories[place];
         let fate = &self.fates[story.process];
         let cut = fate.cuts.iter().find(|cut| **cut >= story.asked && !fate.network).map(|&cut| (cut, cut));
-        // Who is stopped on the network cannot look at its clock. A silence is no excuse: its clock
-        // goes on.
+        // A stopped network client cannot read its clock. A silence is no excuse: its clock
+        // continues.
         let frozen =
             fate.stops.iter().copied().filter(|(from, to)| fate.network && to - from >= self.ttl / 4);
         let (told, untold): (Vec<_>, Vec<_>) =
@@ -251,8 +251,8 @@ impl Seen {
         cut.into_iter().chain(frozen).chain(steals).any(may_be)
     }
 
-    /// Who may have stolen from a holder: who did with a greater token, or was never told whether
-    /// he had.
+    /// The requests that may have stolen from a holder: those with a greater token, and those whose
+    /// outcome is unknown.
     pub(crate) fn thieves(&self, place: usize) -> impl Iterator<Item = usize> {
         let victim = &self.stories[place];
         let is_thief = move |&&thief: &&usize| {
