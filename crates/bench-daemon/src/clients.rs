@@ -393,7 +393,7 @@ impl Redis {
         Self::command(&mut self.wire.output, &words);
     }
 
-    fn give_up(&mut self, resource: &Resource) {
+    fn cancel(&mut self, resource: &Resource) {
         let words: [&[u8]; 5] = [b"EVALSHA", &self.sha, b"1", resource.name.as_bytes(), &self.value];
         Self::command(&mut self.wire.output, &words);
     }
@@ -420,7 +420,7 @@ impl Client for Redis {
     }
 
     fn release(&mut self, resource: &Resource) {
-        self.give_up(resource);
+        self.cancel(resource);
         self.wire.send();
         assert!(self.released());
     }
@@ -430,7 +430,7 @@ impl Pipeline for Redis {
     fn ask_all(&mut self, resources: &[Resource]) {
         for resource in resources {
             self.ask(resource);
-            self.give_up(resource);
+            self.cancel(resource);
         }
         self.wire.send();
     }

@@ -6,7 +6,7 @@ mod wait;
 
 pub(crate) use environment::{Environment, encode};
 
-use crate::{Failure, args, args::Wanted, exit, run::News, session, session::Patience, show};
+use crate::{Failure, args, args::Wanted, exit, run::News, session, session::WaitLimits, show};
 use lockkeeper_client::{Deadlock, Entry, Flags, Key, Outcome, Outer, Request, Session, Update};
 use lockkeeper_core::{Cause, Mode, Name};
 use std::{
@@ -32,7 +32,7 @@ pub(crate) fn acquire(
     news: &Receiver<News>,
 ) -> Result<Held, Failure> {
     let limit = Limit::new(wanted);
-    let acquired = session::open_with(wanted.ttl, pid, limit.patience(wanted))
+    let acquired = session::open_with(wanted.ttl, pid, limit.wait_limits(wanted))
         .map_err(|failure| limit.reached(failure))
         .and_then(|session| {
             let (key, token) = request(&session, wanted, label, &limit, sender, news)?;
@@ -83,10 +83,10 @@ impl Limit {
         self.until().map_or(answer, |until| until.min(answer))
     }
 
-    fn patience(&self, wanted: &Wanted) -> Patience {
+    fn wait_limits(&self, wanted: &Wanted) -> WaitLimits {
         match self {
-            Self::Answer(_) => Patience::Answer,
-            _ => Patience::Until { until: self.until(), quiet: wanted.quiet },
+            Self::Answer(_) => WaitLimits::Answer,
+            _ => WaitLimits::Until { until: self.until(), quiet: wanted.quiet },
         }
     }
 

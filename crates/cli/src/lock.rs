@@ -151,7 +151,7 @@ pub(crate) fn unlock(args: Unlock) -> Done {
             continue;
         };
         // It may have released the lock before, or was killed.
-        ended += guardian::dismiss(guardian, lock.client_id).transpose()?.map_or(0, |()| 1);
+        ended += guardian::unlock(guardian, lock.client_id).transpose()?.map_or(0, |()| 1);
     }
     if !local.is_empty() {
         let session = session::open_running(&session::endpoint()?).map_err(session::failed)?;

@@ -50,7 +50,7 @@ pub(crate) fn bucket() -> Result<String, Failure> {
 
 /// How long a session is waited for.
 #[derive(Clone, Copy)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimits {
     /// As long as an answer takes: a daemon that was stopped by a signal gives none.
     Answer,
     /// Until then; or, without, until the attempt fails. After a second, a line says what is waited
@@ -60,30 +60,30 @@ pub(crate) enum Patience {
 
 /// A session for a question, with the daemon, which this program can be.
 pub(crate) fn open() -> Result<Session, Failure> {
-    open_with(None, process::id(), Patience::Answer)
+    open_with(None, process::id(), WaitLimits::Answer)
 }
 
 /// A session of that process with a lease of that length, if it has one.
-pub(crate) fn open_with(ttl: Option<Duration>, pid: u32, patience: Patience) -> Result<Session, Failure> {
+pub(crate) fn open_with(ttl: Option<Duration>, pid: u32, limits: WaitLimits) -> Result<Session, Failure> {
     let mut options = Options::new(bucket()?).process(pid).program(Some(program()?));
     options.ttl = ttl;
-    start(&endpoint()?, options, patience).map_err(failed)
+    start(&endpoint()?, options, limits).map_err(failed)
 }
 
 /// A session for a question, without starting a daemon.
 pub(crate) fn open_running(endpoint: &Endpoint) -> Result<Session, Error> {
     let wrong = |why| Error::Unreachable(endpoint.clone(), io::Error::new(io::ErrorKind::InvalidInput, why));
     let bucket = lockkeeper_client::bucket_from_env().map_err(wrong)?;
-    start(endpoint, Options::new(bucket), Patience::Answer)
+    start(endpoint, Options::new(bucket), WaitLimits::Answer)
 }
 
-fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Session, Error> {
+fn start(endpoint: &Endpoint, options: Options, limits: WaitLimits) -> Result<Session, Error> {
     let (sender, opened) = mpsc::channel();
     let session = Session::start(endpoint, options, Callbacks, move |result| _ = sender.send(result))?;
     let mut look_at = Some(Instant::now() + UNSAID);
-    let until = match patience {
-        Patience::Answer => Some(Instant::now() + ANSWER),
-        Patience::Until { until, .. } => until,
+    let until = match limits {
+        WaitLimits::Answer => Some(Instant::now() + ANSWER),
+        WaitLimits::Until { until, .. } => until,
     };
     loop {
         let result = match [until, look_at].into_iter().flatten().min() {
@@ -93,7 +93,7 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
         let early = match result {
             Ok(Err(error)) if error.is_silence() => true,
             Ok(result) => return result.map(|()| session),
-            Err(_) => matches!(patience, Patience::Answer) && endpoint.server_pid().is_some_and(stopped),
+            Err(_) => matches!(limits, WaitLimits::Answer) && endpoint.server_pid().is_some_and(stopped),
         };
         if early || until.is_some_and(|until| Instant::now() >= until) {
             let why =
@@ -101,7 +101,7 @@ fn start(endpoint: &Endpoint, options: Options, patience: Patience) -> Result<Se
             let error = io::Error::new(io::ErrorKind::TimedOut, why.unwrap_or_else(|| silent(endpoint)));
             return Err(Error::Unreachable(endpoint.clone(), error));
         }
-        if look_at.take().is_some() && matches!(patience, Patience::Until { quiet: false, .. }) {
+        if look_at.take().is_some() && matches!(limits, WaitLimits::Until { quiet: false, .. }) {
             // If no daemon ran, none listens yet: on a busy machine the start takes a while.
             show::say(&match endpoint.server_pid() {
                 None if endpoint.is_own() => format!("waiting for the daemon at {endpoint} to start"),

@@ -21,7 +21,7 @@ Try:
 /// `lockkeeper` alone.
 pub(crate) fn alone() -> Done {
     println!("lockkeeper {}: named locks, served in order", env!("CARGO_PKG_VERSION"));
-    tell(&session::endpoint()?);
+    print_status(&session::endpoint()?);
     print!("{TRY}");
     Ok(ExitCode::SUCCESS)
 }
@@ -34,7 +34,7 @@ pub(crate) fn status(args: &Status) -> Done {
         println!("{}", endpoint.socket().ok_or_else(none)?.display());
         return Ok(ExitCode::SUCCESS);
     }
-    let runs = tell(&endpoint);
+    let runs = print_status(&endpoint);
     if let Some(socket) = endpoint.socket().filter(|_| endpoint.is_own()) {
         let state = lockkeeper_server::remembered_state_dir(socket);
         println!("state  {}", state.unwrap_or_else(|| lockkeeper_paths::state(socket)).display());
@@ -44,7 +44,7 @@ pub(crate) fn status(args: &Status) -> Done {
 }
 
 /// Prints the daemon's address, and whether it runs. Starts no daemon.
-fn tell(endpoint: &Endpoint) -> bool {
+fn print_status(endpoint: &Endpoint) -> bool {
     match session::open_running(endpoint) {
         Ok(session) => {
             running(endpoint, &session);

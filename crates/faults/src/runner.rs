@@ -31,7 +31,7 @@ use std::{
 const LOST: i32 = 76;
 
 /// A `run` that is left alone ends.
-const PATIENCE: &str = "60s";
+const TIMEOUT: &str = "60s";
 
 /// How often a command touches its resource.
 const TOUCH: Duration = Duration::from_millis(2);
@@ -112,7 +112,7 @@ impl Runner<'_> {
             .env("LOCKKEEPER_URL", self.url)
             .env("LOCKKEEPER_BUCKET", "faults")
             .env_remove("LOCKKEEPER_BIN");
-        command.args(["run", "--quiet", "--timeout", PATIENCE]);
+        command.args(["run", "--quiet", "--timeout", TIMEOUT]);
         if mode == Mode::Shared {
             command.arg("--shared");
         }

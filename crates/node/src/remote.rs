@@ -99,10 +99,10 @@ impl Host for Notifier {
 
 impl Notifier {
     fn refuse(&mut self, slot: u32, words: SessionReply) {
-        self.tell(slot, words, Notification::Refused { slot });
+        self.notify_with(slot, words, Notification::Refused { slot });
     }
 
-    fn tell(&mut self, slot: u32, words: SessionReply, notification: Notification) {
+    fn notify_with(&mut self, slot: u32, words: SessionReply, notification: Notification) {
         self.words.insert(slot, words);
         ProcessState::lock().post(self.mailbox, notification);
     }
@@ -365,7 +365,7 @@ fn responder<T, F: FnOnce(T) -> SessionReply + Send + 'static>(
     move |answer| {
         let Some(session) = session.upgrade() else { return };
         session.with(|view| match answer {
-            Ok(answer) => view.host().tell(slot, words(answer), Notification::Ended { slot }),
+            Ok(answer) => view.host().notify_with(slot, words(answer), Notification::Ended { slot }),
             Err(error) => view.host().refuse(slot, SessionReply::from(error)),
         });
     }

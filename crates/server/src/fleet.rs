@@ -184,7 +184,7 @@ impl Fleet {
     /// an attempt at each member may take, and two if there is one; or it answers, and takes no
     /// writes for longer. The process then stops. To the other daemons it was killed, which is as
     /// safe.
-    async fn give_up(&self) {
+    async fn stop_deadline(&self) {
         let attempts = u32::try_from(self.etcd.members().len()).unwrap_or(u32::MAX).max(2);
         let patience = self.etcd.deadline().saturating_mul(attempts).min(HAND_OVER);
         loop {
@@ -232,7 +232,7 @@ impl Fleet {
             let ending = tokio::select! {
                 ending = self.lead(&daemon, replica, snapshots) => ending,
                 () = daemon::run(&daemon) => Ok(End::Deposed),
-                () = self.give_up() => Ok(End::GaveUp),
+                () = self.stop_deadline() => Ok(End::GaveUp),
             };
             daemon.borrow_mut().depose();
             node.set_role(Role::Following(Following::default()));
@@ -364,7 +364,12 @@ impl Fleet {
     }
 
     /// Tells clients' connections what is known of the leader.
-    fn tell(&self, node: &Node, (state, replica): (&Rc<RefCell<State>>, &Replica), trouble: Option<String>) {
+    fn notify_node(
+        &self,
+        node: &Node,
+        (state, replica): (&Rc<RefCell<State>>, &Replica),
+        trouble: Option<String>,
+    ) {
         let led = |head: &Head| !head.vacant;
         let leader = replica.head().filter(|head| led(head));
         let leader = leader.map(|head| Leader { url: head.url.clone(), owner: head.owner });

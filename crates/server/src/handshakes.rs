@@ -41,7 +41,7 @@ impl Source {
 
 /// The progress of a handshake.
 #[derive(Clone, Copy)]
-pub(crate) enum Stage {
+pub(crate) enum HandshakeStage {
     Connected,
     Secured,
     Upgraded,
@@ -54,7 +54,7 @@ pub(crate) struct PendingHandshake {
 }
 
 impl PendingHandshake {
-    pub(crate) fn advance(&self, stage: Stage) {
+    pub(crate) fn advance(&self, stage: HandshakeStage) {
         self.handshakes.pending.borrow_mut().advance(self.number, stage);
     }
 
@@ -94,7 +94,7 @@ impl Handshakes {
         pending.last += 1;
         let number = pending.last;
         let task = tokio::task::spawn_local(serve(PendingHandshake { number, handshakes: Rc::clone(self) }));
-        let (until, stage) = (Instant::now() + self.limits.timeout, Stage::Connected);
+        let (until, stage) = (Instant::now() + self.limits.timeout, HandshakeStage::Connected);
         pending.insert(number, Handshake { until, stage, source, task: task.abort_handle() });
         self.first.notify_one();
     }
@@ -126,7 +126,7 @@ impl Handshakes {
 
 struct Handshake {
     until: Instant,
-    stage: Stage,
+    stage: HandshakeStage,
     source: Source,
     task: AbortHandle,
 }
@@ -192,7 +192,7 @@ impl Pending {
         }
     }
 
-    fn advance(&mut self, number: u64, stage: Stage) {
+    fn advance(&mut self, number: u64, stage: HandshakeStage) {
         if let Some(handshake) = self.remove(number) {
             self.insert(number, Handshake { stage, ..handshake });
         }
@@ -218,7 +218,7 @@ impl Pending {
 
 #[cfg(test)]
 mod tests {
-    use super::{Handshake, Pending, Source, Stage};
+    use super::{Handshake, HandshakeStage, Pending, Source};
     use std::{future::pending, time::Instant};
     use tokio::task::AbortHandle;
 
@@ -230,7 +230,7 @@ mod tests {
             Self(Pending::new(1_000, 800), runtime.spawn(pending::<()>()).abort_handle())
         }
 
-        fn come(&mut self, number: u64, address: &str, stage: Stage) {
+        fn come(&mut self, number: u64, address: &str, stage: HandshakeStage) {
             let source = Source::of(address.parse().expect("an address"));
             self.0.insert(number, Handshake { until: Instant::now(), stage, source, task: self.1.clone() });
         }
@@ -245,10 +245,10 @@ mod tests {
     fn an_address_with_few_handshakes_is_not_crowded_out() {
         let mut world = World::new();
         for number in 0..100 {
-            world.come(2 * number, "127.0.0.2", Stage::Upgraded);
-            world.come(2 * number + 1, "127.0.0.3", Stage::Upgraded);
+            world.come(2 * number, "127.0.0.2", HandshakeStage::Upgraded);
+            world.come(2 * number + 1, "127.0.0.3", HandshakeStage::Upgraded);
         }
-        world.come(1_000, "127.0.0.1", Stage::Connected);
+        world.come(1_000, "127.0.0.1", HandshakeStage::Connected);
         assert!(world.has(1_000));
         // A quarter of the descriptors.
         assert_eq!(world.0.waiting.len(), 200);
@@ -258,7 +258,7 @@ mod tests {
     /// once.
     #[test]
     fn newcomers_have_time_for_each_stage() {
-        for flood in [Stage::Connected, Stage::Secured, Stage::Upgraded] {
+        for flood in [HandshakeStage::Connected, HandshakeStage::Secured, HandshakeStage::Upgraded] {
             let (mut world, mut last) = (World::new(), 0);
             let mut come = |world: &mut World, count, stage| {
                 for _ in 0..count {
@@ -268,8 +268,8 @@ mod tests {
                 last
             };
             come(&mut world, 300, flood);
-            let newcomer = come(&mut world, 1, Stage::Connected);
-            for stage in [Stage::Secured, Stage::Upgraded] {
+            let newcomer = come(&mut world, 1, HandshakeStage::Connected);
+            for stage in [HandshakeStage::Secured, HandshakeStage::Upgraded] {
                 come(&mut world, 30, flood);
                 assert!(world.has(newcomer));
                 world.0.advance(newcomer, stage);
@@ -284,10 +284,10 @@ mod tests {
     fn addresses_that_one_host_can_have_count_together() {
         let mut world = World::new();
         for number in 0..150 {
-            world.come(number, &format!("2001:db8:0:1::{number:x}"), Stage::Connected);
+            world.come(number, &format!("2001:db8:0:1::{number:x}"), HandshakeStage::Connected);
         }
         assert_eq!(world.0.waiting.len(), 100);
-        world.come(150, "2001:db8:0:2::1", Stage::Connected);
+        world.come(150, "2001:db8:0:2::1", HandshakeStage::Connected);
         assert_eq!(world.0.waiting.len(), 101);
     }
 }

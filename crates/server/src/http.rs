@@ -58,7 +58,7 @@ pub(crate) struct Response {
 
 /// Answers a request. If it was for an upgrade, and has it now: what it is, and what was read after
 /// the request.
-pub(crate) async fn greet<S: AsyncRead + AsyncWrite + Unpin>(
+pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     pages: &Pages<'_>,
     node: &Node,

@@ -5,7 +5,7 @@ use crate::{
     auth::Keys,
     connection::{self, Peer, Transport},
     daemon::Sender,
-    handshakes::{Handshakes, PendingHandshake, Source, Stage},
+    handshakes::{HandshakeStage, Handshakes, PendingHandshake, Source},
     http::{self, Opened, Pages, Upgraded},
     listen::{PAUSE, accept_all},
     node::Node,
@@ -109,7 +109,7 @@ impl Network {
             let _ = match tls {
                 Some(tls) => match tls.accept(stream).await {
                     Ok(stream) => {
-                        handshake.advance(Stage::Secured);
+                        handshake.advance(HandshakeStage::Secured);
                         network.serve(stream, address, true, node, handshake, loopback).await
                     }
                     Err(error) => Err(error),
@@ -138,8 +138,8 @@ impl Network {
             by: address.to_string(),
             loopback,
         };
-        let Some((upgraded, input)) = http::greet(&mut stream, &pages, &node).await? else { return Ok(()) };
-        handshake.advance(Stage::Upgraded);
+        let Some((upgraded, input)) = http::accept(&mut stream, &pages, &node).await? else { return Ok(()) };
+        handshake.advance(HandshakeStage::Upgraded);
         let origin = Origin::Network;
         match upgraded {
             Upgraded::WebSocket(Opened { origin: page, relayed }) => {
@@ -205,7 +205,7 @@ impl Metrics {
                     by: String::new(),
                     loopback,
                 };
-                let _ = tokio::time::timeout(limits.timeout, http::greet(&mut stream, &pages, &node)).await;
+                let _ = tokio::time::timeout(limits.timeout, http::accept(&mut stream, &pages, &node)).await;
             };
             tokio::task::spawn_local(answer);
         };

@@ -32,7 +32,7 @@ const AGAIN: Duration = Duration::from_millis(200);
 
 /// How long the store may be silent, and clients may wait for a leader longer than a takeover
 /// takes, before new clients are refused.
-const PATIENCE: Duration = Duration::from_secs(3);
+const REFUSE_AFTER: Duration = Duration::from_secs(3);
 
 /// A client itself waits for ten seconds: it is refused before.
 const LONGEST: Duration = Duration::from_secs(5);
@@ -89,13 +89,13 @@ pub(crate) enum Route {
 impl Node {
     pub(crate) fn new(role: Role, gate: Rc<Gate>, relays: Option<Relays>) -> Self {
         let (role, changed, silence) = (RefCell::new(role), Notify::new(), Rc::default());
-        Self { role, changed, gate, relays, fleet: None, silence, patience: PATIENCE }
+        Self { role, changed, gate, relays, fleet: None, silence, patience: REFUSE_AFTER }
     }
 
     /// Shares the log of that store.
     pub(crate) fn of_fleet(self, fleet: &Fleet, store: &Store) -> Self {
         let silence = Rc::clone(&fleet.silence);
-        let patience = PATIENCE + store.takeover.min(LONGEST);
+        let patience = REFUSE_AFTER + store.takeover.min(LONGEST);
         Self { fleet: Some(FleetView::new(store.etcd.clone())), silence, patience, ..self }
     }
 
@@ -171,7 +171,7 @@ impl Node {
     /// Why the store does not answer, if that has lasted.
     fn long_silence(&self) -> Option<String> {
         let silence = self.silence.borrow();
-        let long = silence.as_ref().filter(|silence| silence.since.elapsed() >= PATIENCE);
+        let long = silence.as_ref().filter(|silence| silence.since.elapsed() >= REFUSE_AFTER);
         long.map(ToString::to_string)
     }
 

@@ -937,12 +937,12 @@ impl Server {
             }
         }
         if connection.outbox.len() > backlog {
-            self.cut(id);
+            self.abort(id);
         }
         if self.unread.get() > self.max_unread() {
             let longest = self.connections.iter().max_by_key(|(_, connection)| connection.outbox.len());
             if let Some((&id, _)) = longest {
-                self.cut(id);
+                self.abort(id);
             }
         }
     }
@@ -971,7 +971,7 @@ impl Server {
 
     /// Closes the connection of a client that does not read. No message can follow the one that was
     /// sent in part.
-    fn cut(&mut self, id: ConnectionId) {
+    fn abort(&mut self, id: ConnectionId) {
         self.counts.slow += 1;
         let Some(connection) = self.connections.get_mut(&id) else { return };
         connection.outbox.clear();

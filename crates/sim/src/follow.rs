@@ -169,7 +169,7 @@ impl World {
                 let Some(follower) = &mut self.daemons[index].follower else { return };
                 (follower.stage, follower.watch) = (FollowStage::Watching, Some(watch));
                 follower.gone = None;
-                self.tell(index);
+                self.notify_relays(index);
                 self.arm_takeover(index);
             }
             (FollowStage::TakingOver(operation), Answer::Full) => {
@@ -339,12 +339,12 @@ impl World {
         if !self.remember(index, seen.as_ref()) {
             return;
         }
-        self.tell(index);
+        self.notify_relays(index);
         self.arm_takeover(index);
     }
 
     /// Says to the relays who leads.
-    fn tell(&mut self, index: usize) {
+    fn notify_relays(&mut self, index: usize) {
         let Some((_, replica)) = self.following(index) else { return };
         let leader = replica.head().filter(|head| !head.vacant);
         let leader = leader.and_then(|head| Some((head.url.parse().ok()?, head.owner)));
@@ -411,7 +411,7 @@ impl World {
                 }
             }
             Ok(_) => {
-                self.tell(index);
+                self.notify_relays(index);
                 if lags && self.plan.keeps(DriverRule::CatchUpWhenRefused) {
                     return self.pause(index);
                 }

@@ -33,7 +33,7 @@ impl World {
     /// When the faults are over, locks are released as soon as they are held.
     fn release_all(&mut self, index: usize) {
         for key in self.locks(index, true) {
-            self.give_up(index, key, false);
+            self.cancel(index, key, false);
         }
     }
 
@@ -47,7 +47,7 @@ impl World {
         client.live.iter().filter(wanted).copied().collect()
     }
 
-    pub(crate) fn give_up(&mut self, index: usize, key: Key, detach: bool) {
+    pub(crate) fn cancel(&mut self, index: usize, key: Key, detach: bool) {
         let timed_out = self.random.chance(100);
         if let Some(wish) = self.clients[index].wishes.get_mut(&key) {
             wish.given_up = true;
@@ -83,7 +83,7 @@ impl World {
                 let locks = self.locks(index, held);
                 if !locks.is_empty() {
                     let key = self.random.pick(&locks);
-                    self.give_up(index, key, act == 2);
+                    self.cancel(index, key, act == 2);
                 }
             }
             Some(3) => {

@@ -236,7 +236,7 @@ impl World {
         } else if !client.live.contains(&key) {
             self.feed(index, Input::Close);
         } else if !client.wishes[&key].given_up {
-            self.give_up(index, key, false);
+            self.cancel(index, key, false);
         }
     }
 

@@ -83,7 +83,7 @@ pub(crate) fn client_guarded_by(pid: u32, guard: &str) -> Option<String> {
 }
 
 /// Has a guardian release its lock. None if there is no such guardian.
-pub(super) fn dismiss(guardian: u32, client_id: &str) -> Option<Result<(), Failure>> {
+pub(super) fn unlock(guardian: u32, client_id: &str) -> Option<Result<(), Failure>> {
     // Another process may have its number by now.
     client_of(guardian).filter(|client| client == client_id)?;
     let answers = File::open(format!("/proc/{guardian}/fd/1")).ok()?;
@@ -157,7 +157,7 @@ impl Guardian {
                 // The shell has it.
                 Ok(Input::Line(_)) => self.keep_open = None,
                 Ok(Input::Lock(Update::Over(Outcome::Broken { cause, by, forced }))) => {
-                    self.lose(show::broken(cause, by.as_deref(), forced));
+                    self.on_lost(show::broken(cause, by.as_deref(), forced));
                 }
                 Ok(Input::Lock(Update::Over(_))) => self.out_of_reach(),
                 Ok(Input::Lock(_)) => {}
@@ -187,12 +187,12 @@ impl Guardian {
     }
 
     fn out_of_reach(&mut self) {
-        self.lose(show::OUT_OF_REACH.into());
+        self.on_lost(show::OUT_OF_REACH.into());
     }
 
     /// Reports the loss, to `unlock` as well, and ends the processes that have the shell's pipe
     /// open.
-    fn lose(&mut self, why: String) {
+    fn on_lost(&mut self, why: String) {
         if self.lost.is_some() {
             return;
         }

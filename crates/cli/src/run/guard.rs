@@ -373,7 +373,7 @@ impl Guardian {
                 self.refused = true;
             } else {
                 let why = self.lost.clone().unwrap_or_else(|| show::OUT_OF_REACH.into());
-                self.lose(&why, Signal::KILL);
+                self.on_lost(&why, Signal::KILL);
             }
         }
     }
@@ -388,7 +388,7 @@ impl Guardian {
             self.on_stolen(&why);
         }
         if cause == Cause::Lost || self.refused {
-            self.lose(&why, Signal::KILL);
+            self.on_lost(&why, Signal::KILL);
         }
         self.lost = Some(why);
     }
@@ -412,7 +412,7 @@ impl Guardian {
         }
         if lease.before_term().is_zero() {
             if !std::mem::replace(&mut self.warned, true) {
-                self.lose(show::OUT_OF_REACH, Signal::TERM);
+                self.on_lost(show::OUT_OF_REACH, Signal::TERM);
             }
             return pause.min(lease.before_kill());
         }
@@ -445,7 +445,7 @@ impl Guardian {
     }
 
     /// Ends the command, whose lock is lost.
-    fn lose(&mut self, why: &str, signal: Signal) {
+    fn on_lost(&mut self, why: &str, signal: Signal) {
         self.report(&format!("lost {why}"));
         self.end(signal);
     }

@@ -94,7 +94,7 @@ impl Fleet {
                 Err(Trouble::Etcd(error)) => {
                     self.complain(&error);
                     if let Some((state, replica)) = &following {
-                        self.tell(node, (state, replica), Some(format!("etcd: {error}")));
+                        self.notify_node(node, (state, replica), Some(format!("etcd: {error}")));
                     }
                     tokio::time::sleep(PAUSE).await;
                     continue;
@@ -127,7 +127,7 @@ impl Fleet {
         self.catch_up(state, replica).await?;
         let mut watch = self.etcd.watch(&self.keys.head(), revision + 1).await?;
         *gone = None;
-        self.tell(node, (state, replica), None);
+        self.notify_node(node, (state, replica), None);
         loop {
             let left = replica.takes_over_at().saturating_sub(clock::now());
             tokio::select! {
@@ -138,7 +138,7 @@ impl Fleet {
                     if self.take_over(state, replica).await? {
                         return Ok(());
                     }
-                    self.tell(node, (state, replica), None);
+                    self.notify_node(node, (state, replica), None);
                     if replica.lag() > 0 {
                         return Err(silent(watch));
                     }
@@ -184,7 +184,7 @@ impl Fleet {
         node.set_progress(replica.position(), replica.lag());
         if before != replica.head().map(|head| (head.owner, head.vacant)) || node.not_ready_reason().is_some()
         {
-            self.tell(node, (state, replica), None);
+            self.notify_node(node, (state, replica), None);
         }
         Ok(())
     }

@@ -294,7 +294,7 @@ fn describe(state: &State, viewer: SessionId, deadlock: &mut Deadlock, inspects:
         if let WaitsFor::Name(name) = &mut step.waits_for
             && name.as_bytes().len() > NAME
         {
-            *name = cut(name);
+            *name = shortened(name);
         }
     }
     let manager = state.manager(viewer);
@@ -315,7 +315,7 @@ fn describe(state: &State, viewer: SessionId, deadlock: &mut Deadlock, inspects:
 }
 
 /// The beginning of a long name, not within a character.
-fn cut(name: &Name) -> Name {
+fn shortened(name: &Name) -> Name {
     let bytes = name.as_bytes();
     let is_start = |&at: &usize| bytes[at] & 0xC0 != 0x80;
     let end = (NAME - 3..=NAME).rev().find(is_start).unwrap_or(NAME);

@@ -232,7 +232,7 @@ impl Server {
             // What a client has not read of one connection it need not read when it has another. It
             // could open many.
             if self.backlog(older) > super::answers::UNREAD {
-                self.cut(older);
+                self.abort(older);
             } else {
                 self.close(older, code::SUPERSEDED, "a newer connection resumed the session");
             }

@@ -30,7 +30,7 @@ pub(super) struct Subscription {
     /// The place of its bucket.
     bucket: usize,
     rid: u64,
-    stage: Stage,
+    phase: Phase,
     /// The requests that changed since the last message to the client, and whether that request has
     /// never been sent.
     changed: BTreeMap<RequestId, bool>,
@@ -41,7 +41,7 @@ pub(super) struct Subscription {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum Phase {
     /// The whole state is to be sent: for the first time, or because too much has changed.
     Stale,
     /// The whole state is on its way. Whether too much has changed meanwhile.
@@ -52,10 +52,10 @@ enum Stage {
 
 impl Subscription {
     fn has_news(&self) -> bool {
-        match self.stage {
-            Stage::Stale => true,
-            Stage::Listing { .. } => false,
-            Stage::Current => !self.changed.is_empty(),
+        match self.phase {
+            Phase::Stale => true,
+            Phase::Listing { .. } => false,
+            Phase::Current => !self.changed.is_empty(),
         }
     }
 
@@ -66,7 +66,7 @@ impl Subscription {
 
     /// A request was made, granted or ended.
     fn mark(&mut self, request: RequestId, is_new: bool, ended: bool) {
-        if matches!(self.stage, Stage::Stale | Stage::Listing { overflowed: true }) {
+        if matches!(self.phase, Phase::Stale | Phase::Listing { overflowed: true }) {
             return;
         }
         match self.changed.get(&request) {
@@ -77,9 +77,9 @@ impl Subscription {
         }
         if self.changed.len() > CHANGED {
             self.changed = BTreeMap::new();
-            self.stage = match self.stage {
-                Stage::Listing { .. } => Stage::Listing { overflowed: true },
-                _ => Stage::Stale,
+            self.phase = match self.phase {
+                Phase::Listing { .. } => Phase::Listing { overflowed: true },
+                _ => Phase::Stale,
             };
         }
     }
@@ -114,8 +114,8 @@ impl Server {
         let Some(bucket) = self.state.sessions.get(&session).map(|session| session.bucket) else {
             return Ok(());
         };
-        let (stage, changed, next) = (Stage::Stale, BTreeMap::new(), now.saturating_add(PAUSE));
-        let subscription = Subscription { session, bucket, rid, stage, changed, due: true, next };
+        let (phase, changed, next) = (Phase::Stale, BTreeMap::new(), now.saturating_add(PAUSE));
+        let subscription = Subscription { session, bucket, rid, phase, changed, due: true, next };
         self.subscriptions.insert(id, subscription);
         self.state.journal.get_or_insert_default();
         self.list(id);
@@ -181,7 +181,7 @@ impl Server {
     /// Sends some of what has changed, or begins to send everything.
     pub(super) fn flush(&mut self, id: ConnectionId) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
-        if subscription.stage != Stage::Current {
+        if subscription.phase != Phase::Current {
             return self.list(id);
         }
         let Some(bucket) = self.state.buckets.get(subscription.bucket).and_then(Option::as_ref) else {
@@ -218,7 +218,7 @@ impl Server {
     fn list(&mut self, id: ConnectionId) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
         subscription.due = false;
-        subscription.stage = Stage::Listing { overflowed: true };
+        subscription.phase = Phase::Listing { overflowed: true };
         let (session, rid) = (subscription.session, subscription.rid);
         self.query_all(id, session, rid);
     }
@@ -227,7 +227,7 @@ impl Server {
     pub(super) fn listing_begins(&mut self, id: ConnectionId) {
         if let Some(subscription) = self.subscriptions.get_mut(&id) {
             subscription.changed = BTreeMap::new();
-            subscription.stage = Stage::Listing { overflowed: false };
+            subscription.phase = Phase::Listing { overflowed: false };
         }
     }
 
@@ -235,9 +235,9 @@ impl Server {
     /// later.
     pub(super) fn listing_ends(&mut self, id: ConnectionId, whole: bool) {
         let Some(subscription) = self.subscriptions.get_mut(&id) else { return };
-        subscription.stage = match subscription.stage {
-            Stage::Listing { overflowed: false } if whole => Stage::Current,
-            _ => Stage::Stale,
+        subscription.phase = match subscription.phase {
+            Phase::Listing { overflowed: false } if whole => Phase::Current,
+            _ => Phase::Stale,
         };
         if !whole {
             let (rid, last_token, more) = (subscription.rid, 0, true);
