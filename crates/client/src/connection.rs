@@ -40,7 +40,7 @@ pub(crate) enum Transport {
 pub(crate) struct Connection {
     transport: Transport,
     poller: Arc<Poller>,
-    /// What the socket has not taken yet.
+    /// Bytes that the socket has not accepted yet.
     unsent: Mutex<Vec<u8>>,
 }
 
@@ -83,7 +83,7 @@ impl Connection {
         if let Transport::Network(socket) = &self.transport {
             socket.encode_pong(ping, &mut unsent)?;
         }
-        // What the socket does not take now goes with the next message.
+        // The rest is sent with the next message.
         self.send_unsent(unsent).map(drop)
     }
 
@@ -152,7 +152,7 @@ impl Connection {
         !matches!(poll(&mut [PollFd::new(self, PollFlags::IN)], left.as_ref()), Ok(0))
     }
 
-    /// What of this connection wakes the session thread.
+    /// Sets which events of this connection wake the session thread.
     pub(crate) fn set_interest(&self, readable: bool, writable: bool) {
         self.poller.set_interest(self, readable, writable);
     }
@@ -175,7 +175,7 @@ impl Connection {
     }
 
     fn shutdown(&self, how: Shutdown) {
-        // One that the server has closed already fails, and is closed all the same.
+        // If the server has closed it already, this fails, and it is closed in any case.
         let _ = match &self.transport {
             Transport::Local(stream) => stream.shutdown(how),
             #[cfg(feature = "network")]

@@ -37,7 +37,7 @@ use std::{
 const STEP: Duration = Duration::from_secs(10);
 const SHORTEST_STEP: Duration = Duration::from_millis(50);
 
-/// How long a server that is being replaced is asked again before [`open`](Driver::open) fails.
+/// How long to retry while a server is being replaced, before [`open`](Driver::open) fails.
 const STOPPING: Micros = 5_000_000;
 
 /// How long the session thread sleeps at most while a lease is running. Timeouts of the system do
@@ -92,7 +92,7 @@ impl<H: Host> Shared<H> {
         deferred.run();
     }
 
-    /// Sends what there is, unless another thread does. The mutex is free meanwhile.
+    /// Sends pending output, unless another thread does. The mutex is unlocked during that time.
     fn flush<'a>(&'a self, mut state: MutexGuard<'a, SessionState<H>>) -> MutexGuard<'a, SessionState<H>> {
         while !state.writing {
             let Some(link) = &state.link else { break };
@@ -207,10 +207,10 @@ impl<H: Host> Shared<H> {
         error
     }
 
-    /// Has this thread read instead of the session thread, which is not woken meanwhile.
+    /// Reads on this thread instead of the session thread, which is not woken during that time.
     pub(crate) fn read_inline(&self, reader: &mut Reader, read: impl FnOnce(&mut Reader) -> io::Result<()>) {
         if self.set_inline(reader, true) {
-            // Who reads handles the end of a connection, too.
+            // The reading thread also handles the end of the connection.
             let _ = read(reader);
             self.set_inline(reader, false);
         }
@@ -288,7 +288,7 @@ impl<H: Host> Shared<H> {
         let writing = state.writing;
         match &mut state.link {
             Some(link) if writing => link.dropping = true,
-            // Who closes first can lose what is on its way: the server does.
+            // The side that closes first can lose data in flight: so the server does.
             Some(link) if !link.connection.is_local() && !link.blocked => link.connection.finish(),
             _ => state.disconnect(),
         }
@@ -299,7 +299,7 @@ impl<H: Host> Shared<H> {
     }
 }
 
-/// What the session thread does; and, until the session is open, the thread that opens it.
+/// The work of the session thread; and, until the session is open, of the thread that opens it.
 pub(crate) struct Driver<H: Host> {
     pub(crate) shared: Arc<Shared<H>>,
     events: Events,
@@ -405,8 +405,8 @@ impl<H: Host> Driver<H> {
         true
     }
 
-    /// Connects: on a thread of its own while a lease is running, because holders must be notified
-    /// in time when it expires.
+    /// Connects: on a separate thread while a lease is running, because holders must be notified in
+    /// time when it expires.
     fn connect(&self, lease: Option<Micros>) {
         let Some(left) = lease else { return self.shared.connect(STEP, None) };
         let silent = Some(self.shared.silent.load(Relaxed));

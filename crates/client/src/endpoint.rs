@@ -42,7 +42,7 @@ enum Target {
     Network(Address),
 }
 
-/// Whose server it is, on this machine.
+/// The owner of a server on this machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Whose {
     /// This user's. It is started if none is there.
@@ -282,7 +282,8 @@ pub fn bucket_from_env() -> Result<String, String> {
     Ok(text_from_env("LOCKKEEPER_BUCKET")?.unwrap_or_else(|| "default".into()))
 }
 
-/// What a variable has, unless it is empty. One that was set is never taken for one that was not.
+/// The value of a variable, unless it is empty. An invalid value is an error, and never counts as
+/// unset.
 fn text_from_env(variable: &str) -> Result<Option<String>, String> {
     let value = env::var_os(variable).filter(|value| !value.is_empty());
     value.map(|value| value.into_string().map_err(|_| format!("{variable} is not UTF-8"))).transpose()

@@ -19,7 +19,7 @@ pub enum Error {
     },
 }
 
-/// What is said of a server that takes connections and nothing more.
+/// The message for a server that accepts connections and does not answer.
 const NO_ANSWER: &str = "it does not answer";
 
 /// A server has accepted a connection, and is silent.

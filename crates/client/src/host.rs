@@ -8,10 +8,10 @@ use lockkeeper_service::{Failure, Key, Outcome};
 /// session, with the session's mutex held: in the order of events, one at a time. They must not
 /// call the session or wait for anything.
 pub trait Host: Send + 'static {
-    /// What a request carries. Handed back with its end.
+    /// The host's data of a request. Returned with its end.
     type Data: Send + 'static;
 
-    /// What is left to do without the mutex: tasks to wake, for example.
+    /// Work to do without the mutex: waking tasks, for example.
     type After: Default;
 
     /// A request waits.
@@ -36,7 +36,7 @@ pub trait Host: Send + 'static {
     }
 }
 
-/// What happens to a session as a whole.
+/// An event of a whole session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lifecycle {
     /// There is a session.
@@ -57,7 +57,7 @@ pub enum Lifecycle {
     Closed,
 }
 
-/// What becomes of a request.
+/// An event of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Update {
     /// It waits.

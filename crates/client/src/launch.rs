@@ -127,7 +127,7 @@ impl Starting {
         }
     }
 
-    /// Whether the server closes its end of the pipe within that time. Keeps what it says.
+    /// Whether the server closes its end of the pipe within that time. Keeps its output.
     fn ends_within(&mut self, time: Duration) -> io::Result<bool> {
         let timeout = Timespec::try_from(time).map_err(io::Error::other)?;
         match poll(&mut [PollFd::new(&self.words, PollFlags::IN)], Some(&timeout)) {

@@ -31,10 +31,10 @@ impl Poller {
         unsafe { self.0.add_with_mode(socket, Event::readable(SOCKET), PollMode::Level) }
     }
 
-    /// What of the socket wakes the session thread. That it is closed always does.
+    /// Sets which events of the socket wake the session thread. Its end always does.
     pub(crate) fn set_interest(&self, socket: impl AsFd, readable: bool, writable: bool) {
         let interest = Event::new(SOCKET, readable, writable);
-        // It fails only for a socket that was removed meanwhile.
+        // It fails only for a socket that was removed in the meantime.
         let _ = self.0.modify_with_mode(socket.as_fd(), interest, PollMode::Level);
     }
 

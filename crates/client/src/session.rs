@@ -32,7 +32,7 @@ pub struct Options {
     pub bucket: String,
     /// The program to start as the server, if none answers at this user's own endpoint.
     pub program: Option<PathBuf>,
-    /// Who the client is, for people. By default: user, host, program and process id.
+    /// A description of the client. By default: user, host, program and process id.
     pub owner: Option<String>,
     /// The lease to ask for. The server has the last word.
     pub ttl: Option<Duration>,
@@ -127,7 +127,7 @@ impl<H: Host> Session<H> {
         &self.shared.endpoint
     }
 
-    /// What the server said when it refused, for now, to open this session.
+    /// The server's message when it temporarily refused to open this session.
     pub fn refusal(&self) -> Option<String> {
         self.shared.lock().refusal.clone()
     }
@@ -351,8 +351,8 @@ impl<H: Host> Session<H> {
         Some(self.lease_deadline()?.saturating_sub(crate::now()))
     }
 
-    /// Up to when locks can be considered held without another word of the server, by the clock
-    /// that [`now`](crate::now) shows to all processes of the machine; none if there is no lease.
+    /// Until when locks are held without another message of the server, by the clock that
+    /// [`now`](crate::now) shows to all processes of the machine; none if there is no lease.
     pub fn lease_deadline(&self) -> Option<Duration> {
         self.shared.lock().machine.lease_deadline().map(Duration::from_micros)
     }

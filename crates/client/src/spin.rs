@@ -25,7 +25,7 @@ const MAX_PREEMPTED: u32 = 1024;
 
 static ENABLED: AtomicBool = AtomicBool::new(true);
 
-/// Switches spinning on or off in this process, so that a benchmark can tell what it is worth.
+/// Switches spinning on or off in this process, so that a benchmark can measure its effect.
 pub fn enable(on: bool) {
     ENABLED.store(on, Relaxed);
 }

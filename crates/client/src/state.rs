@@ -10,7 +10,7 @@ use lockkeeper_core::Name;
 use lockkeeper_service::{Answer, Change, Event, Failure, Key, Micros, Outcome, Request};
 use std::{io, mem, os::fd::OwnedFd, sync::Arc};
 
-/// What a request or question carries.
+/// The data of a request or question.
 pub(crate) enum Item<D> {
     Request(D),
     Question(Responder),
@@ -46,9 +46,9 @@ pub(crate) struct SessionState<H: Host> {
     pub(crate) ended: Option<Micros>,
     /// Whether the host was notified of a connection.
     connected: bool,
-    /// What became of the first attempts.
+    /// The result of the first attempts.
     pub(crate) opening: Opening,
-    /// What the server said when it last refused one of them for now.
+    /// The server's message when it last refused one of them temporarily.
     pub(crate) refusal: Option<String>,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct CurrentConnection {
     pub(crate) number: u64,
     /// A thread that waits for a reply reads it: the session thread need not be woken.
     pub(crate) inline: bool,
-    /// The socket takes no more for now.
+    /// The socket accepts no more for now.
     pub(crate) blocked: bool,
     /// Nothing can be sent any more.
     pub(crate) broken: bool,
@@ -66,7 +66,7 @@ pub(crate) struct CurrentConnection {
     pub(crate) dropping: bool,
 }
 
-/// What became of the first attempts to open a session.
+/// The result of the first attempts to open a session.
 pub(crate) enum Opening {
     Pending,
     Opened,
@@ -76,7 +76,7 @@ pub(crate) enum Opening {
     Unreachable(io::Error, bool),
 }
 
-/// What is left to do without the mutex.
+/// Work to do without the mutex.
 pub(crate) struct Deferred<H: Host> {
     after: H::After,
     answers: Vec<(Responder, Result<Answer, Failure>)>,
@@ -278,7 +278,7 @@ impl<'a, H: Host> View<'a, H> {
         self.state.machine.client_id()
     }
 
-    /// What a request carries that is not over.
+    /// The data of a request that has not ended.
     pub fn data(&mut self, key: Key) -> Option<&mut H::Data> {
         match self.state.machine.data_mut(key)? {
             Item::Request(data) => Some(data),
@@ -359,7 +359,7 @@ impl<H: Host> SessionState<H> {
         self.spare = buffer;
     }
 
-    /// What is to be sent next, if anything.
+    /// The next output, which may be empty.
     pub(crate) fn take_output(&mut self) -> Vec<u8> {
         let mut buffer = mem::take(&mut self.spare);
         self.machine.swap_output(&mut buffer);

@@ -73,7 +73,7 @@ const STEP_NAMES: usize = 8;
 pub struct Step {
     /// The request.
     pub request: RequestId,
-    /// Whose request it is.
+    /// The client of the request.
     pub client: ClientId,
     /// How it waits for the next request of the cycle.
     pub waits_for: WaitsFor,
@@ -320,8 +320,8 @@ struct Search<'a, T> {
 struct Visit {
     /// Where its edges begin in `ahead`.
     ahead: usize,
-    /// The end of the last told cycle in the path up to here. Who is told and off the path is done
-    /// with.
+    /// The end of the last reported cycle in the path up to here. Reported requests off the path
+    /// are finished.
     told: usize,
 }
 
@@ -339,8 +339,8 @@ impl<'a, T> Search<'a, T> {
         Self { manager, met, exclusive_before, ahead: Vec::new(), steps }
     }
 
-    /// Searches all that `root` reaches and was not met before; passes every cycle it closes to
-    /// `closed`, but for those that share a request with one that was told.
+    /// Searches all that `root` reaches and was not visited before; passes every cycle it closes to
+    /// `closed`, except those that share a request with a reported one.
     fn from<B>(
         &mut self,
         root: u32,

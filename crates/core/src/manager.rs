@@ -61,7 +61,7 @@ pub struct Manager<T = ()> {
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Config {
-    /// What the manager takes on.
+    /// The limits of the manager.
     pub limits: Limits,
     /// The largest fencing token that an earlier life of this manager gave out; 0 if there was
     /// none.

@@ -22,21 +22,21 @@ pub struct Name {
     /// an enum: its tag would be one byte, and a name that was just made would be moved
     /// byte-shifted, which stalls.
     heap: Option<Box<Box<[u8]>>>,
-    /// Of the bytes that are inline.
+    /// The number of inline bytes.
     len: u8,
 }
 
 const INLINE: usize = 24;
 
-/// Bytes that are written and moved as words: a name is often read right after it was made.
+/// Bytes that are written and moved as machine words: a name is often read right after it was made.
 #[derive(Clone)]
 #[repr(align(8))]
 struct InlineBytes([u8; INLINE]);
 
 impl Name {
-    /// The name that a JavaScript string spells: its UTF-16 code units, as WTF-8. Surrogates that
-    /// make a pair become one character, a lone one stays what it is, so that two strings are equal
-    /// if and only if their names are.
+    /// The name that a JavaScript string spells: its UTF-16 code units, as WTF-8. A surrogate pair
+    /// becomes one character, a lone surrogate is kept, so two strings are equal if and only if
+    /// their names are.
     ///
     /// ```
     /// # use lockkeeper_core::Name;
@@ -215,9 +215,9 @@ fn inline(name: &[u8]) -> InlineBytes {
     InlineBytes(bytes)
 }
 
-/// Whether a short name begins with these bytes. Of the usual lengths without a loop or a call,
-/// which every request would pay for: the last eight bytes are looked at as one word, even if some
-/// of them were in the word before.
+/// Whether a short name begins with these bytes. For the usual lengths it needs no loop or call,
+/// which every request would pay for: the last eight bytes are compared as one word, even if some
+/// of them were in the previous word.
 #[inline(always)]
 fn same(name: &[u8; INLINE], bytes: &[u8]) -> bool {
     let len = bytes.len();

@@ -53,7 +53,7 @@ pub struct LockInfo {
     pub name: Name,
     /// How the request asks for the name.
     pub mode: Mode,
-    /// Whose request it is.
+    /// The client of the request.
     pub client: ClientId,
     /// The request.
     pub request: RequestId,

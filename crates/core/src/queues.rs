@@ -46,8 +46,8 @@ pub(crate) struct Entry<T> {
     pub(crate) request: u32,
     /// The same request's entry for its next name.
     pub(crate) sibling: u32,
-    /// What else is known of the request, in its first entry. Nearly every request has one name: it
-    /// is one record.
+    /// The request's other data, in its first entry. Nearly every request has one name, and so one
+    /// record.
     pub(crate) record: Option<Request<T>>,
 }
 

@@ -65,7 +65,7 @@ pub enum RestoreError {
     UnknownClient(u64),
     /// The request of this arrival is nested in one that is not there before it.
     Nesting(u64),
-    /// The request of this arrival is said to be held and would wait, or the other way round.
+    /// The request of this arrival is given as held and would wait, or the reverse.
     Grant(u64),
     /// A token is greater than the last that was given out.
     Token(u64),
@@ -181,15 +181,15 @@ impl<T> Manager<T> {
         })
     }
 
-    /// Makes an empty manager's state anew. Its clients are there already; `next_arrival` is what
-    /// [`next_arrival`](Self::next_arrival) said, the last token what [`Config`](crate::Config)
-    /// has.
+    /// Restores the state into an empty manager. Its clients exist already; `next_arrival` is the
+    /// value of [`next_arrival`](Self::next_arrival), the last token that of
+    /// [`Config`](crate::Config).
     ///
     /// Returns the requests' new ids, in the order of their arrivals.
     ///
     /// # Errors
     ///
-    /// A [`RestoreError`] if no manager can have had these requests. The manager is of no use then.
+    /// A [`RestoreError`] if no manager can have had these requests. The manager is unusable then.
     ///
     /// ```
     /// # use lockkeeper_core::{Config, Manager, Mode, Options, RestoredRequest};

@@ -33,8 +33,8 @@ pub(crate) struct Table {
     went_idle: VecDeque<u32>,
 }
 
-/// Where the queue of a name is, with the hash of the name: a table that doubles need not look at
-/// the names.
+/// The index of a name's queue, with the hash of the name: a table that doubles need not read the
+/// names.
 #[derive(Clone, Copy)]
 struct Address {
     hash: u32,

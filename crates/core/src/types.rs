@@ -4,7 +4,7 @@ use crate::{deadlock::Deadlock, name::Name, slab::NIL};
 use alloc::vec::Vec;
 use core::{fmt, num::NonZeroU64};
 
-/// How a name is asked for (§2.3).
+/// The mode of a request for a name (§2.3).
 ///
 /// ```
 /// # use lockkeeper_core::Mode;
@@ -191,7 +191,7 @@ impl fmt::Display for Token {
     }
 }
 
-/// What a request asks for beyond its names and modes.
+/// The options of a request besides its names and modes.
 ///
 /// ```
 /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
@@ -216,7 +216,7 @@ pub struct Options {
     pub refuse_deadlock: bool,
 }
 
-/// What came of a new request.
+/// The outcome of a new request.
 ///
 /// ```
 /// # use lockkeeper_core::{Manager, Mode, Options, Outcome};
@@ -249,8 +249,8 @@ pub enum Outcome {
     Unavailable,
 }
 
-/// What a command did to a request that was there before it. `T` is the host's own data, handed
-/// back with the end of the request it came with.
+/// The effect of a command on an earlier request. `T` is the host's own data, returned with the end
+/// of its request.
 ///
 /// ```
 /// # use lockkeeper_core::{Cause, Effect, Manager, Mode, Options};
@@ -282,9 +282,9 @@ pub enum Effect<T = ()> {
     Broken {
         /// The request, dead now.
         request: RequestId,
-        /// Whose doing it was.
+        /// Why it was broken.
         cause: Cause,
-        /// The names it held, each with its mode: nobody can be asked for them any more.
+        /// The names it held, each with its mode, because the request can no longer be queried.
         scope: Vec<(Name, Mode)>,
         /// The host's data.
         data: T,
@@ -307,7 +307,7 @@ pub enum Effect<T = ()> {
 pub enum Cause {
     /// Another request stole a name of it, or a name of it was force-released.
     Stolen,
-    /// Its client is gone.
+    /// Its client has ended.
     Lost,
 }
 
@@ -372,8 +372,8 @@ impl From<Limit> for RequestError {
     }
 }
 
-/// What one manager takes on. Each limit is the largest number allowed. Names count as they are
-/// given: one that stands twice in a scope counts twice.
+/// The limits of one manager. Each is the largest number allowed. Names count as they are given: a
+/// name that is twice in a scope counts twice.
 ///
 /// ```
 /// # use lockkeeper_core::{Config, Limit, Limits, Manager, Mode, Options};
@@ -393,7 +393,7 @@ pub struct Limits {
     pub names_per_scope: u16,
     /// Live requests, held or waiting, of one client.
     pub requests_per_client: u32,
-    /// Live requests, held or waiting, in all; and names asked for by them in all.
+    /// All live requests, held or waiting; and all names in their scopes.
     pub requests: u32,
     /// Live clients.
     pub clients: u32,

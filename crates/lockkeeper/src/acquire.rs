@@ -44,8 +44,8 @@ enum AcquireStage<'a> {
     Done,
 }
 
-/// A request that is queued. Dropping it gives the request up, whether it still waits or was
-/// granted meanwhile.
+/// A queued request. Dropping it cancels the request, whether it still waits or was granted in the
+/// meantime.
 struct Waiting<'a> {
     agent: &'a Agent,
     request: RequestId,
@@ -111,8 +111,8 @@ impl<'a, S: IntoScope> Future for Acquire<'a, S> {
     }
 }
 
-/// What was not available at once was not granted in time: an `Acquire` asks for that only if it
-/// has no time at all.
+/// An unavailable lock counts as a timeout: an `Acquire` uses *if available* only with a timeout of
+/// zero.
 fn delivered<'a>(granted: Result<Option<Lock<'a>>, Error>) -> Result<Lock<'a>, Error> {
     granted?.ok_or(Error::TimedOut)
 }
@@ -204,7 +204,7 @@ fn make_any(
     }
 }
 
-/// What few requests need: §3.2.1 steps 8 and 9, behind those that come before; nesting; a label.
+/// Rarely needed steps: §3.2.1 steps 8 and 9, after the earlier ones; nesting; a label.
 #[cold]
 fn prepare(
     extras: &mut Extras,

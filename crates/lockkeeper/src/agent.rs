@@ -17,7 +17,7 @@ pub(crate) enum Agent {
     Remote(Remote),
 }
 
-/// What came of making a request. Small: it is handed on with every lock.
+/// The outcome of making a request. Small, because it is passed along with every lock.
 pub(crate) enum Submission {
     Granted(RequestId, Token),
     /// It waits, or a daemon has not answered yet. The task will be woken.
@@ -62,7 +62,7 @@ impl Agent {
         there!(self, there => there.ask_one(name, mode, if_available, waker))
     }
 
-    /// Several names, or one, with whatever is asked for.
+    /// Several names, or one, with all options.
     #[inline(never)]
     pub(crate) fn ask(
         &self,
@@ -84,8 +84,8 @@ impl Agent {
         }
     }
 
-    /// What has become of a request that was [`Queued`](Submission::Queued): its token, or none if
-    /// it was not to wait.
+    /// The state of a request that was [`Queued`](Submission::Queued): its token, or none if it had
+    /// *if available*.
     pub(crate) fn poll_granted(
         &self,
         request: RequestId,

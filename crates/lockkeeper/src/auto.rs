@@ -49,7 +49,7 @@ struct Share {
 #[derive(Debug)]
 enum AutoLockState {
     Held(Lock<'static>),
-    /// What it was held on.
+    /// The scope that was held.
     Released(Vec<(Name, Mode)>),
 }
 
@@ -261,10 +261,10 @@ impl Ending {
     }
 }
 
-/// What the future of [`AutoLock::wait_until`] gives: a value or a failure, as a promise is
+/// The output of the future of [`AutoLock::wait_until`]: a value or a failure, as a promise is
 /// fulfilled or rejected.
 ///
-/// The `Err` of a `Result` is a failure. Nothing else is, unless a type of your own says so.
+/// The `Err` of a `Result` is a failure. Nothing else is, unless your own type implements it so.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks, Settled};

@@ -28,7 +28,7 @@ impl Wake for Sleeper {
 /// waited for, and this thread hears it; until that time, from which on something else may wake it.
 pub(crate) fn block_on<F: Future>(agent: Option<&Agent>, until: Option<Instant>, future: F) -> F::Output {
     let mut future = pin!(future);
-    // What is granted at once needs no waker.
+    // An immediate grant needs no waker.
     if let Poll::Ready(output) = future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
         return output;
     }

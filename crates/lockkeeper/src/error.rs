@@ -59,7 +59,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// What a browser would call this error: the `name` of the `DOMException`, or `TypeError`.
+    /// The name of this error in a browser: the `name` of the `DOMException`, or `TypeError`.
     ///
     /// ```
     /// # use lockkeeper::Error;

@@ -4,7 +4,7 @@ use crate::state::ManagerHandle;
 use lockkeeper_core::{ClientId, Deadlock, Live, Mode, Name, RequestId, Token};
 use std::time::Duration;
 
-/// The state of a manager at one instant, for people who look for what hangs.
+/// The state of a manager at one instant, for diagnosing requests that hang.
 ///
 /// ```
 /// # use lockkeeper::{Error, Locks};

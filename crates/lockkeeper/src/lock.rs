@@ -10,8 +10,7 @@ use std::{
 
 /// A lock that is held. Dropping it releases it.
 ///
-/// It borrows the handle it was asked for from; [`into_owned`](Self::into_owned) frees it from
-/// that.
+/// It borrows the handle that requested it; [`into_owned`](Self::into_owned) makes it independent.
 ///
 /// ```
 /// # use lockkeeper::Locks;
@@ -32,9 +31,9 @@ pub struct Lock<'a> {
 /// The agent that a lock belongs to. Borrowed where it can be: counting references is two more
 /// atomic operations.
 ///
-/// Two pointers, one of them or, once the lock is released or has gone over to another guard, none.
-/// An enum would put its tag before the pointer, and the guard, moved as soon as it is made, would
-/// be moved byte-shifted.
+/// Two pointers, of which one is set, or none once the lock is released or passed to another guard.
+/// An enum would put its tag before the pointer, and the guard, which is moved as soon as it is
+/// made, would be moved byte-shifted.
 struct Keeper<'a> {
     borrowed: Option<&'a Agent>,
     owned: Option<Box<Agent>>,
@@ -172,8 +171,8 @@ impl<'a> Lock<'a> {
     ///
     /// # Errors
     ///
-    /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held; of a daemon's lock, as far as
-    /// that is known here.
+    /// [`Error::Stolen`] or [`Error::Lost`] if it was no longer held. For a daemon's lock, only if
+    /// that is already known to this process.
     ///
     /// ```
     /// # use lockkeeper::{Error, Locks};
@@ -227,7 +226,7 @@ impl<'a> Lock<'a> {
         }
     }
 
-    /// What is notified when the lock is no longer held, or why it is not.
+    /// A listener for the loss of the lock, or the cause if it is lost already.
     pub(crate) fn listen_lost(&self) -> Result<EventListener, Cause> {
         self.agent().listen_lost(self.request)
     }

@@ -52,7 +52,7 @@ pub struct Locks {
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub struct Config {
-    /// What the manager takes on.
+    /// The limits of the manager.
     pub limits: Limits,
     /// The largest fencing token that an earlier life of this manager gave out.
     pub last_token: u64,
@@ -495,7 +495,7 @@ impl Buckets {
         if let Some(shared) = managers.get(name).and_then(Weak::upgrade) {
             return Locks::of(Agent::Local(Local::root(shared)));
         }
-        // Managers that are gone are swept out before the map would grow for them.
+        // Dropped managers are removed before the map would grow.
         if managers.len() == managers.capacity() {
             managers.retain(|_, manager| manager.strong_count() > 0);
         }

@@ -35,7 +35,7 @@ struct SharedSession {
     connector: Connector,
 }
 
-/// What is known of requests beyond the session. Under the session's mutex.
+/// State of requests besides the session's. Under the session's mutex.
 #[derive(Default)]
 pub(crate) struct Requests {
     /// The agent; that of the last session while there is none.
@@ -59,7 +59,7 @@ enum End {
     Released,
 }
 
-/// What a request carries.
+/// The data of a request.
 pub(crate) struct Notes {
     scope: Scope,
     /// The daemon's number for it, once it is known to wait.
@@ -70,7 +70,7 @@ pub(crate) struct Notes {
     waker: Option<Waker>,
     /// Told when it is over.
     over: Option<Arc<Event>>,
-    /// Its owner is gone.
+    /// Its owner was dropped.
     orphan: bool,
 }
 

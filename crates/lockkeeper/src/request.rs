@@ -15,7 +15,7 @@ use std::{
 ///
 /// Options first, then one of the forms: [`run`](Self::run) holds the lock while a closure runs,
 /// [`acquire`](Self::acquire) gives a guard, [`auto_release`](Self::auto_release) a lock that lives
-/// as long as the futures tied to it. Nothing is asked for before the form's future is first
+/// as long as the futures tied to it. Nothing is requested before the form's future is first
 /// polled.
 ///
 /// ```
@@ -37,7 +37,7 @@ pub struct Request<'a, S> {
     pub(crate) extras: Option<Box<Extras>>,
 }
 
-/// What few requests ask for.
+/// Rarely used options.
 #[derive(Default)]
 pub(crate) struct Extras {
     pub(crate) info: Option<Box<str>>,
@@ -263,7 +263,7 @@ impl<'a, S: IntoScope> Request<'a, S> {
 
     /// A guard if the lock is available at once, `None` otherwise.
     ///
-    /// A daemon takes a while to say which, and the thread is blocked meanwhile: a task uses
+    /// With a daemon this blocks the thread for a round trip: in a task, use
     /// [`if_available`](Self::if_available).
     ///
     /// # Errors
@@ -422,8 +422,8 @@ async fn while_held<T>(lock: &Lock<'_>, body: impl Future<Output = T>) -> Result
     let mut body = pin!(body);
     let mut first = true;
     poll_fn(|cx| {
-        // Nothing that was broken meanwhile may go on. Before the first poll there was no
-        // meanwhile.
+        // A closure whose lock was broken must not continue. Before the first poll this cannot have
+        // happened.
         if !std::mem::take(&mut first)
             && let Some(cause) = lock.broken()
         {

@@ -37,7 +37,7 @@ pub(crate) struct Ended {
     pub(crate) scope: Vec<(Name, Mode)>,
 }
 
-/// What the async layer keeps with a request. An uncontended one needs none, and pays for none.
+/// The async layer's data of a request. An uncontended one needs none, and has no cost.
 pub(crate) type Note = Option<Box<Notes>>;
 
 #[derive(Default)]

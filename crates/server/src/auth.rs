@@ -10,7 +10,7 @@ use ring::{hmac, signature};
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// What a token allows.
+/// The rights in a token.
 #[derive(Clone, Debug, Default)]
 pub struct Permit {
     /// The names of buckets; a trailing `*` matches any suffix.
@@ -27,7 +27,7 @@ pub struct Permit {
     pub audience: Option<String>,
 }
 
-/// What the bearer of a token may do, and who that is.
+/// The rights and the identity of a token's bearer.
 pub(crate) struct Bearer {
     pub(crate) rights: Rights,
     pub(crate) subject: Option<String>,
@@ -89,7 +89,7 @@ const AHEAD: Duration = Duration::from_secs(60);
 /// The keys whose tokens are good.
 pub(crate) struct Keys {
     keys: Vec<Key>,
-    /// What tokens have to name as the daemon that they are for, if anything.
+    /// The audience that tokens must have, if any.
     pub(crate) audience: Option<String>,
 }
 
@@ -158,7 +158,7 @@ impl Keys {
         }
     }
 
-    /// What the bearer of a token may do in a bucket.
+    /// The rights of a token's bearer in a bucket.
     pub(crate) fn check(&self, token: Option<&str>, bucket: &str) -> Result<Bearer, String> {
         self.claims(token)?.bearer(bucket)
     }
@@ -171,7 +171,7 @@ impl Keys {
         }
     }
 
-    /// What a token claims that is valid now.
+    /// The claims of a token that is valid now.
     fn claims(&self, token: Option<&str>) -> Result<Claims, String> {
         let token = token.ok_or("a token is needed")?;
         let claims = self
@@ -188,7 +188,7 @@ impl Keys {
         Ok(claims)
     }
 
-    /// What the bearer of a token that was good once may do now: none if its key is gone.
+    /// The current rights of an earlier accepted token: none if its key was removed.
     pub(crate) fn check_again(&self, token: &str, bucket: &str) -> Option<Rights> {
         let claims = self.verify(token)?;
         self.check_audience(claims.aud.as_ref()).ok()?;
@@ -221,7 +221,7 @@ impl Keys {
             (Kind::EdDsa(key), "EdDSA" | "Ed25519") => key.verify(signed.as_bytes(), &seal).is_ok(),
             _ => false,
         });
-        // What is critical and not known must be refused, and nothing is known.
+        // Unknown critical headers must be refused, and none is known here.
         let good = good && header.crit.is_none();
         good.then(|| serde_json::from_slice(&URL_SAFE_NO_PAD.decode(claims).ok()?).ok()).flatten()
     }

@@ -45,7 +45,7 @@ const UNIT: u64 = 512;
 /// How long a client may take to read the last message.
 pub(crate) const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What carries a connection.
+/// The transport of a connection.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     /// Sends a descriptor with the next bytes. Only a Unix socket can.
     fn attach(&mut self, _: OwnedFd) {}
@@ -98,7 +98,7 @@ struct Connection<S> {
     daemon: Rc<RefCell<Daemon>>,
     /// Until its Hello is accepted. It can send no long messages before that.
     handshake: Option<PendingHandshake>,
-    /// What was read and is not a whole message yet.
+    /// Bytes of an incomplete message.
     input: Vec<u8>,
     /// It may still contain a complete message: the turn had ended, or the client had too much
     /// unread output.
@@ -262,7 +262,7 @@ impl<S: Transport> Connection<S> {
             return Poll::Ready(Ok(false));
         }
         self.input.extend_from_slice(read.filled());
-        // What is not a message yet is work, too.
+        // Incomplete messages count as work, too.
         self.turn_ends = self.turn_ends.saturating_sub(read.filled().len() as u64 / UNIT);
         self.handle_input();
         Poll::Ready(Ok(true))

@@ -117,7 +117,7 @@ struct Reader {
     _counted: Rc<()>,
 }
 
-/// What wakes the daemon's own tasks.
+/// The wake-ups of the daemon's own tasks.
 #[derive(Default)]
 pub(crate) struct Signals {
     /// Something is to be committed.
@@ -132,7 +132,7 @@ pub(crate) struct Signals {
     failed: Notify,
 }
 
-/// Who sent a Hello.
+/// The sender of a Hello.
 pub(crate) enum Sender {
     /// A client of this daemon's: its credentials are in the Hello.
     Client(Subject),
@@ -238,8 +238,7 @@ impl Daemon {
         if !config.sync {
             let state = daemon.server.state();
             let token_ceiling = state.last_token().saturating_add(2 * TOKENS);
-            // Of sessions that an earlier daemon has left: that one may have synced, and set no
-            // mark.
+            // Includes sessions of an earlier daemon, which may have synced and set no mark.
             let max_ttl_ms = longest_lease(state).unwrap_or(0);
             log.set_mark(Mark { max_ttl_ms, token_ceiling }).map_err(mark)?;
         }
@@ -678,7 +677,7 @@ impl Daemon {
         self.server.is_blind(clock::now())
     }
 
-    /// What is to be committed next to the shared log.
+    /// The next round to commit to the shared log.
     pub(crate) fn take_round(&mut self) -> Option<Round> {
         let was_full = self.is_batch_full();
         let round = self.server.take_round();
@@ -906,7 +905,7 @@ async fn watch_fifos(daemon: &Rc<RefCell<Daemon>>, signals: &Signals) {
                     Some(Reader { fifo, _counted }) => fifo::closed(fifo).await,
                     None => fifo::pause().await,
                 }
-                // Asked anew: it may have a writer again, or another file may stand there.
+                // Checked again: it may have a writer again, or another file may be there.
                 let mut daemon = again.borrow_mut();
                 daemon.watches.remove(&session);
                 daemon.watch_fifo(session, fifo);
@@ -1087,7 +1086,7 @@ mod tests {
     use rustix::io::Errno;
     use std::{fs, io, path::Path};
 
-    /// The advice for a damaged state, to start anew, would lose one that is whole.
+    /// The advice for a damaged state, to start anew, would discard an intact one.
     #[test]
     fn a_log_that_cannot_be_opened_just_now_is_not_damaged() {
         let of = |error: io::Error| Unread::from(error).of(Path::new("/state"));
@@ -1095,7 +1094,7 @@ mod tests {
         assert!(matches!(of(io::ErrorKind::InvalidData.into()), Error::Damaged(..)));
     }
 
-    /// What replaying a log says that has such a batch.
+    /// The error of replaying a log with such a batch.
     fn replay_of(test: &str, batch: &[u8]) -> String {
         let dir = std::env::temp_dir().join(format!("lockkeeper-replay-{test}-{}", std::process::id()));
         let open = || {

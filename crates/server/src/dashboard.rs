@@ -28,7 +28,7 @@ pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-sr
      img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
      require-trusted-types-for 'script'; trusted-types 'none'";
 
-/// The store is asked no more often than this, however many pages look.
+/// The store is queried no more often than this, independent of the number of pages.
 const FRESH: Duration = Duration::from_secs(2);
 
 /// How the fleet is, as its store shows it.

@@ -29,7 +29,7 @@ pub(crate) struct Fifos {
     boot: [u8; 16],
 }
 
-/// What asking a FIFO has shown.
+/// The result of checking a FIFO.
 pub(crate) enum Life {
     /// It has a writer. The read end reports when it has none. There is no read end if a process
     /// writes to the FIFO: then it is checked again.

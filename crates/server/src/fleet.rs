@@ -55,7 +55,7 @@ const HAND_OVER: Duration = Duration::from_secs(5);
 pub(crate) struct Fleet {
     etcd: Etcd,
     keys: Keys,
-    /// What the daemons know each other by.
+    /// The fleet's key, which authenticates daemons to each other.
     key: Vec<u8>,
     config: Config,
     store: Store,
@@ -64,7 +64,7 @@ pub(crate) struct Fleet {
     /// How far the log has got, as seen also by earlier daemons of this state directory.
     memory: RefCell<Memory>,
     known_path: PathBuf,
-    /// What the file has.
+    /// The extent in the file.
     remembered: Cell<Option<Extent>>,
     /// Told when the daemon is to stop.
     stop: Notify,

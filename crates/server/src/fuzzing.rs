@@ -11,12 +11,12 @@ pub fn respond(input: &[u8], origins: &[String]) -> (Vec<u8>, bool, usize) {
     (response.bytes, response.upgraded.is_some(), length)
 }
 
-/// What the bearer of a token may do in a bucket, besides asking for locks: steal, release by
-/// force, inspect.
+/// The rights of a token's bearer in a bucket, besides requesting locks: steal, release by force,
+/// inspect.
 ///
 /// # Errors
 ///
-/// If the key set cannot be used, or the token is refused: why.
+/// The reason if the key set is unusable or the token is refused.
 pub fn rights(keys: &str, token: &str, bucket: &str) -> Result<[bool; 3], String> {
     let rights = Keys::parse(keys)?.check(Some(token), bucket)?.rights;
     Ok([rights.steal, rights.force_release, rights.inspect])

@@ -16,7 +16,7 @@ const NETWORK: &str = "network:";
 pub(crate) struct Gate {
     /// The keys that grant rights on the network. Without keys, every client has all rights.
     keys: RefCell<Option<Keys>>,
-    /// What other users of this machine may do.
+    /// The rights of other users of this machine.
     allow: Vec<Allow>,
     refusals: RefCell<Record>,
     /// Whether, without keys, clients on the network have the buckets of the Unix socket.
@@ -106,8 +106,8 @@ impl Gate {
         }
     }
 
-    /// What a token that was good once allows now: nothing if its key is gone. Without keys, all
-    /// stays as it was.
+    /// The current rights of an earlier accepted token: none if its key was removed. Without keys,
+    /// nothing changes.
     pub(crate) fn check_again(&self, token: &str, bucket: &str) -> Result<Option<Rights>, ()> {
         match &*self.keys.borrow() {
             Some(keys) => keys.check_again(token, bucket).map(Some).ok_or(()),
@@ -116,7 +116,7 @@ impl Gate {
     }
 }
 
-/// What of a name others can be shown.
+/// The printable form of a name.
 fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(100).collect()
 }

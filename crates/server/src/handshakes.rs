@@ -172,7 +172,7 @@ impl Pending {
         self.most / 2
     }
 
-    /// Of the source that has the most: it crowds out the others.
+    /// The handshake of the source that has the most, which crowds out the others.
     fn gives_way(&self) -> Option<u64> {
         self.by_source.values().max_by_key(|of_source| of_source.count())?.gives_way(self.places())
     }

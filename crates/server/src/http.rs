@@ -14,7 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 /// How many headers are listened to.
 const HEADERS: usize = 64;
 
-/// What a port answers.
+/// The pages and upgrades of a port.
 pub(crate) struct Pages<'a> {
     /// The origins whose pages may open a WebSocket; none may without a list.
     pub(crate) origins: Option<&'a [String]>,
@@ -34,7 +34,7 @@ pub(crate) struct Pages<'a> {
     pub(crate) loopback: bool,
 }
 
-/// What a connection has become.
+/// The kind of an upgraded connection.
 pub(crate) enum Upgraded {
     WebSocket(Opened),
     /// A client of another daemon of the fleet, with what that daemon lets it do, for this leader.
@@ -43,21 +43,21 @@ pub(crate) enum Upgraded {
 
 /// A WebSocket, as its handshake has it.
 pub(crate) struct Opened {
-    /// The origin of its page, if a browser asked for it and it is not the daemon's own.
+    /// The origin of its page, if a browser opened it and it is not the daemon's own.
     pub(crate) origin: Option<String>,
     /// Whether a proxy says that it stands between.
     pub(crate) relayed: bool,
 }
 
-/// What is sent back: a page, or the answer to a handshake.
+/// A response: a page, or the answer to a handshake.
 pub(crate) struct Response {
     pub(crate) bytes: Vec<u8>,
-    /// What the connection is from now on, if the client may use it.
+    /// The upgraded connection, if the client is admitted.
     pub(crate) upgraded: Option<Upgraded>,
 }
 
-/// Answers a request. If it was for an upgrade, and has it now: what it is, and what was read after
-/// the request.
+/// Answers a request. If it was upgraded, returns the kind of the connection, and the bytes read
+/// after the request.
 pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     pages: &Pages<'_>,
@@ -279,7 +279,7 @@ fn refused_origin(request: &Request<'_, '_>, origins: &[String], per_origin: boo
     let named = || all(request, "origin").map(|origin| String::from_utf8_lossy(origin));
     let why = match named().find(|origin| !allowed(origin)) {
         Some(origin) => format!("the origin {origin} is not allowed: --allow-origin says which are"),
-        // What names a bucket is one origin, and one that others cannot have.
+        // An origin that names a bucket must be a single one that other pages cannot have.
         None if per_origin
             && (named().count() > 1
                 || named().any(|origin| {

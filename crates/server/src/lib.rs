@@ -80,8 +80,8 @@ pub struct Config {
     pub socket: PathBuf,
     /// The socket itself, if it was opened by systemd.
     pub given: Option<Arc<UnixListener>>,
-    /// What users other than the daemon's own may do there. If there are none, only that user and
-    /// root can connect.
+    /// The rights of other users there. If there are none, only the daemon's user and root can
+    /// connect.
     pub allow: Vec<Allow>,
     /// Where clients of other machines, and browsers, connect.
     pub listen: Option<Listen>,
@@ -97,18 +97,18 @@ pub struct Config {
     pub ttl_bounds: (Duration, Duration),
     /// After how long without a session it exits; never if there is none.
     pub idle: Option<Duration>,
-    /// What each bucket takes on.
+    /// The limits of each bucket.
     pub limits: Limits,
     /// How much memory clients may take.
     pub bytes: Bytes,
-    /// What a connection may take before it has said Hello.
+    /// The limits of a connection before its Hello.
     pub handshake: HandshakeLimits,
     /// The store whose log is shared with other daemons. Without one, this daemon has a log of its
     /// own.
     pub store: Option<Store>,
 }
 
-/// What connections may take before they have said Hello.
+/// The limits of connections before their Hello.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeLimits {
     /// The bytes of the longest message, and of the head of an HTTP request.
@@ -154,7 +154,7 @@ pub struct Listen {
     /// A JSON Web Key Set: a token signed by one of these keys grants its rights. Without keys,
     /// every client has all rights.
     pub keys: Option<PathBuf>,
-    /// What tokens have to name as the daemon that they are for.
+    /// The audience that tokens must have.
     pub audience: Option<String>,
     /// Whether clients of other machines are admitted without keys, and tokens without TLS.
     pub insecure: bool,
@@ -166,13 +166,13 @@ pub struct Listen {
     /// Whether the bucket of a page is its origin, and not what it asks for: that is a partition
     /// below it then.
     pub bucket_per_origin: bool,
-    /// What a WebSocket status of 1001 means.
+    /// The meaning of the WebSocket status 1001.
     pub going_away: GoingAway,
     /// Whether there are examples at `/examples/`, which may connect.
     pub examples: bool,
     /// Whether `/healthz` and `/metrics` have another port.
     pub metrics_elsewhere: bool,
-    /// Told when certificates and keys are to be read anew.
+    /// Notified when certificates and keys have to be read again.
     pub reload: Arc<Notify>,
 }
 
@@ -262,9 +262,9 @@ pub enum Error {
     Clear(SocketAddr),
     /// The log cannot be used.
     Log(lockkeeper_log::OpenError),
-    /// What the state directory holds is damaged.
+    /// The contents of the state directory are damaged.
     Damaged(PathBuf, String),
-    /// What the state directory holds was written by a later version.
+    /// The contents of the state directory were written by a later version.
     Later(PathBuf),
     /// The store that daemons share cannot be used.
     Fleet(String),

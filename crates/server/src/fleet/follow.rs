@@ -20,7 +20,7 @@ const ATTEMPTS: u32 = 10;
 enum Trouble {
     /// etcd does not answer, or the watch has ended.
     Etcd(lockkeeper_etcd::Error),
-    /// An entry is gone: the newest snapshot, which has it, has to be read.
+    /// An entry was deleted: the newest snapshot, which has it, has to be read.
     Gone(u64),
     /// Another history of the store was accepted: it has to be read from its beginning.
     Recovered,
@@ -232,7 +232,7 @@ impl Fleet {
                 break;
             }
         }
-        // A newer one has taken its place meanwhile.
+        // A newer one has replaced it in the meantime.
         if chunks != pointer.chunks {
             return Err(Trouble::Gone(pointer.position));
         }

@@ -22,7 +22,7 @@ impl Keys {
         format!("{}key", self.prefix).into()
     }
 
-    /// What the keys of the log begin with, those of its snapshots among them.
+    /// The prefix of the log's keys, including those of its snapshots.
     pub(crate) fn log(&self) -> Vec<u8> {
         format!("{}0/", self.prefix).into()
     }
@@ -96,7 +96,7 @@ pub(crate) struct Pointer {
     pub(crate) bytes: u64,
 }
 
-/// What a daemon says of itself.
+/// A daemon's entry in the register.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Registered {
     pub(crate) url: String,

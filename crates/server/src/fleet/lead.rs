@@ -147,8 +147,8 @@ impl Lead<'_> {
         self.beat + self.fleet.store.takeover / 4
     }
 
-    /// Commits what there is: one round. What comes meanwhile signals again, so that a stop and
-    /// heartbeats get their turn.
+    /// Commits one round. Input during that time signals again, so that a stop and heartbeats get
+    /// their turn.
     async fn commit(&mut self) -> Result<Option<End>, Error> {
         loop {
             if let Some(end) = self.go_on_with_snapshot().await? {

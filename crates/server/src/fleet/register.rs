@@ -17,8 +17,8 @@ pub(super) const FORGET: Duration = Duration::from_secs(600);
 /// Daemons that are read at a time.
 pub(super) const MANY: usize = 10_000;
 
-/// What was noticed the last time. What is wrong has to be so twice in a row: daemons start, stop
-/// and take over.
+/// The observations of the last time. A problem has to appear twice in a row, because daemons
+/// start, stop and take over.
 #[derive(Default)]
 struct Noticed {
     /// Another daemon with the same URL: its key, and when it said so.
@@ -32,7 +32,7 @@ impl Fleet {
     pub(super) async fn register(&self, node: &Node) {
         let (mut forgotten, mut noticed) = (Instant::now(), Noticed::default());
         let mut said: Vec<String> = Vec::new();
-        // Of an earlier daemon at this URL, which was killed. One that is alive says it again.
+        // Entries of an earlier daemon at this URL, which was killed. A live one registers again.
         self.forget_others(|other| other.url == self.store.advertise).await;
         loop {
             let trouble = self.notice(node, &mut noticed).await;
@@ -67,7 +67,7 @@ impl Fleet {
         }
     }
 
-    /// Removes what daemons have said of themselves that are gone.
+    /// Removes the entries of exited daemons.
     async fn forget_others(&self, is_gone: impl Fn(&Registered) -> bool) {
         for (key, other) in self.others().await {
             if is_gone(&other) {
@@ -76,7 +76,7 @@ impl Fleet {
         }
     }
 
-    /// What other daemons have said of themselves, by its key.
+    /// The entries of other daemons, by key.
     async fn others(&self) -> Vec<(Vec<u8>, Registered)> {
         let ((first, end), own) = (self.keys.daemons(), self.keys.daemon(self.id));
         let Ok((registered, _)) = self.etcd.range(&first, &end, MANY).await else { return Vec::new() };
@@ -84,7 +84,7 @@ impl Fleet {
         others.filter_map(|kv| Some((kv.key, serde_json::from_slice(&kv.value).ok()?))).collect()
     }
 
-    /// What is wrong with how daemons reach each other, and what to do.
+    /// Problems of daemons in reaching each other, and what to do.
     async fn notice(&self, node: &Node, noticed: &mut Noticed) -> Vec<String> {
         let mut trouble = Vec::new();
         let url = &self.store.advertise;

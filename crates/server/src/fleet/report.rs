@@ -14,13 +14,13 @@ use std::time::Duration;
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Report {
-    /// Who leads, if the log was ever written to.
+    /// The leader, if the log was ever written to.
     pub leader: Option<LeaderReport>,
     /// The daemons that have said in the last minutes that they are there.
     pub daemons: Vec<DaemonReport>,
     /// The members of etcd.
     pub etcd: Vec<MemberReport>,
-    /// What is wrong with the log, or with how daemons reach each other, and what to do.
+    /// Problems with the log, or of daemons in reaching each other, and what to do.
     pub trouble: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ pub struct MemberReport {
     pub leads: bool,
     /// Bytes of its database.
     pub bytes: u64,
-    /// What is wrong with it.
+    /// Its problems.
     pub trouble: Vec<String>,
 }
 

@@ -66,8 +66,8 @@ impl Snapshot {
             let mut slice = Vec::new();
             self.whole = state.snapshot_slice(CHUNK, &mut slice);
             self.pointer.bytes += slice.len() as u64;
-            // A slice is as long as the longest item makes it, and has all that has changed
-            // meanwhile.
+            // A slice can be long: it contains whole items, and all that have changed since the
+            // last slice.
             for chunk in slice.chunks(CHUNK) {
                 let key = keys.chunk(&self.pointer.id, self.pointer.chunks);
                 self.pointer.chunks += 1;
