@@ -122,7 +122,7 @@ impl SocketOwner {
 }
 
 fn open(path: &Path, mode: u32) -> io::Result<UnixListener> {
-    // What is left of a daemon that was killed.
+    // The remains of a killed daemon.
     match fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
@@ -247,7 +247,7 @@ impl Listener {
     }
 }
 
-/// What makes a file that file.
+/// The identity of a file.
 fn identity(file: io::Result<fs::Metadata>) -> Option<(u64, u64)> {
     file.ok().map(|file| (file.dev(), file.ino()))
 }
@@ -292,7 +292,7 @@ async fn accept_with<D, S, A>(
             match accepted {
                 Poll::Ready(Ok((stream, _))) => {
                     if make_room() {
-                        // What is closed is dropped meanwhile.
+                        // The closed connection is dropped in the meantime.
                         tokio::task::yield_now().await;
                         spare = open_spare();
                     }

@@ -44,13 +44,12 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     out
 }
 
-/// What a daemon shows that follows: it has the state, and what happened is counted where it
-/// happens.
+/// The metrics of a follower: it has the state; events are counted by the leader.
 pub(crate) fn of_state(state: &State, buckets: bool) -> String {
     shared(state, &Counts::of(state), buckets)
 }
 
-/// What every daemon of a fleet shows alike.
+/// The metrics that are equal on every daemon of a fleet.
 fn shared(state: &State, counts: &Counts, buckets: bool) -> String {
     let mut out = String::new();
     for (name, help, value) in [
@@ -68,7 +67,7 @@ fn shared(state: &State, counts: &Counts, buckets: bool) -> String {
     out
 }
 
-/// What there is to say of a process that serves no locks itself.
+/// The metrics of a process that serves no locks itself.
 pub(crate) fn of_process() -> String {
     let mut out = String::new();
     process(&mut out);
@@ -81,7 +80,7 @@ pub(crate) fn of_process() -> String {
     out
 }
 
-/// What this daemon is to its fleet.
+/// The role of this daemon in its fleet.
 pub(crate) fn fleet(out: &mut String, leads: bool, position: u64, lag: u64, relayed: usize) {
     for (name, help, value) in [
         ("lockkeeper_fleet_leads", "Whether this daemon leads.", u64::from(leads)),

@@ -58,7 +58,7 @@ pub(crate) enum Role {
     Stopping,
 }
 
-/// What a follower knows.
+/// The knowledge of a follower.
 #[derive(Clone, Default)]
 pub(crate) struct Following {
     /// The leader, if there is one.
@@ -67,7 +67,7 @@ pub(crate) struct Following {
     pub(crate) lag: u64,
     /// Why it cannot follow just now.
     pub(crate) trouble: Option<String>,
-    /// What it has applied.
+    /// The state it has applied.
     pub(crate) state: Weak<RefCell<State>>,
 }
 

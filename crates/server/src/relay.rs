@@ -43,7 +43,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, crypto::ring as provider, pki_types::ServerName},
 };
 
-/// What a relay asks a leader for.
+/// A relay's ticket for a leader.
 pub(crate) const PATH: &str = "/relay";
 pub(crate) const HEADER: &str = "lockkeeper-relay";
 pub(crate) const UPGRADE: &str = "lockkeeper-relay";
@@ -73,7 +73,7 @@ pub(crate) struct Relays {
     /// The number of this daemon's leadership.
     owner: Cell<u64>,
     counted: Rc<()>,
-    /// What relays keep of messages that are not passed on, and long tokens.
+    /// The memory of relays for unforwarded messages and long tokens.
     unfinished: RefCell<Unfinished>,
     /// Told to a relay that has too much of it.
     too_much: RefCell<HashMap<ConnectionId, Rc<Notify>>>,
@@ -84,7 +84,7 @@ pub(crate) struct Relays {
     unhealthy: RefCell<Option<(String, Instant, String)>>,
 }
 
-/// What was noticed of this leader lately.
+/// Recent observations of this leader.
 fn lately(noticed: &RefCell<Option<(String, Instant, String)>>, leader: &Leader) -> Option<String> {
     let noticed = noticed.borrow();
     let noticed = noticed.as_ref().filter(|(url, when, _)| *url == leader.url && when.elapsed() < LATELY);
@@ -162,7 +162,7 @@ impl Relays {
         URL_SAFE_NO_PAD.encode(ticket)
     }
 
-    /// What a ticket allows, if it is sealed with the fleet's key and for this leadership.
+    /// The rights in a ticket, if it is sealed with the fleet's key and for this leadership.
     pub(crate) fn check(&self, ticket: Option<&str>) -> Result<Access, String> {
         let wrong = "the relay has no ticket of this fleet";
         let ticket = ticket.and_then(|ticket| URL_SAFE_NO_PAD.decode(ticket).ok()).ok_or(wrong)?;
@@ -545,7 +545,7 @@ fn is_malformed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// What may end a relay while the client is silent: other keys.
+/// Ends a relay when the keys change, also while the client is silent.
 struct Watched<'a> {
     node: &'a Node,
     token: Option<(String, String)>,
@@ -599,7 +599,7 @@ async fn upward<S: Transport>(
                     if out.len() >= READ {
                         break;
                     }
-                    // What came with it goes with it.
+                    // Bytes that arrived with it are passed on with it.
                     message = from_client.next(to_client);
                 }
                 if out.is_empty() {

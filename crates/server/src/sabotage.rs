@@ -10,10 +10,10 @@ use std::{
     time::Duration,
 };
 
-/// What is taken for the death of a client.
+/// A wrong sign of a client's death.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mistake {
-    /// Its FIFO cannot be asked for lack of a resource.
+    /// Its FIFO cannot be checked for lack of a resource.
     BusyIsDead,
     /// The process that connected, or its main thread, has ended. Also: neither has ended, and the
     /// client does not come back soon. Only a process that is visibly stopped is waited for.
@@ -39,7 +39,7 @@ pub(crate) fn pause() -> Option<Duration> {
     (MISTAKE.get() == Some(Mistake::JudgeByProcess)).then_some(GRACE)
 }
 
-/// What the mistake makes of an answer.
+/// The result of a check under this mistake.
 pub(crate) fn judge(life: Life, id: u64, session: SessionView<'_>) -> Life {
     match (MISTAKE.get(), life) {
         (Some(Mistake::BusyIsDead), Life::Busy(_)) => Life::Dead,

@@ -24,7 +24,7 @@ pub(crate) struct Snapshot {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread is ready for.
+/// The thread's next work.
 pub(crate) enum Progress {
     Busy,
     NextSlice,

@@ -35,7 +35,7 @@ pub(crate) struct Socket {
 
 impl Socket {
     pub(crate) fn new(stream: UnixStream) -> io::Result<Self> {
-        // A client that is gone is an error, not a signal. Where `send` has no flag for that, the
+        // A closed connection is an error, not a signal. Where `send` has no flag for that, the
         // socket has an option.
         #[cfg(target_vendor = "apple")]
         rustix::net::sockopt::set_socket_nosigpipe(&stream, true)?;

@@ -91,7 +91,7 @@ mod tests {
         assert_eq!(unfinished.set(4, part - 1), None);
         assert_eq!(unfinished.set(5, 1), None);
         assert_eq!(unfinished.set(5, 2), Some(1));
-        // What came as a whole, or went, makes room.
+        // Completed messages and closed connections free memory.
         assert_eq!(unfinished.set(2, 0), None);
         assert_eq!(unfinished.set(5, 2 * part), None);
         assert_eq!(unfinished.set(5, 2 * part + 2), Some(5));

@@ -7,7 +7,7 @@ use lockkeeper_paths::users;
 use lockkeeper_service::Rights;
 use serde::{Deserialize, Serialize};
 
-/// What some users may do in some buckets.
+/// The rights of some users in some buckets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Allow {
@@ -61,7 +61,7 @@ pub(crate) struct Subject {
     pub(crate) user: Option<u32>,
 }
 
-/// What a user may do in a bucket.
+/// The rights of a user in a bucket.
 pub(crate) fn rights(all: &[Allow], user: Option<u32>, bucket: &str) -> Result<Rights, String> {
     let me = rustix::process::geteuid().as_raw();
     let Some(user) = user.filter(|user| *user != me && *user != 0) else { return Ok(Rights::ALL) };

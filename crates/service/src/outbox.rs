@@ -135,7 +135,7 @@ impl Outbox {
         self.open = self.open.filter(|&start| start >= self.released);
     }
 
-    /// What may be sent.
+    /// The bytes that may be sent.
     pub(crate) fn ready(&self) -> &[u8] {
         &self.bytes[..self.released]
     }

@@ -63,7 +63,7 @@ pub enum Record<'a> {
         hello: u64,
         /// Its lease, in milliseconds.
         ttl: u64,
-        /// Who the client is, for people.
+        /// A description of the client.
         owner: &'a str,
     },
     /// A client is back with another connection: the session's next attachment.
@@ -72,7 +72,7 @@ pub enum Record<'a> {
         session: u64,
         /// The number of the Hello.
         hello: u64,
-        /// What the client acknowledges.
+        /// The client's acknowledgement.
         ack: u64,
         /// The lease in the Welcome, in milliseconds.
         ttl: u64,
@@ -92,7 +92,7 @@ pub enum Record<'a> {
         session: u64,
         /// The request.
         rid: u64,
-        /// What it asks for.
+        /// The scope.
         scope: Vec<(&'a [u8], Mode)>,
         /// Whether it breaks conflicting locks.
         steal: bool,

@@ -48,7 +48,7 @@ pub struct ReplicaConfig {
     pub url: String,
 }
 
-/// What a replica asks of the store.
+/// An operation on the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(clippy::large_enum_variant, reason = "there is one at a time")]
 pub enum Operation {
@@ -61,7 +61,7 @@ pub enum Operation {
         head: Head,
         /// An entry: its place in the ring, and its bytes.
         entry: Option<(u64, Vec<u8>)>,
-        /// What the key of the newest snapshot says from now on.
+        /// The new value of the key that points at the newest snapshot.
         snapshot: Option<Vec<u8>>,
         /// Places in the ring whose entries are deleted.
         deletes: Vec<RangeInclusive<u64>>,
@@ -70,7 +70,7 @@ pub enum Operation {
     Read,
 }
 
-/// What the store answers.
+/// An answer of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// It is written, and the head has this revision.
@@ -79,7 +79,7 @@ pub enum Reply {
     Seen(Option<(Head, Revision)>),
 }
 
-/// What an answer means.
+/// The meaning of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The operation succeeded, and this replica leads. If it followed until now, it leads from now
@@ -112,7 +112,7 @@ pub enum Astray {
         /// The position that the store has.
         found: u64,
     },
-    /// The store was recovered meanwhile: the entries may be others. They have to be read again.
+    /// The store was recovered in the meantime: the entries may differ, and have to be read again.
     Recovered,
 }
 
@@ -245,7 +245,7 @@ impl Replica {
             return Err(Astray::Recovered);
         }
         let found = head.as_ref().map_or(0, |head| head.position);
-        // What is read later is later, but in a store that was restored.
+        // A later read shows a later state, except in a restored store.
         if found < self.position || revision <= self.revision && self.revision != 0 {
             return Err(Astray::WentBack { known: self.position, found });
         }

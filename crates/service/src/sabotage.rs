@@ -53,11 +53,11 @@ pub enum Rule {
     WaitAfterCrash,
     /// After a crash of the machine, tokens skip ahead.
     SkipTokensAfterCrash,
-    /// What the client sees as a late message is dropped: it looks at the clock first.
+    /// A message that is late by the client's clock is dropped: it reads the clock first.
     ClockBeforeMessage,
     /// Requests above the server's last number are sent again in their order.
     ResendInOrder,
-    /// What is listed and not wanted is released.
+    /// Listed requests that are no longer wanted are released.
     ReleaseUnwanted,
     /// A session that was given away has a lease, not a FIFO that closes with the process that took
     /// it.
@@ -77,8 +77,8 @@ pub enum Rule {
     /// A store that an operator has restored is recovered also by a replica that remembers less
     /// than it has.
     AcceptWithoutMemory,
-    /// What could be said without a commit, and was not, waits for a round once the log takes
-    /// something again.
+    /// An answer that could have been sent without a commit, and was not, waits for a round once
+    /// the log takes writes again.
     LeftoversWait,
 }
 

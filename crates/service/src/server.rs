@@ -46,9 +46,9 @@ use std::{
 /// How a server is set up.
 #[derive(Clone, Debug)]
 pub struct ServerConfig {
-    /// What leases are given out.
+    /// The bounds of leases.
     pub ttl: Ttl,
-    /// What clients may have.
+    /// The limits of clients.
     pub limits: Limits,
     /// How many sessions there may be.
     pub sessions: usize,
@@ -118,16 +118,16 @@ pub struct Fresh {
     pub secret: Secret,
 }
 
-/// What the credentials of a connection allow.
+/// The identity and rights from a connection's credentials.
 #[derive(Clone, Debug)]
 pub struct Access {
-    /// What it may do.
+    /// Its rights.
     pub rights: Rights,
     /// The authenticated subject, shown before the client's own description.
     pub subject: String,
 }
 
-/// What a client may do beyond requesting locks.
+/// The rights of a client beyond requesting locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rights {
     /// Steal.
@@ -160,14 +160,14 @@ pub struct Hello<'a> {
     pub ack: u64,
     /// The lease that is wished for.
     pub ttl: Option<u64>,
-    /// Who the client says it is.
+    /// The client's own description.
     pub owner: Option<&'a str>,
 }
 
 /// Why a connection is closed: a code of the protocol, and a text.
 pub type Refusal = (u32, String);
 
-/// What only the driver can do.
+/// An action that only the driver can execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Make a FIFO for the session, send its write end with the message `Fifo`, and call
@@ -193,7 +193,7 @@ pub enum Action {
     },
 }
 
-/// What is to be committed.
+/// A round to be committed.
 #[derive(Debug)]
 pub struct Round {
     /// For [`Server::round_done`].
@@ -210,7 +210,7 @@ pub struct Server {
     next_connection: ConnectionId,
     /// One for each session.
     attached: BTreeMap<SessionId, Attached>,
-    /// When to look whether a lease has expired. A session has at most one entry; it may be early.
+    /// When to check leases. A session has at most one entry; it may be early.
     deadlines: BTreeSet<(Micros, SessionId)>,
     /// Sessions whose client cannot be shown to be alive or dead.
     unverifiable: BTreeSet<SessionId>,
@@ -258,7 +258,7 @@ pub struct Server {
     ending: BTreeMap<SessionId, ending::Ending>,
     stopping: bool,
     counts: Counts,
-    /// What was done so far, in units of a short message.
+    /// The work done so far, in units of a short message.
     work: u64,
     audits: audit::Audits,
     /// Why the last Hello was refused by a limit.
@@ -281,7 +281,7 @@ struct Connection {
     queries: VecDeque<answers::Query>,
 }
 
-/// What the server knows of a session beyond the state, since it leads.
+/// The server's data of a session besides the state, since it leads.
 struct Attached {
     connection: Option<ConnectionId>,
     /// When a message from it was last received, or could first be.
@@ -360,7 +360,7 @@ impl Server {
         &mut self.state
     }
 
-    /// What has happened, counted.
+    /// Counters of events.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
@@ -396,7 +396,7 @@ impl Server {
     /// [`stateless`](Self::stateless).
     pub fn set_stuck(&mut self, why: Option<String>) {
         if why.is_none() {
-            // What is left waits for a round, as everything does.
+            // The rest waits for a round, as all output does.
             let round = self.round;
             if !crate::sabotage::holds(crate::Rule::LeftoversWait) {
                 self.send_stateless(u64::MAX);
@@ -559,7 +559,7 @@ impl Server {
         self.detach(id);
     }
 
-    /// A connection is gone.
+    /// A connection has ended.
     pub fn disconnect(&mut self, id: ConnectionId) {
         self.detach(id);
         self.connections.remove(&id);
@@ -696,7 +696,7 @@ impl Server {
             }
             self.deliver(effects);
         } else if !flags.quiet {
-            // It was broken meanwhile, or never had an effect.
+            // It was broken in the meantime, or never had an effect.
             self.send(session, &ToClient::Released { rid });
         }
         Ok(())
@@ -958,8 +958,8 @@ impl Server {
         (self.config.bytes.all / 8).clamp(8 << 20, 128 << 20)
     }
 
-    /// Answers that are on their way keep what has changed since they were asked for. If that is
-    /// too much, the one with the most is given up.
+    /// Answers in progress keep copies of what has changed since their query. If that is too much,
+    /// the one with the most is dropped.
     fn limit_saved_rows(&mut self) {
         let saved = self.state.views.values().map(|view| view.saved_bytes);
         if saved.sum::<usize>() > self.max_unread() {
@@ -983,8 +983,8 @@ impl Server {
         self.detach(id);
     }
 
-    /// What is to be committed next, if anything is: records, or answers that wait for the log's
-    /// word.
+    /// The next round to commit, if there is one: records, or answers that wait for the log's
+    /// confirmation.
     pub fn take_round(&mut self) -> Option<Round> {
         let answers = self.waiting.back().is_some_and(|(round, _)| *round == self.round);
         if self.batch.is_empty() && !answers {
@@ -1049,7 +1049,7 @@ impl Server {
         }
     }
 
-    /// What can be sent to a connection now.
+    /// The bytes that can be sent to a connection now.
     pub fn output(&self, id: ConnectionId) -> &[u8] {
         self.connections.get(&id).map_or(&[], |connection| connection.outbox.ready())
     }
@@ -1076,7 +1076,7 @@ impl Server {
         self.connections.get(&id).is_none_or(|connection| connection.closing && connection.outbox.is_empty())
     }
 
-    /// What only the driver can do.
+    /// An action that only the driver can execute.
     pub fn next_action(&mut self) -> Option<Action> {
         let after_commit = crate::sabotage::holds(crate::Rule::RemoveFifoAfterCommit);
         let committed = if after_commit { self.committed } else { u64::MAX };

@@ -183,7 +183,7 @@ enum Stage {
     Held {
         token: u64,
     },
-    /// The host wants it no more, and to know when that is done.
+    /// The host no longer wants it, and wants to know when it has ended.
     Ending {
         timed_out: bool,
     },
@@ -359,7 +359,7 @@ impl<T> Session<T> {
                 let Some((key, record)) = self.record_of(rid) else { return };
                 let Body::Subscribe { parts, whole } = &mut record.body else { return };
                 if !*whole {
-                    // The server gave up what it was sending, and begins again.
+                    // The server dropped the state that it was sending, and begins again.
                     *parts = Snapshot::default();
                     return;
                 }
@@ -374,7 +374,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// The connection of that number is gone.
+    /// The connection of that number has ended.
     pub fn disconnected(&mut self, now: Micros, connection: u64) {
         if connection == self.connection && !matches!(self.link, Link::None) {
             self.unlink();
@@ -475,8 +475,7 @@ impl<T> Session<T> {
         self.lease.ttl
     }
 
-    /// Up to when locks can be considered held without another word of the server; none if there is
-    /// no lease.
+    /// Until when locks are held without another message of the server; none if there is no lease.
     pub fn lease_deadline(&self) -> Option<Micros> {
         let longer = u64::from(!holds(Rule::LeaseIsStrict));
         self.lease.ttl.map(|ttl| self.lease.answered.saturating_add(client_lease(ttl)) + longer)
@@ -501,8 +500,8 @@ impl<T> Session<T> {
         self.events.push_back(Event::Closed);
     }
 
-    /// Opens another session after the server refused one for good: its reason may be gone. Nothing
-    /// else is changed by the refusal, so numbers of requests go on.
+    /// Opens another session after a final refusal, whose reason may no longer exist. The refusal
+    /// changes nothing else, so request numbers continue.
     pub fn reopen(&mut self, now: Micros) {
         if std::mem::take(&mut self.closed) {
             self.ever_opened = false;
@@ -511,12 +510,12 @@ impl<T> Session<T> {
         }
     }
 
-    /// Whether [`close`](Self::close) was called, or the server refuses for good.
+    /// Whether [`close`](Self::close) was called, or the server has refused finally.
     pub fn is_closed(&self) -> bool {
         self.closed
     }
 
-    /// What is to be sent on the connection: messages, each preceded by its length.
+    /// The output for the connection: messages, each preceded by its length.
     pub fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.output)
     }
@@ -533,7 +532,7 @@ impl<T> Session<T> {
         !self.output.is_empty()
     }
 
-    /// What the host is to know.
+    /// The next event for the host.
     pub fn next_event(&mut self) -> Option<Event<T>> {
         self.events.pop_front()
     }
@@ -746,7 +745,7 @@ impl<T> Session<T> {
     }
 
     fn send_record(&mut self, key: Key, rid: u64) {
-        // What came of an earlier answer is not half of this one.
+        // Parts of an earlier answer do not belong to this one.
         match self.entries.get_mut(&key).map(|record| &mut record.body) {
             Some(Body::Query { parts, .. }) => *parts = Snapshot::default(),
             Some(Body::Subscribe { parts, whole }) => (*parts, *whole) = (Snapshot::default(), false),

@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// A snapshot that is being taken.
 pub(crate) struct Progress {
     pub(crate) walk: Walk,
-    /// What is written and not taken yet.
+    /// Bytes that are written and not taken yet.
     out: Vec<u8>,
 }
 

@@ -40,7 +40,7 @@ pub struct State {
     pub(crate) time: u64,
     /// The running hash of all effects.
     pub(crate) hash: u64,
-    /// No token up to this one was given out in a bucket that is gone.
+    /// An upper bound of the tokens granted in removed buckets.
     pub(crate) last_token: u64,
     pub(crate) sessions: BTreeMap<SessionId, Session>,
     /// Counts the sessions that were opened, for snapshots.
@@ -50,9 +50,9 @@ pub struct State {
     pub(crate) buckets: Vec<Option<Box<Bucket>>>,
     pub(crate) next_bucket: u64,
     free_buckets: Vec<usize>,
-    /// What all sessions take.
+    /// The bytes of all sessions.
     bytes: usize,
-    /// What all buckets take, with what their managers keep.
+    /// The bytes of all buckets, including those allocated by their managers.
     memory: usize,
     /// A snapshot that is being taken.
     pub(crate) snapshot: Option<Box<Progress>>,
@@ -71,9 +71,9 @@ pub(crate) struct Bucket {
     /// Never the same for two buckets, also of one name.
     pub(crate) serial: u64,
     pub(crate) sessions: usize,
-    /// What its sessions take.
+    /// The bytes of its sessions.
     pub(crate) bytes: usize,
-    /// What it takes with what its manager keeps: see [`State::memory`].
+    /// Its bytes, including those allocated by its manager: see [`State::memory`].
     memory: usize,
     pub(crate) manager: Manager<RequestOwner>,
 }
@@ -81,7 +81,7 @@ pub(crate) struct Bucket {
 /// The memory that a manager without requests may keep for those to come. More is given back.
 const KEPT: usize = 256 << 10;
 
-/// Whose a request is.
+/// The owner of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestOwner {
     pub(crate) session: SessionId,
@@ -89,7 +89,7 @@ pub(crate) struct RequestOwner {
     /// When it began to wait, or was granted, in milliseconds since the epoch.
     pub(crate) since: u64,
     pub(crate) info: Option<Box<str>>,
-    /// What it counts for in [`State::bytes`].
+    /// Its share of [`State::bytes`].
     pub(crate) bytes: u32,
 }
 
@@ -149,9 +149,9 @@ pub(crate) struct Session {
     /// The greatest request number recorded.
     pub(crate) last_rid: u64,
     pub(crate) requests: BTreeMap<u64, RequestId>,
-    /// What the client has not acknowledged, by number.
+    /// The unacknowledged notices, by number.
     pub(crate) notices: BTreeMap<u64, Notice>,
-    /// What it takes, with its requests and notices.
+    /// Its bytes, with its requests and notices.
     pub(crate) bytes: usize,
 }
 
@@ -169,7 +169,7 @@ pub enum Notice {
         /// Whether by a force release.
         forced: bool,
     },
-    /// What a force release or the ending of a session did.
+    /// The outcome of a force release or the ending of a session.
     Outcome {
         /// The question.
         rid: u64,
@@ -256,7 +256,7 @@ pub struct SessionView<'a> {
     pub secret: &'a SecretHash,
     /// Where its client is.
     pub origin: Origin,
-    /// Who its client is, for people.
+    /// A description of its client.
     pub owner: &'a str,
     /// The number of its newest Hello.
     pub hello: u64,
@@ -268,7 +268,7 @@ pub struct SessionView<'a> {
     pub fifo: Option<Fifo>,
     /// The last number of a numbered message.
     pub number: u64,
-    /// What was acknowledged.
+    /// The acknowledged number.
     pub acked: u64,
     /// The greatest request number recorded.
     pub last_rid: u64,
@@ -411,8 +411,8 @@ impl State {
         })
     }
 
-    /// What the sessions of a bucket take, if it has any, and how many more bytes fit into what it
-    /// has.
+    /// The bytes of a bucket's sessions, if it has any, and how many more fit into its allocated
+    /// memory.
     pub(crate) fn bucket_bytes(&self, name: &str) -> Option<(usize, usize)> {
         self.by_name.get(name).map(|&place| self.bucket(place).taken())
     }
@@ -477,7 +477,7 @@ impl State {
         self.sessions.get(&session)?.notices.get(&number)
     }
 
-    /// What a session has not acknowledged, by number.
+    /// The unacknowledged notices of a session, by number.
     pub fn notices(&self, session: SessionId) -> impl Iterator<Item = (u64, &Notice)> {
         let session = self.sessions.get(&session);
         session
@@ -753,7 +753,7 @@ impl State {
     fn release(&mut self, id: SessionId, rid: u64, effects: &mut Vec<Effect>) -> Result<(), Damaged> {
         self.save_request(id, rid);
         let session = self.known(id)?;
-        // The lock may have been broken meanwhile.
+        // The lock may have been broken in the meantime.
         let Some(request) = session.requests.remove(&rid) else { return Ok(()) };
         let place = session.bucket;
         let time = self.time;

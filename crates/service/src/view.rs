@@ -32,7 +32,7 @@ pub(crate) struct Row {
 /// An answer that is on its way.
 pub(crate) struct View {
     walk: Walk,
-    /// The only name that is asked for.
+    /// The only queried name.
     name: Option<Box<[u8]>>,
     /// When it was asked, for display.
     time: u64,

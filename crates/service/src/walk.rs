@@ -70,7 +70,7 @@ impl Walk {
 }
 
 impl State {
-    /// Goes on until `visit` wants no more, too many were passed over, or all is visited: then it
+    /// Continues until `visit` wants no more, too many were skipped, or all is visited: then it
     /// returns true.
     pub(crate) fn advance<'a>(
         &'a self,
@@ -117,13 +117,13 @@ impl State {
         self.snapshot.is_some() || !self.views.is_empty()
     }
 
-    /// A request is about to end: those who walk look at it now, and at those nested in it, which
-    /// will be nested in none.
+    /// A request is about to end: walks visit it now, and the requests nested in it, which will be
+    /// nested in none.
     pub(crate) fn save_request(&mut self, id: SessionId, rid: u64) {
         self.save_request_as(id, rid, None);
     }
 
-    /// A request was granted just now: those who walk look at it as it was before.
+    /// A request was granted just now: walks visit it in its earlier state.
     pub(crate) fn save_as_waiting(&mut self, id: SessionId, rid: u64, since: u64) {
         self.save_request_as(id, rid, Some(since));
     }

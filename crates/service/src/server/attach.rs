@@ -229,8 +229,8 @@ impl Server {
         if let Some(older) = older
             && holds(Rule::CloseSuperseded)
         {
-            // What a client has not read of one connection it need not read when it has another. It
-            // could open many.
+            // Unread output of an old connection is dropped when the client opens another one,
+            // because it could open many.
             if self.backlog(older) > super::answers::UNREAD {
                 self.abort(older);
             } else {
@@ -442,7 +442,7 @@ fn check_bucket(name: &str) -> Result<(), String> {
     }
 }
 
-/// Who a client is: what is proved, then what it says.
+/// A client's description: the authenticated part, then its own.
 fn describe(subject: &str, owner: Option<&str>) -> String {
     let owner = owner.unwrap_or_default();
     let end = owner.floor_char_boundary(OWNER);

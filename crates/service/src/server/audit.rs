@@ -9,11 +9,11 @@ use std::collections::VecDeque;
 pub struct Audit {
     /// The session that did it.
     pub session: SessionId,
-    /// What it was.
+    /// The action.
     pub what: Audited,
 }
 
-/// What a client did, or was not let do.
+/// An action of a client, or a refused one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Audited {
     /// It requested locks of these names with *steal*.
@@ -51,7 +51,7 @@ const KEPT: usize = 1000;
 pub(super) struct Audits(VecDeque<Audit>);
 
 impl Server {
-    /// What is to be put on record. It may not be committed yet.
+    /// Entries for the audit. They may not be committed yet.
     pub fn next_audit(&mut self) -> Option<Audit> {
         self.audits.0.pop_front()
     }

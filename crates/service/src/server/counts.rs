@@ -2,7 +2,7 @@
 
 use crate::state::{Effect, State};
 
-/// What has happened since this server leads, and how it stands.
+/// Counters since this server leads, and gauges of the state.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Counts {
@@ -30,7 +30,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// How it stands, with nothing that has happened: looks at every request.
+    /// The gauges alone, without counters: visits every request.
     pub fn of(state: &State) -> Self {
         let mut counts = Self::default();
         for session in state.sessions() {

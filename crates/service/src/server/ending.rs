@@ -19,7 +19,7 @@ const ENTRY: usize = 192;
 /// A session that ends in slices.
 pub(super) struct Ending {
     reason: EndReason,
-    /// Who asked for it, and the numbers of their questions.
+    /// The clients that asked for it, and the numbers of their questions.
     asked: Vec<(SessionId, u64)>,
 }
 
@@ -86,8 +86,8 @@ impl Server {
     pub(super) fn end_slice(&mut self, turn_ends: u64) -> Result<bool, Damaged> {
         let Some((&session, _)) = self.ending.first_key_value() else { return Ok(false) };
         if self.is_long(session) {
-            // From the last one on: what waits behind a lock of the same session is not granted
-            // meanwhile.
+            // From the last one on, so that a request that waits behind a lock of the same session
+            // is not granted in between.
             for (rid, bytes) in self.state.last_requests(session, self.config.slice) {
                 if self.work >= turn_ends {
                     break;

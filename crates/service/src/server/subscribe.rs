@@ -22,7 +22,7 @@ const SUBSCRIPTIONS: usize = 32;
 /// How many requests of a subscription may have changed before the whole state is sent instead.
 const CHANGED: usize = 10_000;
 
-/// Changes are sent no more often than this, so that many of one request are one.
+/// The minimum interval of Changes, which merges several changes of one request.
 const PAUSE: Micros = 100_000;
 
 pub(super) struct Subscription {
@@ -44,7 +44,7 @@ pub(super) struct Subscription {
 enum Phase {
     /// The whole state is to be sent: for the first time, or because too much has changed.
     Stale,
-    /// The whole state is on its way. Whether too much has changed meanwhile.
+    /// The whole state is being sent. Whether too much has changed since it began.
     Listing { overflowed: bool },
     /// The client has all but what has `changed`.
     Current,
@@ -122,7 +122,7 @@ impl Server {
         Ok(())
     }
 
-    /// The connection has ended, or its client may no longer see what it is sent.
+    /// The connection has ended, or its client has lost the right to inspect.
     pub(super) fn unsubscribe(&mut self, id: ConnectionId) -> Option<u64> {
         let subscription = self.subscriptions.remove(&id)?;
         if self.subscriptions.is_empty() {
@@ -131,7 +131,7 @@ impl Server {
         Some(subscription.rid)
     }
 
-    /// What is shown of a session has changed, without a record.
+    /// The description of a session has changed, without a record.
     pub(super) fn touch(&mut self, session: SessionId) {
         let Some(journal) = &mut self.state.journal else { return };
         if let Some(session) = self.state.sessions.get(&session) {

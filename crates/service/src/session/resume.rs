@@ -10,7 +10,7 @@ use lockkeeper_core::Cause;
 use lockkeeper_wire::v2::{EndFlags, Listed, Secret, ToServer};
 use std::collections::BTreeMap;
 
-/// What the server says it has, until the end marker.
+/// The server's list, until the end marker.
 pub(super) struct Sync {
     number: u64,
     ttl: u64,
@@ -139,7 +139,7 @@ impl<T> Session<T> {
         }
     }
 
-    /// What a client that does not wait for the end marker would do.
+    /// The behaviour of a client that does not wait for the end marker.
     pub(super) fn resend_unanswered(&mut self) {
         let sent: Vec<(u64, Key)> = self.by_rid.iter().map(|(&rid, &key)| (rid, key)).collect();
         for (rid, key) in sent {

@@ -11,7 +11,7 @@ use crate::{
 };
 use lockkeeper_wire::v2::Secret;
 
-/// What another process needs to go on with a session. It has the session's secret in it.
+/// The data with which another process continues a session. It contains the session's secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Transfer {
     client_id: String,
@@ -127,7 +127,7 @@ impl<T> Session<T> {
         if let Some(&(rid, token)) = held.first() {
             let key = session.next_key;
             session.next_key += 1;
-            // It is held: what it asked for is the server's to know.
+            // It is held: only the server needs its scope.
             let request =
                 Request { scope: Vec::new(), flags: Default::default(), nested_in: None, info: None };
             let record =

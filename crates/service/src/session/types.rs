@@ -11,7 +11,7 @@ use std::fmt;
 /// A request or question of a session, by a number that is never reused.
 pub type Key = u64;
 
-/// What a session asks for when it opens.
+/// The parameters of a new session.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SessionConfig {
     /// The bucket.
@@ -56,7 +56,7 @@ impl Request {
     }
 }
 
-/// What the host is to know.
+/// An event for the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event<T> {
     /// There is a session.
@@ -68,7 +68,7 @@ pub enum Event<T> {
     },
     /// No server could be reached yet. Attempts go on.
     Unreachable(Failure),
-    /// A server refuses the session for good. Nothing more happens.
+    /// A server has refused the session finally. No event follows.
     Failed(Failure),
     /// The session was lost, and all it had. Another one is being opened.
     SessionLost,
@@ -161,7 +161,7 @@ pub enum Outcome {
 /// The answer to a question.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// What the server shows.
+    /// The server's answer.
     Snapshot(Snapshot),
     /// A force release or the ending of a session is done.
     Done {
@@ -208,12 +208,12 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
-/// What a server shows of a bucket, or of one name of it.
+/// The state of a bucket, or of one name in it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
     /// A name of a request each: held first, each in the order of arrival.
     pub entries: Vec<Entry>,
-    /// The cycles, if they were asked for.
+    /// The cycles, if they were requested.
     pub deadlocks: Vec<Deadlock>,
     /// The greatest token that was given out; 0 if that is not to be known.
     pub last_token: u64,
