@@ -153,7 +153,7 @@ fn request(
     }
 }
 
-/// What to say of a request that ended before it was granted.
+/// The message for a request that ended before it was granted.
 fn failed(outcome: Outcome, wanted: &Wanted, wait: &Wait<'_>, limit: &Limit) -> Failure {
     match outcome {
         Outcome::Unavailable if is_in_own_way(wanted, wait, limit) => {
@@ -185,7 +185,7 @@ fn deadlocked(deadlock: &Deadlock, wait: &Wait<'_>) -> Failure {
     (exit::NO_LOCK, format!("{names}: a deadlock: {why}. Take all names at once: lockkeeper run A B -- …"))
 }
 
-/// What the request is nested in: the innermost lock around this command that is held.
+/// The outer request for nesting: the innermost held lock around this command.
 fn innermost(session: &Session, limit: &Limit) -> Option<Outer> {
     let mut around = environment::around();
     while let Some(lock) = around.pop() {
@@ -215,8 +215,8 @@ pub(crate) fn is_nested() -> bool {
     !environment::around().is_empty()
 }
 
-/// How a lock is held by the commands around this one. The environment says what they took; the
-/// daemon, what they still have.
+/// How a lock is held by the commands around this one. The environment has the locks that they
+/// took; the daemon knows which are still held.
 pub(crate) fn held_around(session: &Session, name: &Name, until: Instant) -> Result<Vec<Entry>, Failure> {
     let around = environment::around();
     if around.is_empty() {

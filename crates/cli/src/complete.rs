@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, process::ExitCode};
 pub(crate) fn completions(shell: Shell) -> Done {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "lockkeeper", &mut script);
-    // What the generator does not know.
+    // Parts that the generator does not produce.
     match shell {
         Shell::Bash => script.extend(include_bytes!("complete.bash")),
         Shell::Fish => script.extend(include_bytes!("complete.fish")),

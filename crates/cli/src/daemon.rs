@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long a daemon may take to leave.
+/// How long a daemon may take to exit.
 const LEAVE: Duration = Duration::from_secs(10);
 
 /// The log file of a daemon that was started on demand.
@@ -51,7 +51,7 @@ pub(crate) fn restart() -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Ends the daemon and waits until it is gone. Returns its process; none if there was none.
+/// Ends the daemon and waits until it has exited. Returns its process; none if there was none.
 fn end(endpoint: &Endpoint) -> Result<Option<u32>, Failure> {
     if endpoint.socket().is_none() {
         return Err((exit::USAGE, format!("{endpoint} is on the network: stop it where it runs")));

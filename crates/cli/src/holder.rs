@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How long what was seen counts: a list of locks asks once for each.
+/// How long a scan stays valid: a list of locks needs the result once for each.
 const FRESH: Duration = Duration::from_secs(1);
 
 /// The process whose request it is, on the machine of the daemon. The daemon puts it before what

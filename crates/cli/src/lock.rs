@@ -135,7 +135,7 @@ fn take_fifo(fifo: OwnedFd, descriptor: u8) -> Result<String, Failure> {
 
 /// `lockkeeper keep`, which only `lock` starts: has the FIFO open until the shell says that it has.
 pub(crate) fn keep() -> Done {
-    // What ends the shell's job must not end this.
+    // Signals to the shell's job must not end this process.
     let _ = rustix::process::setsid();
     let _ = poll(&mut [PollFd::new(&io::stdin(), PollFlags::IN)], Timespec::try_from(TAKE).ok().as_ref());
     Ok(ExitCode::SUCCESS)
@@ -195,7 +195,7 @@ struct Taken<'a> {
     words: &'a [u8],
 }
 
-/// What the variable has.
+/// The locks in the variable.
 fn taken(variable: &OsStr) -> impl Iterator<Item = Taken<'_>> {
     variable.as_bytes().split(|&byte| byte == b' ').filter_map(Taken::parse)
 }

@@ -43,7 +43,7 @@ use std::process::ExitCode;
 mod exit {
     /// The call is wrong.
     pub(crate) const USAGE: u8 = 64;
-    /// No daemon can be reached, or it cannot do what is asked.
+    /// No daemon can be reached, or it cannot do the task.
     pub(crate) const UNAVAILABLE: u8 = 69;
     /// Something of the system's does not work.
     pub(crate) const SOFTWARE: u8 = 70;
@@ -57,7 +57,7 @@ mod exit {
     pub(crate) const CANNOT_RUN: u8 = 126;
 }
 
-/// What a command comes to: an exit code, or a failure.
+/// The result of a command: an exit code, or a failure.
 type Done = Result<ExitCode, Failure>;
 
 /// An exit code, and a message for standard error, which may be empty.

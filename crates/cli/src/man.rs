@@ -20,7 +20,7 @@ pub(crate) fn man(directory: &Path) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a page has after its options.
+/// The sections of a page after its options.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Extra {
     None,
@@ -48,7 +48,7 @@ fn as_typed(page: &str) -> String {
             "Examples:" | "Example:" => (Some("EXAMPLES"), Extra::Typed),
             "Exit status:" => (Some("EXIT STATUS"), Extra::Typed),
             _ if line.starts_with("Exit status: ") => text("EXIT STATUS"),
-            // What is said before the examples, or after them or the statuses, is text.
+            // Lines before the examples, or after them or the statuses, are text.
             _ if extra == Extra::Begun => text("NOTES"),
             _ if extra == Extra::Typed && shown.ends_with("\n\n") && !line.starts_with(' ') => text("NOTES"),
             _ => (None, extra),

@@ -96,8 +96,8 @@ fn place(entry: &Entry) -> Object {
     Object::new().name(&entry.name).text("mode", &entry.mode.to_string())
 }
 
-/// What there is to say of a request. Tokens are strings: they may be beyond what a JSON reader
-/// takes for a number.
+/// The members of a request. Tokens are strings, because they may exceed the numbers of a JSON
+/// reader.
 fn about(object: Object, entry: &Entry) -> Object {
     let mut object = object.text("clientId", &entry.client_id);
     if let Some(token) = show::token(entry) {

@@ -34,12 +34,12 @@ pub(crate) enum News {
     /// The requests ahead in the queue, for display.
     Queue(Result<Snapshot, Error>),
     Signal(Origin),
-    /// What the guardian of the command says.
+    /// A report of the command's guardian.
     Guardian(guard::Report),
 }
 
-/// How long a daemon is waited for that is to say that it has released the lock. It will, however
-/// that may be.
+/// How long to wait for the daemon's acknowledgement of a release. The release takes effect in any
+/// case.
 pub(crate) const RELEASE: Duration = Duration::from_secs(1);
 
 pub(crate) fn run(args: Run) -> Done {
@@ -107,7 +107,7 @@ fn command_line(args: &Run) -> Vec<OsString> {
     }
 }
 
-/// What a command that could not be started comes to.
+/// The result of a command that could not be started.
 fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
     let code = exit::CANNOT_RUN + u8::from(error.kind() == std::io::ErrorKind::NotFound);
     let program = program.to_string_lossy();
@@ -120,6 +120,6 @@ fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
 }
 
 impl Ended {
-    /// Of a command that ran for longer than `--for`.
+    /// The status of a command that ran for longer than `--for`.
     const TIMED_OUT: u8 = 124;
 }

@@ -106,7 +106,8 @@ pub(crate) fn serve(args: Serve) -> Done {
                     _ = int.recv() => break,
                     _ = hup.recv() => match &reload {
                         Some(reload) => reload.notify_one(),
-                        // Without a port, there is nothing to read anew: its terminal is gone.
+                        // Without a port, there is nothing to read again: SIGHUP means that its
+                        // terminal was closed.
                         None => break,
                     },
                 }
@@ -114,7 +115,7 @@ pub(crate) fn serve(args: Serve) -> Done {
             notify("STOPPING=1");
         };
         lockkeeper_server::serve(config, stop).await.map_err(|error| match error {
-            // That is as well as if it had started.
+            // A running daemon is as good as a started one.
             Error::Running(_) if args.background => (0, String::new()),
             error => (exit::UNAVAILABLE, error.to_string()),
         })
@@ -126,8 +127,8 @@ pub(crate) fn serve(args: Serve) -> Done {
     served.map(|()| ExitCode::SUCCESS)
 }
 
-/// What is only half done must not be answered: a daemon that panics ends, whichever task or thread
-/// that was, and the next one replays the log.
+/// A half-done change must not be answered: a daemon ends on a panic of any task or thread, and the
+/// next one replays the log.
 fn end_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -187,7 +188,7 @@ fn become_daemon() {
         .for_each(raise);
 }
 
-/// What was not said is what it is then.
+/// Fills in the defaults of missing settings.
 fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(Settings, Config), String> {
     if settings.listen.is_none() {
         settings.listen = given.port.as_ref().and_then(|port| port.local_addr().ok()).map(Address);
@@ -284,7 +285,7 @@ fn configure(mut settings: Settings, given: Given, background: bool) -> Result<(
 fn handshake_limits(settings: &mut Settings) -> Result<HandshakeLimits, String> {
     let default = HandshakeLimits::default();
     let Size(bytes) = *settings.max_hello_bytes.get_or_insert(Size(default.bytes));
-    // What is shorter has no room for a token, and nothing is longer than a message.
+    // A shorter limit has no room for a token, and no Hello is longer than a message.
     if !(1 << 10..=1 << 20).contains(&bytes) {
         return Err("--max-hello-bytes is at least 1KiB and at most 1MiB".into());
     }
@@ -319,7 +320,7 @@ fn open_folder(socket: &Path) -> io::Result<()> {
     }
 }
 
-/// What systemd has opened for it.
+/// The sockets that systemd has opened.
 struct Given {
     socket: Option<UnixListener>,
     port: Option<std::net::TcpListener>,
@@ -330,7 +331,7 @@ impl Given {
         let mut all = ListenFd::from_env();
         let mut given = Self { socket: None, port: None };
         for index in 0..all.len() {
-            // What is not the one is left in its place, for the other.
+            // A socket of the other kind is left in its place.
             match all.take_unix_listener(index) {
                 Ok(socket) => given.socket = socket,
                 Err(_) => given.port = all.take_tcp_listener(index)?,

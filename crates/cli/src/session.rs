@@ -48,7 +48,7 @@ pub(crate) fn bucket() -> Result<String, Failure> {
     lockkeeper_client::bucket_from_env().map_err(|why| (exit::USAGE, why))
 }
 
-/// How long a session is waited for.
+/// The limits of waiting for a session.
 #[derive(Clone, Copy)]
 pub(crate) enum WaitLimits {
     /// As long as an answer takes: a daemon that was stopped by a signal gives none.
@@ -133,7 +133,7 @@ pub(crate) fn ask_until<T: Send + 'static>(
     }
 }
 
-/// What to say of a daemon that does not answer.
+/// The message for a daemon that does not answer.
 pub(crate) fn silent(endpoint: &Endpoint) -> String {
     let Some(pid) = endpoint.server_pid() else { return format!("the daemon at {endpoint} does not answer") };
     match stopped(pid) {
@@ -158,7 +158,7 @@ pub(crate) fn program() -> Result<PathBuf, Failure> {
     }
 }
 
-/// What to say of a daemon that cannot be reached, or refuses.
+/// The message for a daemon that cannot be reached, or refuses.
 pub(crate) fn failed(error: Error) -> Failure {
     match &error {
         Error::Refused { code, .. } => refused(*code, explained(&error)),
@@ -215,7 +215,7 @@ pub(crate) fn explained(error: &Error) -> String {
     }
 }
 
-/// What to type so that a daemon of this machine is replaced by the program that is installed now.
+/// The command that replaces a daemon of this machine by the currently installed program.
 pub(crate) fn how_to_restart(endpoint: &Endpoint) -> &'static str {
     match endpoint {
         _ if endpoint.is_own() => "`lockkeeper restart` starts this one",

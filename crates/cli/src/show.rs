@@ -64,7 +64,7 @@ fn own_pid(owner: &str) -> Option<&str> {
     pid.strip_suffix(']').filter(|pid| !pid.is_empty() && pid.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// What is said where the daemon shows of others only that they are there.
+/// The notice when the daemon hides the details of other clients.
 pub(crate) const HIDDEN: &str = "Others' labels, times and processes are hidden: no right to inspect.";
 
 /// Whether the daemon hides something.
@@ -155,7 +155,7 @@ pub(crate) fn is_stopped(entry: &Entry) -> bool {
     pid(entry).is_some_and(crate::session::stopped)
 }
 
-/// What to do about an unverifiable session.
+/// The advice for an unverifiable session.
 pub(crate) fn way_out(entry: &Entry) -> Option<String> {
     let end = || format!("If its process is gone: lockkeeper release --client {}", label(&entry.client_id));
     entry.is_unverifiable().then(end)
@@ -197,14 +197,14 @@ pub(crate) fn pad(text: &str, columns: usize) -> String {
     format!("{text}{:blanks$}", "")
 }
 
-/// What fits into so many columns, with a mark where something is left out.
+/// The text cut to a number of columns, with a mark at the cut.
 pub(crate) fn fit(text: &str, columns: usize) -> Cow<'_, str> {
     if width(text) <= columns {
         return text.into();
     }
     let Some(mut left) = columns.checked_sub(1) else { return "".into() };
     let mut shown = String::new();
-    // What is one character to people may be several: a thumb and its colour.
+    // A visible character may be several code points: a thumb and its colour.
     for piece in text.graphemes(true) {
         match left.checked_sub(width(piece)) {
             Some(rest) => left = rest,

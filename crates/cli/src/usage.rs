@@ -12,7 +12,7 @@ use std::{
     process::ExitCode,
 };
 
-/// Says what is wrong with the call. Help that was asked for is no error.
+/// Prints what is wrong with the call. Requested help is not an error.
 pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     let words: Vec<OsString> = env::args_os().skip(1).collect();
     match (hint(error, &words), too_long(error)) {
@@ -31,7 +31,7 @@ pub(crate) fn explain(error: &clap::Error) -> ExitCode {
     exit::USAGE.into()
 }
 
-/// What is wrong with a value that is too long to be shown.
+/// The error of a value that is too long to be shown.
 fn too_long(error: &clap::Error) -> Option<String> {
     let text = |kind| match error.get(kind)? {
         ContextValue::String(text) => Some(text),
@@ -41,7 +41,7 @@ fn too_long(error: &clap::Error) -> Option<String> {
     Some(format!("{}: {}", text(ContextKind::InvalidArg)?, error.source()?))
 }
 
-/// What was meant, where that is known.
+/// The intended call, if it is known.
 fn hint(error: &clap::Error, words: &[OsString]) -> Option<String> {
     let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
     if let Some(unknown) = error.get(ContextKind::InvalidSubcommand)
@@ -72,7 +72,7 @@ fn hint(error: &clap::Error, words: &[OsString]) -> Option<String> {
                 "--verbose" => {
                     Some("it says what it waits for, unless --quiet is given: leave --verbose out".into())
                 }
-                // What follows a name is the command's, most likely.
+                // Words after a name most likely belong to the command.
                 _ if words.first().is_some_and(|word| !word.starts_with('-')) => Some(format!(
                     "{unknown} is no option of run. If it is one of the command, put -- before the command:\n  \
                      {}",

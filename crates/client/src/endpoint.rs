@@ -65,7 +65,7 @@ enum Whose {
 #[cfg(feature = "network")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Address {
-    /// Whether it speaks TLS.
+    /// Whether it uses TLS.
     pub tls: bool,
     /// A name or an address, the latter without brackets.
     pub host: String,

@@ -11,10 +11,10 @@ pub enum Error {
     NoAnswer {
         /// The member.
         member: String,
-        /// What is known.
+        /// The known details.
         why: String,
     },
-    /// etcd takes no more writes: its database is as large as it may be. Reads go on.
+    /// etcd takes no more writes: its database has reached its quota. Reads still work.
     Full {
         /// The member.
         member: String,
@@ -24,7 +24,7 @@ pub enum Error {
         /// The member.
         member: String,
     },
-    /// The history that was asked for is not kept any more.
+    /// The requested history is no longer kept.
     Compacted,
     /// etcd refused the call. It was not executed.
     Refused {

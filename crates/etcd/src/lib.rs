@@ -47,10 +47,10 @@ pub struct Etcd {
 
 struct Shared {
     members: Vec<Member>,
-    /// The member that is asked next.
+    /// The next member to call.
     current: AtomicUsize,
     credentials: Option<(String, String)>,
-    /// What a password was exchanged for.
+    /// The token for which a password was exchanged.
     token: Mutex<Option<AsciiMetadataValue>>,
     deadline: Duration,
 }
@@ -75,12 +75,12 @@ pub struct Guarded {
     pub deletes: Vec<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What became of guarded writes.
+/// The outcome of guarded writes.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
     /// They are done; every key that was written has this revision.
     Done(i64),
-    /// The key had another revision, or another value: this is what it is.
+    /// The key had another revision or value. This is its current state.
     Refused(Option<KeyValue>),
 }
 
@@ -225,7 +225,7 @@ impl Etcd {
         Ok(())
     }
 
-    /// How each member is.
+    /// The status of each member.
     pub async fn status(&self) -> Vec<(String, Result<Status, Error>)> {
         let mut all = Vec::new();
         for (at, member) in self.shared.members.iter().enumerate() {
@@ -273,7 +273,7 @@ impl Etcd {
         self.within_deadline(at, attempt).await
     }
 
-    /// What comes of an attempt at a member, if that is in time.
+    /// The result of an attempt at a member, within the deadline.
     async fn within_deadline<T>(
         &self,
         at: usize,
@@ -317,7 +317,7 @@ impl Etcd {
         }
     }
 
-    /// What shows that the password is known, if there is one.
+    /// The authentication token, if there is a password.
     async fn token(&self, at: usize) -> Result<Option<AsciiMetadataValue>, Error> {
         let Some((name, password)) = self.shared.credentials.clone() else { return Ok(None) };
         let known = self.shared.token.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -193,7 +193,7 @@ pub(crate) struct WatchEvent {
 #[derive(Clone, PartialEq, Message)]
 pub(crate) struct Empty {}
 
-/// How a member of the cluster is.
+/// The status of a member of the cluster.
 #[derive(Clone, PartialEq, Message)]
 pub struct Status {
     /// What every answer begins with.

@@ -8,7 +8,7 @@ use std::{
 };
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-/// How etcd is reached.
+/// The address and credentials of etcd.
 ///
 /// ```
 /// # use lockkeeper_etcd::Settings;
@@ -21,7 +21,7 @@ use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 pub struct Settings {
     /// The members: host and port.
     pub members: Vec<String>,
-    /// What all keys begin with.
+    /// The prefix of all keys.
     pub prefix: String,
     /// How TLS is spoken; without if there is none.
     pub tls: Option<Tls>,
@@ -40,7 +40,7 @@ pub struct Tls {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What keys begin with, unless a URL says otherwise.
+/// The default prefix of keys.
 const PREFIX: &str = "lockkeeper/";
 
 const DEADLINE: Duration = Duration::from_secs(1);

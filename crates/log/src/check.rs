@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// What is in a state directory. See [`check`].
+/// The contents of a state directory. See [`check`].
 #[derive(Debug)]
 pub struct Report {
     /// Another process has the log open; what it is writing now can look torn.

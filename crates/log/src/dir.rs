@@ -27,8 +27,7 @@ pub(crate) struct Dir {
 pub(crate) struct Lock(File);
 
 impl Drop for Lock {
-    /// Closing it would do, but for a process that was forked and has not yet come to its own
-    /// program.
+    /// Closing it would be enough, except for a forked process that has not called exec yet.
     fn drop(&mut self) {
         let _ = flock(&self.0, FlockOperation::Unlock);
     }

@@ -54,11 +54,11 @@ pub struct Damage {
     pub path: PathBuf,
     /// The byte where what cannot be read begins.
     pub offset: u64,
-    /// What is wrong there.
+    /// The damage there.
     pub what: &'static str,
 }
 
-/// What was cut off the end of the log. Without a crash of the machine, its commit had not
+/// The part that was cut off the end of the log. Without a crash of the machine, its commit had not
 /// returned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Torn {
@@ -88,7 +88,7 @@ impl OpenError {
     }
 }
 
-/// What a user can do about a state that is not read.
+/// The advice for a state that is not read.
 const WAY_OUT: &str =
     "`lockkeeper state check` shows what is there, and `lockkeeper state reset` moves it aside";
 

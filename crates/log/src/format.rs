@@ -89,7 +89,7 @@ pub(crate) fn split_record(content: &[u8]) -> Option<(&[u8], &[u8])> {
     rest.split_at_checked(u32::from_le_bytes(*length) as usize)
 }
 
-/// How far a segment can be read.
+/// The readable part of a segment.
 pub(crate) struct Readable {
     /// The byte after the last good frame.
     pub(crate) end: usize,

@@ -16,7 +16,7 @@ use std::{
     path::Path,
 };
 
-/// What was promised to clients, and has to be kept even if the log's end is lost.
+/// Upper bounds that were given to clients, and hold even if the log's end is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Mark {
     /// The longest ttl of any client that can still be alive, in milliseconds.

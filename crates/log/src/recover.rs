@@ -20,7 +20,7 @@ use std::{
     vec,
 };
 
-/// What a log had when it was opened. Read all of it before the first
+/// The contents of a log when it was opened. Read all of it before the first
 /// [`begin_snapshot`](Log::begin_snapshot), which leads to the removal of these files.
 #[derive(Debug)]
 pub struct Recovered {
@@ -31,7 +31,7 @@ pub struct Recovered {
     /// The machine has crashed since commits were last known to be on disk, and
     /// [`Log::settle_crash`] was not called since.
     pub crash: Option<Crash>,
-    /// What was cut off the end of the log.
+    /// The part that was cut off the end of the log.
     pub torn: Option<Torn>,
 }
 
@@ -69,7 +69,7 @@ pub fn open(config: Config) -> Result<(Log, Recovered), OpenError> {
     survey.apply(dir, config)
 }
 
-/// What the files of a directory say. Reads only, and stops at the first thing that is refused.
+/// The contents of a directory's files. Reads only, and stops at the first error.
 #[derive(Default)]
 pub(crate) struct Survey {
     pub(crate) listing: Listing,

@@ -13,15 +13,15 @@ use std::{
     path::Path,
 };
 
-/// How much is allocated at a time. A small step is no noticeable pause on any file system.
+/// The allocation step. A small one is no noticeable pause on any file system.
 pub(crate) const STEP: u64 = 512 << 10;
 
-/// What file systems allocate at least.
+/// The minimum allocation of file systems.
 const PAGE: u64 = 4096;
 
 pub(crate) struct Segment {
     file: File,
-    /// What its checksums begin with.
+    /// The salt of its checksums.
     salt: u32,
     /// Where the next frame goes.
     end: u64,
@@ -122,7 +122,7 @@ impl Segment {
             return Ok(());
         }
         allocate(&self.file, self.allocated, to).inspect_err(|_| {
-            // What was allocated before it failed.
+            // Frees the space that was allocated before the failure.
             let _ = self.file.set_len(self.allocated);
         })?;
         self.allocated = to;

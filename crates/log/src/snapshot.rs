@@ -25,7 +25,7 @@ const SLICE: u64 = 1 << 20;
 /// one at a time.
 pub struct SnapshotWriter {
     position: u64,
-    /// What the log had at its position, since the snapshot before.
+    /// The log's bytes at its position, since the previous snapshot.
     replaces: u64,
     file: BufWriter<File>,
     dir: File,

@@ -30,7 +30,7 @@ pub(crate) struct Inner {
     /// and the thread knows.
     pub(crate) slots: RefCell<Vec<RequestId>>,
     pub(crate) buffer: CallBuffer,
-    /// The name that was asked for last, by `request`.
+    /// The last requested name.
     pub(crate) last: RefCell<Vec<u8>>,
 }
 
@@ -48,7 +48,7 @@ struct EndsWithThread {
 
 impl Drop for EndsWithThread {
     fn drop(&mut self) {
-        // If the thread exits, the runtime is gone, and wakers are its to take down.
+        // If the thread exits, the runtime has ended, and is responsible for its wakers.
         let _ = (self.end)();
     }
 }

@@ -13,7 +13,7 @@ use napi::{
 };
 use std::{ffi::c_void, ptr, rc::Rc};
 
-/// How a request is made, beyond its names.
+/// The options of a request, as bits.
 pub(crate) mod flag {
     pub(crate) const SHARED: u32 = 1;
     pub(crate) const IF_AVAILABLE: u32 = 2;
@@ -23,7 +23,7 @@ pub(crate) mod flag {
     pub(crate) const SAME: u32 = 16;
 }
 
-/// What a call came to.
+/// The answer of a call.
 pub(crate) mod answer {
     pub(crate) const QUEUED: u32 = 0;
     pub(crate) const GRANTED: u32 = 1;
@@ -33,7 +33,7 @@ pub(crate) mod answer {
     pub(crate) const MAIL: u32 = 4;
 }
 
-/// What became of a request, in a notification: the three low bits of its first number.
+/// The event of a request, in a notification: the three low bits of its first number.
 mod news {
     pub(super) const GRANTED: u32 = 0;
     pub(super) const STOLEN: u32 = 1;
@@ -44,7 +44,7 @@ mod news {
     pub(super) const SESSION: u32 = 6;
 }
 
-/// What became of a session with a daemon: in the place of a slot.
+/// The event of a session with a daemon, in the place of a slot.
 pub(crate) mod session {
     pub(crate) const OPENED: u32 = 0;
     pub(crate) const INTERRUPTED: u32 = 1;

@@ -35,7 +35,7 @@ pub struct Remote {
     slots: RefCell<Vec<Key>>,
 }
 
-/// Turns what becomes of requests into notifications. Under the session's mutex.
+/// Turns events of requests into notifications. Under the session's mutex.
 struct Notifier {
     mailbox: Address,
     /// Texts of answers, by slot, until they are fetched.
@@ -72,7 +72,7 @@ impl Host for Notifier {
             Outcome::Unavailable => Notification::Unavailable { slot },
             Outcome::Broken { cause, .. } => Notification::Broken { slot, cause },
             Outcome::Released | Outcome::Answer(_) => Notification::Ended { slot },
-            // What is closed ends as what was sent does.
+            // Unsent requests end like sent ones when the session is closed.
             Outcome::Failed(Failure::Closed) => Notification::Broken { slot, cause: Cause::Lost },
             Outcome::Refused { code, message } => {
                 return self.refuse(slot, SessionReply::Refused { code, message });
@@ -137,7 +137,7 @@ pub struct Refusal {
     pub cycle: Option<Vec<report::Step>>,
 }
 
-/// What a daemon shows.
+/// The answer to a query of a daemon.
 #[napi(object, object_from_js = false)]
 pub struct RemoteSnapshot {
     pub entries: Vec<RemoteEntry>,

@@ -31,13 +31,13 @@ pub(crate) struct ProcessState {
     mailboxes: Vec<Option<Mailbox>>,
     /// How many mailboxes there have been.
     opened: u64,
-    /// Of the current command. Empty between commands.
+    /// The effects of the current command. Empty between commands.
     pub(crate) effects: Vec<Effect<Owner>>,
     /// Waiting times count from here.
     began: Instant,
 }
 
-/// What the addon keeps with a request: whose it is.
+/// The addon's data of a request: its owner.
 pub(crate) struct Owner {
     pub(crate) mailbox: u32,
     /// Its place in the thread's own table.
@@ -68,7 +68,7 @@ pub(crate) enum Notification {
         slot: u32,
         cause: Cause,
     },
-    /// Of a daemon's, from here on: the engine of this process answers in the call.
+    /// The following are for a daemon's requests: the engine of this process answers in the call.
     Unavailable {
         slot: u32,
     },

@@ -67,7 +67,7 @@ pub fn create(dir: &Path) -> io::Result<()> {
     check(dir)
 }
 
-/// What is wrong, and what to do.
+/// The error, and what to do.
 fn with_hint(why: &str) -> String {
     format!("{why}: set {DIR} to a directory of your own, the same for all that are to meet")
 }
@@ -97,7 +97,7 @@ pub(crate) fn is_denied_here(dir: &Path) -> bool {
     }
 }
 
-/// What is there of a path.
+/// The nearest existing ancestor of a path.
 fn nearest(dir: &Path) -> &Path {
     dir.ancestors().find(|dir| fs::symlink_metadata(dir).is_ok()).unwrap_or(dir)
 }
@@ -125,7 +125,7 @@ pub(crate) fn is_hidden(home: &Path) -> bool {
 
 /// A mount, as `mountinfo` has it.
 struct Mount<'a> {
-    /// What of the file system is mounted.
+    /// The mounted part of the file system.
     root: &'a str,
     point: &'a str,
     options: &'a str,

@@ -43,7 +43,7 @@ use tokio_rustls::{
     rustls::{ClientConfig, crypto::ring as provider, pki_types::ServerName},
 };
 
-/// A relay's ticket for a leader.
+/// The path of a relay's request to a leader, the header of its ticket, and the upgrade.
 pub(crate) const PATH: &str = "/relay";
 pub(crate) const HEADER: &str = "lockkeeper-relay";
 pub(crate) const UPGRADE: &str = "lockkeeper-relay";
@@ -545,7 +545,7 @@ fn is_malformed(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::InvalidData
 }
 
-/// Ends a relay when the keys change, also while the client is silent.
+/// Watches the keys, whose change can end a relay while the client is silent.
 struct Watched<'a> {
     node: &'a Node,
     token: Option<(String, String)>,

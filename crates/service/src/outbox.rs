@@ -29,7 +29,7 @@ pub(crate) struct Outbox {
     bytes: Vec<u8>,
     /// How many of the bytes may be sent.
     released: usize,
-    /// Up to where the bytes belong to which round, beyond those released.
+    /// The rounds of the bytes that are not released: each with the end of its bytes.
     held: VecDeque<(u64, usize)>,
     /// Where the last frame begins, as long as more messages of its round may go into it.
     open: Option<usize>,

@@ -53,7 +53,7 @@ pub fn first(bytes: &[u8], max: usize) -> Result<Option<(&[u8], usize)>, TooLong
 pub struct TooLong {
     /// Its length.
     pub length: usize,
-    /// What the reader takes.
+    /// The reader's maximum.
     pub max: usize,
 }
 

@@ -72,7 +72,7 @@ impl<'a> Reader<'a> {
         Self(bytes)
     }
 
-    /// What is not read yet.
+    /// The unread bytes.
     pub(crate) fn rest(&self) -> &'a [u8] {
         self.0
     }

@@ -10,7 +10,8 @@ use std::fmt;
 /// The name of the protocol in a WebSocket handshake.
 pub const SUBPROTOCOL: &str = "lockkeeper.v2";
 
-/// What a client asks a daemon to prove with that it means WebSocket (RFC 6455 §4.1).
+/// The key of a handshake, for which a daemon must prove that it supports WebSocket (RFC 6455
+/// §4.1).
 #[cfg(feature = "handshake")]
 pub fn key(random: [u8; 16]) -> String {
     use base64::{Engine, engine::general_purpose::STANDARD};
@@ -44,13 +45,14 @@ const PONG: u8 = 10;
 /// The status of a connection that ends because its page or process does (RFC 6455 §7.4.1).
 pub const GOING_AWAY: u16 = 1001;
 
-/// What a control frame has room for.
+/// The maximum payload of a control frame.
 const CONTROL_MAX: usize = 125;
 
 /// The longest frame that has several messages: one reads it whole before the first of them.
 pub const BATCH: usize = 64 << 10;
 
-/// Appends one frame with whatever `write` appends. A client masks what it says, a daemon does not.
+/// Appends one frame with the bytes that `write` appends. A client masks its frames, a daemon does
+/// not.
 ///
 /// ```
 /// # use lockkeeper_wire::websocket;
@@ -158,7 +160,7 @@ fn apply(mask: [u8; 4], payload: &mut [u8]) {
     }
 }
 
-/// What the other side says.
+/// The contents of a frame from the other side.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Incoming<'a> {
     /// Messages of the protocol, one or more: see [`first_message`].

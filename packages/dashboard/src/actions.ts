@@ -8,13 +8,13 @@ import type { Lock, Request } from './model.js';
 import type { Session } from './session.js';
 import { age, nameText, several, visible, who } from './text.js';
 
-/** What the token allows. */
+/** The rights of the token. */
 export interface Rights {
   readonly steal: boolean;
   readonly force: boolean;
 }
 
-/** What a token claims. The daemon checks it; here it only decides what is offered. */
+/** The claims of a token. The daemon checks them; here they only decide which buttons are shown. */
 export function claimsOf(token: string | null): { rights: Rights; buckets: string[] } {
   if (token === null) return { rights: { steal: true, force: true }, buckets: [] };
   try {
@@ -40,7 +40,7 @@ export function bucketFor(token: string, wanted: string): string {
 
 interface Question {
   title: string;
-  /** What breaks, one thing each. */
+  /** The effects, one each. */
   breaks: string[];
   then: string;
   verb: string;
@@ -65,7 +65,7 @@ export class Actions {
     ];
   }
 
-  /** What can be done now. */
+  /** Updates the available actions. */
   refresh(buttons: HTMLElement, lock: Lock): void {
     const allow = (id: string, allowed: boolean, possible: boolean) => {
       const button = buttons.querySelector<HTMLButtonElement>(`#${id}`);
@@ -156,7 +156,7 @@ export class Actions {
   }
 }
 
-/** Who loses what. */
+/** The line for a holder that loses a lock. */
 function holderLine(request: Request): string {
   const label = request.info ? `, “${visible(request.info, 200)}”` : '';
   const owner = request.owner ? ` (${visible(request.owner, 200)})` : '';

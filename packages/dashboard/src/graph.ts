@@ -21,7 +21,7 @@ export class Graph {
   readonly #drawing = svg('svg', { class: 'graph', role: 'group', 'aria-labelledby': 'graph-summary' });
   readonly #summary = h('p', { id: 'graph-summary' });
   readonly #onLock: (lock: Lock) => void;
-  /** What is drawn, by its node. */
+  /** The drawn elements, by node. */
   #boxes = new Map<string, SVGElement>();
   #version = -1;
   /** How long the last drawing took, and when it was. */

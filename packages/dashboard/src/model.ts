@@ -118,7 +118,7 @@ export class Model {
     for (const { lock } of request.names) touched.add(lock);
   }
 
-  /** Puts a queue in order, without those that are gone. */
+  /** Sorts a queue, without ended requests. */
   #settle(queue: Request[]): void {
     let length = 0;
     for (const request of queue) if (this.requests.get(request.arrival) === request) queue[length++] = request;

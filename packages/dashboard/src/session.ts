@@ -53,7 +53,7 @@ export interface Options {
 
 export type Answer = { ok: true; count: number } | { ok: false; why: string };
 
-/** What was asked. */
+/** The data of a request or question. */
 interface Asked {
   over(outcome: Ended): void;
   granted?(): void;
@@ -84,7 +84,7 @@ export class Session {
   #outdated = false;
   /** Locks that were stolen here. They stay until the daemon has them back. */
   readonly held = new Map<Key, Uint8Array>();
-  /** What was asked and not answered yet. It ends with the connection. */
+  /** The unanswered questions. They end with the connection. */
   readonly #unanswered = new Map<Key, (answer: Answer) => void>();
   /** Whom to tell that a lock was given back. */
   readonly #givenBack = new Map<Key, (answer: Answer) => void>();
@@ -147,7 +147,7 @@ export class Session {
     return this.#options.model.locks.get(key);
   }
 
-  /** What a session has. */
+  /** The requests of a session. */
   requestsOf(clientId: string): Request[] {
     return [...this.#options.model.requests.values()].filter((request) => request.clientId === clientId);
   }
@@ -197,7 +197,7 @@ export class Session {
   #start(): void {
     if (this.#closed) return;
     const { bucket } = this.#options;
-    // A page that is closed gives up what it holds.
+    // A closed page releases its locks.
     this.#machine = new SessionMachine<Asked>({ bucket, owner: 'dashboard', ttl: null, goingAwayEnds: true }, now());
     this.#searching = false;
     this.#subscribe();
@@ -276,7 +276,7 @@ export class Session {
     };
     socket.onmessage = ({ data }: MessageEvent<ArrayBuffer>) => this.#receive(connection, data);
     socket.onclose = () => this.#connection === connection && this.#onClose('the connection was lost');
-    // The lease may end meanwhile.
+    // The lease may end in the meantime.
     this.#schedule(false);
   }
 

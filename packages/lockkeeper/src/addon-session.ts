@@ -33,7 +33,7 @@ export class AddonSession implements Session {
    */
   #table: (Request | Question | undefined)[] = [];
   #free: number[] = [];
-  /** What to do if there is no daemon, and none can be started. */
+  /** The advice if there is no daemon, and none can be started. */
   #instead = '';
   #settle!: { resolve: () => void; reject: (reason: unknown) => void };
 
@@ -130,7 +130,7 @@ export class AddonSession implements Session {
   #onNotification(native: NativeRemote, slot: number, news: number, token: number): void {
     if (news === News.SESSION) return this.#onSession(native, slot);
     const about = this.#table[slot];
-    // What the session's end has refused is none of the next session's.
+    // Requests refused by a session's end do not belong to the next session.
     if (about === undefined || this.#native !== native) return;
     const question = 'answer' in about;
     if (news === News.GRANTED) return question ? undefined : this.#listener.granted(about, token);

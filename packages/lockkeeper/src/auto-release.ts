@@ -22,7 +22,7 @@ let endOwnShare: (lock: AutoReleased) => boolean;
 /** Has the rejection of `released` count as handled. */
 let quieten: (lock: AutoReleased) => void;
 
-/** What the two sketches have in common. */
+/** The common part of the two sketches. */
 abstract class AutoReleased {
   readonly #request: Request;
   /** The waiting promise set: how many of it have not fulfilled. The first is the lock's own. */

@@ -23,12 +23,12 @@ export function timedOut(names: string, milliseconds: number): DOMException {
   return new DOMException(`The lock ${names} was not granted within ${milliseconds} ms`, 'TimeoutError');
 }
 
-/** What the engine refuses once the arguments are right: a limit stands against it. */
+/** The error of a refusal by the engine. The arguments are valid, so it is a limit. */
 export function refused(error: unknown): DOMException {
   return new DOMException((error as Error).message, 'QuotaExceededError');
 }
 
-/** What a server refuses, with a code for programs and a message for people. */
+/** The error of a refusal by a server, with a code for programs and a message for people. */
 export function refusal(code: number, message: string): Error {
   return new DOMException(message, NAMES[code] ?? 'OperationError');
 }

@@ -161,7 +161,7 @@ function newLocal(ownManager: boolean): Transport {
     return agent;
   }
 
-  /** What became of a request that was just made. */
+  /** The answer to a request that was just made. */
   function answered(request: Request): boolean {
     const answer = buffer[0]!;
     const token = buffer[1]!;

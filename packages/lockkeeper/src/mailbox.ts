@@ -9,8 +9,8 @@ export function newCallBuffer(): Float64Array {
 }
 
 /**
- * Reads all notifications. The callback runs no code but ours, and makes no requests: nothing
- * overwrites the buffer meanwhile.
+ * Reads all notifications. The callback runs only internal code, and makes no requests, so nothing
+ * overwrites the buffer in the meantime.
  */
 export function readNotifications(
   buffer: Float64Array,

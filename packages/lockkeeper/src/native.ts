@@ -11,7 +11,7 @@ import { platformFiles } from './platform.js';
 import type { Snapshot } from './remote.js';
 import type { Deadlock, DeadlockStep, Inspection } from './transport.js';
 
-/** What a call came to. `MAIL`: there are notifications to collect. */
+/** The answer of a call. `MAIL`: there are notifications to collect. */
 export const Answer = { QUEUED: 0, GRANTED: 1, UNAVAILABLE: 2, ABORTED: 1, MAIL: 4 } as const;
 
 /**
@@ -25,7 +25,7 @@ export const News = {
   UNAVAILABLE: 3,
   ENDED: 4,
   REFUSED: 5,
-  /** Of the session, not of a request: the slot is one of `Stage`. */
+  /** An event of the session, not of a request: the slot is one of `Stage`. */
   SESSION: 6,
 } as const;
 

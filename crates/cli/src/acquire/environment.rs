@@ -53,7 +53,7 @@ impl Environment {
     }
 }
 
-/// What a variable has, and more.
+/// The value of a variable, with more appended.
 fn appended(variable: &str, more: Vec<Vec<u8>>) -> OsString {
     let mut all = words(&env::var_os(variable).unwrap_or_default());
     all.extend(more);

@@ -18,12 +18,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What takes no longer is not worth a word: on a terminal, and elsewhere.
+/// Shorter waits are not displayed: on a terminal, and elsewhere.
 const UNSEEN: Duration = Duration::from_millis(200);
 const UNSAID: Duration = Duration::from_secs(1);
 
-/// The line of a terminal is drawn so often; less often if a daemon with a long queue takes its
-/// time to tell.
+/// The interval of drawing the line; longer if a daemon with a long queue answers slowly.
 const REFRESH: Duration = Duration::from_secs(1);
 
 pub(super) struct Wait<'a> {
@@ -173,7 +172,7 @@ impl<'a> Wait<'a> {
         self.drawn = true;
     }
 
-    /// What to say to who does not get the lock.
+    /// The message when the lock was not acquired.
     pub(super) fn gave_up(&self, why: &str) -> Failure {
         let message = match &self.obstacle {
             Some(obstacle) => format!("{}: {why}: {obstacle}", self.all_names()),

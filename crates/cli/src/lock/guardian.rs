@@ -35,10 +35,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// How it is called by `lock`; the client id follows.
+/// The subcommand with which `lock` starts it; the client id follows.
 pub(crate) const COMMAND: &str = "guard-shell";
 
-/// What the guardian answers.
+/// The guardian's answer.
 const READY: &str = "ready";
 const RELEASED: &str = "released";
 
@@ -99,7 +99,7 @@ pub(super) fn unlock(guardian: u32, client_id: &str) -> Option<Result<(), Failur
     }
 }
 
-/// What the guardian waits for.
+/// An event for the guardian.
 enum Input {
     Line(String),
     /// No process has the pipe open for writing any more.
@@ -112,7 +112,7 @@ pub(crate) fn guard_shell() -> Done {
     let wrong = || (exit::USAGE, format!("{COMMAND} is for `lockkeeper lock` to start"));
     // The shell's end of another guardian's pipe may be among them.
     serve::close_inherited();
-    // What ends the shell's job must not end this.
+    // Signals to the shell's job must not end this process.
     let _ = rustix::process::setsid();
     // Until the shell has it open.
     let keep_open = OpenOptions::new().write(true).open("/proc/self/fd/0").map_err(|_| wrong())?;

@@ -160,7 +160,7 @@ fn ask(command: &mut Command, hired: &Hired, leads: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// What a line of [`ask`] says. It does not allocate.
+/// Parses a line of [`ask`]. It does not allocate.
 pub(super) fn told(line: &str) -> Option<(Pid, bool)> {
     let (pid, leads) = line.strip_prefix("command ")?.split_once(' ')?;
     Some((Pid::from_raw(pid.parse().ok()?)?, leads == "true"))

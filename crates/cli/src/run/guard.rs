@@ -40,7 +40,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// What the guardian says to `run`.
+/// A report of the guardian to `run`.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Report {
     /// It has the session.
@@ -52,9 +52,9 @@ pub(crate) enum Report {
     Lost(String),
     /// The lock is released.
     Released,
-    /// The guardian is gone, or says nothing. How long the command has to end.
+    /// The guardian has exited, or is silent. How long the command has to end.
     Gone(Duration),
-    /// Up to when the lease is valid, and how long it is.
+    /// Until when the lease is valid, and its length.
     Lease(Lease),
 }
 
@@ -106,11 +106,11 @@ impl Report {
     }
 }
 
-/// How it is called by `run`; the client id follows.
+/// The subcommand with which `run` starts it; the client id follows.
 pub(crate) const COMMAND: &str = "guard";
 
-/// What allows the command to be executed. No text has it: the guardian's standard error is where a
-/// panic would be reported, too.
+/// The byte that allows the command to be executed. It never occurs in text, because a panic of the
+/// guardian is also written to its standard error.
 pub(super) const ALLOWED: u8 = 6;
 
 /// How long the guardian may take to resume the session.
@@ -181,7 +181,7 @@ fn stolen(news: &News) -> Option<String> {
 
 /// The guardian or the watcher of a command, as `run` has it.
 pub(super) struct Hired {
-    /// What to say to it.
+    /// The socket for messages to it.
     pub(super) control: UnixStream,
     /// Where it allows the command to be executed.
     pub(super) allowed: PipeReader,
@@ -211,8 +211,8 @@ fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(H
     Ok((Hired { control, allowed }, OwnedFd::from(write)))
 }
 
-/// Passes on what the guardian says, and that it is gone. One that is stopped says nothing: it is
-/// taken for gone soon after it should have ended the command.
+/// Passes on the guardian's reports, and its end. A stopped guardian sends nothing: it counts as
+/// exited soon after it should have ended the command.
 fn listen(reports: UnixStream, mut tell: impl FnMut(Report) -> bool) {
     let mut lease: Option<Lease> = None;
     let mut reader = BufReader::new(&reports);
@@ -252,12 +252,12 @@ fn listen(reports: UnixStream, mut tell: impl FnMut(Report) -> bool) {
 /// The longest pause between two looks at the clock.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What the guardian waits for.
+/// An event for the guardian.
 enum Input {
     Line(String),
-    /// `run` is gone.
+    /// `run` has exited.
     Alone,
-    /// The command is gone, and all it has started.
+    /// The command and its descendants have exited.
     Over,
     Lock(Update),
 }
@@ -350,8 +350,8 @@ impl Guardian {
                 Ok(Input::Lock(_)) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(ExitCode::SUCCESS),
             }
-            // `run` says when the command has ended; without it, the pipe does. `run` has an end of
-            // that until it is gone.
+            // `run` reports the end of the command; without `run`, the pipe shows it. `run` has an
+            // end of the pipe open until it exits.
             if self.alone && self.is_over() {
                 return self.release(inputs);
             }

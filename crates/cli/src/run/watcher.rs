@@ -54,7 +54,7 @@ mod linux {
     /// The name in `ps`. The system keeps 15 bytes.
     const NAME: &CStr = c"lockkeeper-wait";
 
-    /// What the watcher has open, by number. The last is that of the command's process.
+    /// The watcher's open descriptors, by number. The last is that of the command's process.
     const FIFO: RawFd = 0;
     const CONTROL: RawFd = 1;
     const ALLOWS: RawFd = 2;
@@ -100,8 +100,8 @@ mod linux {
     /// Leaves the job, the terminal and the folder of `run`.
     fn leave() {
         let mut signals = MaybeUninit::uninit();
-        // SAFETY: the set is filled before it is used, the name ends with a zero byte, and what was
-        // there before is not asked for.
+        // SAFETY: the set is filled before it is used, the name ends with a zero byte, and the old
+        // value is not requested.
         unsafe {
             libc::sigfillset(signals.as_mut_ptr());
             libc::sigprocmask(libc::SIG_SETMASK, signals.as_ptr(), ptr::null_mut());

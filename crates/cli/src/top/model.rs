@@ -28,7 +28,7 @@ pub(crate) struct Model {
     pub(crate) filter: String,
     pub(crate) sort: Sort,
     pub(crate) mode: Mode,
-    /// What is to be said of the last act, or of a daemon that refuses. Until the next key.
+    /// The note about the last action, or about a refusing daemon. Shown until the next key.
     pub(crate) note: Option<String>,
     /// How many requests hold something, and how many wait.
     pub(crate) held: usize,
@@ -73,7 +73,7 @@ pub(crate) enum Mode {
     Help,
 }
 
-/// What is to be done outside the model.
+/// An action outside the model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Act {
     Nothing,
@@ -125,7 +125,7 @@ impl Model {
             those.map(|entry| entry.arrival).collect::<HashSet<_>>().len()
         };
         (self.held, self.waiting) = (requests(true), requests(false));
-        // Of two moments a second apart, at least. Each grant has the next token.
+        // From two snapshots at least a second apart. Each grant has the next token.
         if self.last.is_some_and(|(_, then)| now.duration_since(then) < SECOND) {
             return;
         }
@@ -244,7 +244,7 @@ impl Model {
         members.take(count).map(|entry| &self.snapshot.entries[*entry as usize])
     }
 
-    /// What a key does.
+    /// Executes a key.
     pub(crate) fn press(&mut self, key: KeyEvent) -> Act {
         if key.kind == KeyEventKind::Release {
             return Act::Nothing;
@@ -442,7 +442,8 @@ mod tests {
         assert_eq!(model.mode, Mode::Confirm(Name::from("c")));
         assert_eq!((press(&mut model, "n"), &model.mode), (Act::Nothing, &Mode::List));
         press(&mut model, "r");
-        // The list may change meanwhile: what is released is what was asked about.
+        // The list may change in the meantime: the lock in the question is the one that is
+        // released.
         model.take(Snapshot::default(), Instant::now());
         assert_eq!(press(&mut model, "y"), Act::Release(Name::from("c")));
         assert_eq!(press(&mut model, "q"), Act::Quit);

@@ -4,7 +4,7 @@ use super::Secret;
 use crate::pack::{Malformed, Reader, Result, Writer};
 use lockkeeper_core::{Cause, Mode};
 
-/// What a server sends. Messages with a `number` are repeated on every resume until the client
+/// A message of a server. Messages with a `number` are repeated on every resume until the client
 /// acknowledges them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ToClient<'a> {
@@ -75,7 +75,7 @@ pub enum ToClient<'a> {
         /// Whether by a force release rather than a steal.
         forced: bool,
     },
-    /// What a force release or the ending of a session did.
+    /// The outcome of a force release or the ending of a session.
     Outcome {
         /// Numbers the message.
         number: u64,
@@ -106,7 +106,7 @@ pub enum ToClient<'a> {
         rid: u64,
         /// One name of one request each.
         entries: Vec<Entry<'a>>,
-        /// The cycles, if they were asked for.
+        /// The cycles, if they were requested.
         deadlocks: Vec<Deadlock<'a>>,
         /// The greatest token that was given out.
         last_token: u64,
@@ -123,8 +123,8 @@ pub enum ToClient<'a> {
     Fifo,
     /// The session has no lease any more.
     Confirmed,
-    /// What has changed since the last message of a subscription: requests as they are now, and
-    /// those that are gone.
+    /// The changes since the last message of a subscription: requests in their current state, and
+    /// those that have ended.
     Changes {
         /// The subscription.
         rid: u64,

@@ -36,7 +36,7 @@ pub enum ToServer<'a> {
         token: Option<&'a str>,
         /// The lease that the client would like, in milliseconds.
         ttl: Option<u64>,
-        /// Who the client is, for people: user, host, process, command.
+        /// A description of the client: user, host, process, command.
         owner: Option<&'a str>,
     },
     /// Requests a lock (§4.1).
@@ -45,7 +45,7 @@ pub enum ToServer<'a> {
         ack: u64,
         /// The request.
         rid: u64,
-        /// What it asks for.
+        /// The scope of the request.
         scope: Scope<'a>,
         /// How.
         flags: Flags,
@@ -87,7 +87,7 @@ pub enum ToServer<'a> {
         ack: u64,
         /// The question.
         rid: u64,
-        /// Of one name only.
+        /// A single name to query.
         name: Option<&'a [u8]>,
         /// Whether to search for deadlocks.
         deadlocks: bool,
