@@ -34,7 +34,7 @@ fn proc(user: &User, file: &str) -> Vec<u8> {
 fn it_has_no_descriptor_of_a_script() {
     let user = User::new();
     let lock = user.file("lock", "");
-    // The command substitution ends although the daemon goes on.
+    // The command substitution ends although the daemon continues.
     assert_eq!(start(&user, &format!("exec 9>{lock}; flock 9; exec 7>&1")), "done\n");
     let free = Command::new("flock").args(["-n", &lock, "true"]).status().expect("flock is there");
     assert!(free.success(), "the daemon holds the script's lock");
@@ -73,7 +73,7 @@ fn it_has_no_limits_of_a_script_if_those_can_be_undone() {
     assert!(status.lines().any(|line| line == "Umask:\t0077"), "{status}");
 }
 
-/// Who is nice gives way to everybody else's processes, not to everybody else's locks. Only root
+/// A nice process yields to other processes; its daemon must not be slow for all locks. Only root
 /// may undo it.
 #[test]
 fn it_has_no_niceness_of_a_script() {

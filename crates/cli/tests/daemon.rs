@@ -74,7 +74,7 @@ fn nobody_is_let_in_while_a_holder_is_stopped_and_the_daemon_killed() {
     user.end_daemon(Signal::KILL);
     let mut waiter = user.start(&["a"]);
     user.wait_for("a", 1, 1);
-    // Longer than the ttl: it is not for others to say that somebody who is stopped is dead.
+    // Longer than the ttl: a stopped process must not count as dead.
     let late = user.run(&["run", "--timeout", "12s", "a", "--", "true"]);
     assert_eq!(late.status.code(), Some(75));
     assert_eq!(user.run(&["run", "--if-available", "b", "--", "true"]).status.code(), Some(0));
@@ -186,8 +186,8 @@ fn a_daemon_that_cannot_start_says_why_to_who_wanted_it() {
     assert!(why.contains("set LOCKKEEPER_DIR to a directory of your own"), "{why}");
 }
 
-/// As one in a frozen cgroup, or on a machine that is: its process is not stopped by a signal, or
-/// nobody knows it.
+/// As one in a frozen cgroup, or on a frozen machine: its process is not stopped by a signal, or is
+/// not visible.
 #[test]
 fn a_daemon_that_takes_connections_and_is_silent_is_waited_for_as_long_as_is_said() {
     let user = User::new();
@@ -294,8 +294,7 @@ fn an_upgrade_under_a_holder_loses_nothing_and_status_says_what_to_restart() {
     assert_eq!(holder.let_go(), 0);
 }
 
-/// An upgrade of the protocol under a daemon that goes on: what to restart depends on what has
-/// started it.
+/// An upgrade of the protocol under a running daemon: how to restart it depends on its starter.
 #[test]
 fn a_daemon_of_another_version_is_to_be_restarted_by_a_command_that_is_named() {
     let user = User::new();

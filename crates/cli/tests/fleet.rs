@@ -280,7 +280,7 @@ fn frames_of_several_messages_go_through_a_follower() {
     assert!(most > 1, "the answers of one round come in few frames");
 }
 
-/// A load balancer is told the truth while etcd is silent.
+/// The health check of a load balancer is right while etcd is silent.
 #[test]
 fn nobody_is_healthy_while_etcd_does_not_answer() {
     let cluster = Cluster::start(1).expect("etcd starts");
@@ -356,7 +356,7 @@ fn a_follower_stops_at_records_of_a_later_version() {
     a_batch_stops_a_follower(&[99, 0, 0, 0, 0, 0, 0, 0, 0, 0], "upgrade this daemon");
 }
 
-/// Whoever stops a daemon is told that nobody could be left the lead.
+/// A stop reports that no daemon could take over.
 #[test]
 fn a_leader_that_stops_while_etcd_is_silent_says_so() {
     let cluster = Cluster::start(1).expect("etcd starts");
@@ -424,8 +424,8 @@ fn a_snapshot_has_items_that_are_longer_than_a_request_to_etcd() {
     wait_until(|| run(&socket(&daemons, next), &["run", "-n", "free", "--", "true"]).status.success());
 }
 
-/// One client writes several times what etcd may have. Snapshots make room for it, and nobody else
-/// notices.
+/// One client writes several times what etcd may have. Snapshots make room for it, and no other
+/// client notices.
 #[test]
 fn scopes_of_a_megabyte_do_not_fill_etcd() {
     const QUOTA: u64 = 96_000_000;
@@ -604,7 +604,7 @@ fn every_daemon_tells_how_the_fleet_is_to_who_may_inspect() {
     }
 }
 
-/// The daemon that has the connection decides who may do what.
+/// The daemon that has the connection decides the rights of its client.
 #[test]
 fn a_follower_checks_tokens() {
     let user = User::new();
@@ -652,8 +652,8 @@ fn etcd_with(cluster: &Cluster, path: &str, body: &str) -> String {
     http(stream, &format!("{head}{body}"))
 }
 
-/// While nothing can be written, leases are kept by reading: no lock is lost, and who asks for one
-/// is told why not.
+/// While nothing can be written, leases are kept by reading: no lock is lost, and requests are
+/// refused with the reason.
 #[test]
 fn a_full_etcd_refuses_and_loses_nothing() {
     let cluster = Cluster::start_with(1, &["--quota-backend-bytes", "4000000"]).expect("etcd starts");
@@ -746,13 +746,13 @@ fn a_store_that_has_less_than_before_is_refused() {
         store: cluster.url("test"),
         more: ["--takeover", "500ms", "--ttl", "2s"].map(Into::into).into(),
     };
-    // A daemon that has seen nothing before goes on: only one that remembers can know.
+    // A daemon without a memory continues: only one with a memory can detect it.
     let other = Daemons::start(1, setup).expect("it starts");
     assert!(run(&other.url(0), &["run", "a", "--", "true"]).status.success());
 }
 
-/// Whoever leads waits for leases that the backup does not know: a daemon that remembers nothing,
-/// and the one that takes over from it without having been told.
+/// Every leader waits for leases that the backup does not know: a daemon that remembers nothing,
+/// and the one that takes over from it without the flag.
 #[test]
 fn a_restored_store_is_recovered_by_every_leader() {
     let mut cluster = Cluster::start(1).expect("etcd starts");
@@ -795,7 +795,7 @@ fn a_restored_store_is_recovered_by_every_leader() {
     daemons.kill(0);
     wait_until(|| daemons.log(1).contains("earlier leases are waited for"));
     is_refused(&daemons);
-    // A flag that was left is of no use once somebody leads.
+    // A flag that was left has no effect once a daemon leads.
     daemons.set_more(&[&usual[..], &["--accept-restored-store"]].concat());
     daemons.run(0).expect("it starts");
     daemons.wait(0).expect("it follows");
@@ -867,7 +867,7 @@ fn a_url_that_is_not_of_the_daemon_is_named() {
     wait_until(|| said(&log, &doubled) && daemons.log(leader).contains(&doubled));
     drop(double);
 
-    // One that nobody reaches leads.
+    // An unreachable daemon leads.
     let (alone, log) = advertises("alone", "ws://127.0.0.1:1");
     wait_until(|| said(&log, "serving"));
     daemons.kill(leader);
@@ -909,7 +909,7 @@ fn keys_that_are_deleted_from_etcd_are_named() {
     wait_until(|| {
         [0, 1].iter().any(|at| daemons.log(*at).contains("was deleted from etcd: it is there again"))
     });
-    // "test/0/log": nobody knows what is locked.
+    // "test/0/log": the locks are unknown.
     etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC8wL2xvZw==\"}");
     for at in [0, 1] {
         wait_until(|| daemons.log(at).contains("the head of the log, test/0/log, was deleted from etcd"));

@@ -125,7 +125,7 @@ fn a_command_whose_guardian_is_killed_is_killed() {
     kill_process(guardian, Signal::KILL).expect("it runs");
     assert_eq!(run.wait().expect("it ends").code(), Some(76));
     assert!(!running(command));
-    // Its session has nobody left to end it: it lasts as long as its lease.
+    // No process is left to end its session: it lasts as long as its lease.
     assert_eq!(next.wait().expect("it ends").code(), Some(0), "the command was still there");
 }
 
@@ -146,7 +146,7 @@ fn a_command_whose_guardian_is_stopped_is_killed() {
 fn a_guardian_keeps_the_lease_that_was_asked_for() {
     let server = Server::start("1h");
     let (mut run, guardian, command) = server.hold_with(&["--ttl", SHORT]);
-    // Nobody is left to end the session.
+    // No process is left to end the session.
     for process in [Pid::from_child(&run), guardian, command] {
         kill_process(process, Signal::KILL).expect("it runs");
     }
@@ -245,7 +245,7 @@ fn a_command_is_dead_before_its_lock_is_given_to_another() {
     wait_until(|| server.is_free("a"));
 }
 
-/// Whoever has one can do all that its client may.
+/// Its bearer has all rights of its client.
 #[test]
 fn the_command_inherits_no_connection() {
     let server = Server::start(LONG);

@@ -158,8 +158,8 @@ fn a_lock_for_the_rest_of_a_script_is_to_be_had_of_another_users_daemon() {
     shell.wait().expect("it ends");
 }
 
-/// Killing `run` leaves the lock to its command, whoever's daemon it is; and locks outlive the
-/// daemon.
+/// Killing `run` leaves the lock to its command, also at the machine's daemon; and locks outlive
+/// the daemon.
 #[test]
 fn the_lock_of_another_users_command_outlives_run_and_the_daemon() {
     let Some(mut machine) = Machine::start() else { return };
@@ -195,14 +195,14 @@ fn the_lock_of_another_users_command_outlives_run_and_the_daemon() {
     assert_eq!(machine.run(BOB, "jobs", &["run", "-w", "60", "a", "--", "true"]).status.code(), Some(0));
 }
 
-/// A user without any rights took all descriptors of the daemon, and nobody else could connect.
+/// A user without any rights took all descriptors of the daemon, and no other client could connect.
 #[test]
 fn one_user_cannot_take_all_connections() {
     let Some(machine) = Machine::start() else { return };
     let daemon = machine.daemon.as_ref().expect("it runs");
     let limit = Rlimit { current: Some(200), maximum: Some(200) };
     prlimit(Some(Pid::from_child(daemon)), Resource::Nofile, limit).expect("it is ours");
-    // Connects until it is told that it is enough, or nobody answers.
+    // Connects until it is refused, or gets no answer.
     let script = "import socket, sys\nopen = []\nanswer = b''\nwhile not answer and len(open) < 500:\n \
                   s = socket.socket(socket.AF_UNIX)\n s.connect(sys.argv[1])\n s.settimeout(0.01)\n open.append(s)\n \
                   try: answer = s.recv(1000)\n except OSError: pass\nprint(len(open), answer, flush=True)\ninput()";

@@ -104,7 +104,7 @@ fn locks_reach_across_the_network() {
     assert!(server.run(&["run", "--if-available", "a", "--", "true"]).status.success());
 }
 
-/// Whoever reaches the port could take the locks of this user's jobs otherwise.
+/// Otherwise every client of the port could take the locks of this user's jobs.
 #[test]
 fn without_keys_the_network_has_buckets_of_its_own() {
     let server = Server::start(&[]);
@@ -216,7 +216,7 @@ impl Cable {
     }
 }
 
-/// Carries bytes; once it is cut, it swallows them, and nobody is told.
+/// Carries bytes; once it is cut, it drops them silently.
 fn carry(mut from: TcpStream, mut to: TcpStream, cut: &AtomicBool) {
     let mut bytes = [0; 4096];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
@@ -329,7 +329,7 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
         assert!(refused.status.code() == Some(code) && said.contains(words), "{words}: {said}");
     }
     assert_eq!(run(&with(&folded)).stdout, b"mine\n");
-    // Without TLS, nobody understands it.
+    // Without TLS, it is not understood.
     let plain = server.run(&["run", "a", "--", "true"]);
     let said = String::from_utf8_lossy(&plain.stderr);
     assert!(plain.status.code() == Some(64) && said.contains("it speaks TLS: use wss://"), "{said}");

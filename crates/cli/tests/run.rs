@@ -250,7 +250,7 @@ fn line(output: &mut BufReader<ChildStdout>) -> String {
     line.trim_end().into()
 }
 
-/// `lockkeeper run`, with no terminal. Whoever started the tests may ignore signals, which would be
+/// `lockkeeper run`, with no terminal. The tests' parent may ignore signals, which would be
 /// inherited.
 fn run_alone(user: &User, args: &[&str]) -> Command {
     let run = user.command(&["run"]);
@@ -567,8 +567,8 @@ fn a_session_is_ended_by_its_id() {
     user.hold(&["a"]);
 }
 
-/// The daemon cannot tell whether the command is alive, and lets nobody in: it has to say so, and
-/// how to end that.
+/// The daemon cannot tell whether the command is alive, and keeps its lock: it has to report that,
+/// and how to end it.
 #[test]
 fn a_lock_whose_process_may_be_alive_or_not_is_shown_as_such_and_can_be_ended() {
     let user = User::new();
@@ -597,7 +597,7 @@ fn a_lock_whose_process_may_be_alive_or_not_is_shown_as_such_and_can_be_ended() 
     waiter.wait().expect("it is dead");
     let top = Terminal::start_with_size(&user.command(&["top"]), 24, 120);
     top.shows(&way_out);
-    // A subscriber is told, too.
+    // A subscriber is notified, too.
     assert!(user.run(&["release", "--client", id]).status.success());
     top.wait("the end of it", |screen| !screen.contains("unverifiable"));
     top.press("q");

@@ -435,7 +435,7 @@ fn out_of_memory_a_daemon_refuses_and_goes_on() {
     });
     let refused = refused.expect("it has a limit");
     assert!(refused.contains("(max-bytes)"), "{refused}");
-    // Who was there has its lock, also at the next daemon.
+    // The client keeps its lock, also at the next daemon.
     drop(daemon);
     let _daemon = start();
     assert_eq!(user.run(&["run", "-n", "mine", "--", "true"]).status.code(), Some(75));

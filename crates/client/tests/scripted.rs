@@ -209,7 +209,7 @@ fn a_descriptor_is_inherited_once_the_server_has_confirmed_that_the_session_live
     confirms.recv_timeout(NEVER).unwrap();
     assert!(session.fifo().unwrap().is_none());
     assert!(session.fifo().unwrap().is_some());
-    // From now on nobody has to be asked.
+    // From now on no query is needed.
     assert!(session.fifo().unwrap().is_some());
     drop(session);
     server.join().unwrap();

@@ -160,7 +160,7 @@ mod requests {
         let (client_id, rid) = one.with(|view| view.outer(a.key)).unwrap();
         let nested_in = Some(Outer::Other(client_id, rid));
         let flags = Flags { refuse_deadlock: true, ..Flags::default() };
-        // Whoever holds `a` waits for this one, and this one for `a`.
+        // The holder of `a` waits for this one, and this one for `a`.
         let refused = Asked::new(&other, Request { nested_in, flags, ..exclusive("a") });
         assert!(matches!(refused.next(), Update::Over(Outcome::Deadlocked(_))));
         let own = Asked::new(&one, Request { nested_in: Some(Outer::Own(a.key)), ..exclusive("b") });
@@ -375,7 +375,7 @@ mod fifos {
         assert_eq!(held.next(), LOST);
         assert!(!session.is_held(held.key));
         server.freeze(false);
-        // The server may hear of the next session before it hears the end of this one.
+        // The server may receive the Hello of the next session before the end of this one.
         let again = Asked::new(&session, exclusive("a"));
         while !matches!(again.next(), Update::Granted { .. }) {}
     }
@@ -486,7 +486,7 @@ mod opening {
     #[test]
     fn of_several_urls_the_next_one_is_tried() {
         let mut server = network();
-        // Nobody listens on the first.
+        // No server listens on the first.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let endpoint: Endpoint = format!("ws://{free},{}", server.url()).parse().unwrap();
         let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();

@@ -136,7 +136,7 @@ mod a_cycle {
         assert_eq!(locks.deadlocks(), [[2, 3, 1]]);
     }
 
-    /// Each nesting is a step of its own: #4 is not nested in #2.
+    /// Each nesting is a separate step: #4 is not nested in #2.
     #[test]
     fn through_requests_nested_in_each_other() {
         let mut locks = Harness::new();
@@ -148,7 +148,7 @@ mod a_cycle {
         assert_eq!(locks.deadlocks(), [[2, 3, 4, 1]]);
     }
 
-    /// Not only the holder: everybody who stands before.
+    /// Not only the holder: every request before it.
     #[test]
     fn through_a_request_that_waits_in_between() {
         let mut locks = Harness::new();
@@ -263,7 +263,7 @@ mod without_a_cycle_nothing_is_reported {
         assert_eq!(locks.deadlocks(), [[]; 0]);
     }
 
-    /// A shared request inside a shared lock of the same name is granted; nobody waits.
+    /// A shared request inside a shared lock of the same name is granted; no request waits.
     #[test]
     fn where_a_nested_request_is_shared_with_the_outer_one() {
         let mut locks = Harness::new();
@@ -455,7 +455,7 @@ mod a_request_that_wants_to_be_refused {
         assert_eq!(locks.release(2), [Granted(3)]);
     }
 
-    /// Somebody else's cycle is not of this request's making, even if it waits behind it.
+    /// A request does not close another's cycle by waiting behind it.
     #[test]
     fn waits_behind_a_cycle_that_was_there_before() {
         let mut locks = Harness::new();

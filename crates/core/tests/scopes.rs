@@ -168,7 +168,8 @@ mod a_scope {
         assert_eq!(locks.request(tab, "a", Exclusive), [Granted(1)]);
     }
 
-    /// What one release lets in over several names comes in the order of arrival, not of names.
+    /// Requests granted by one release over several names come in the order of arrival, not of
+    /// names.
     #[test]
     fn lets_in_who_waited_for_its_names_in_the_order_of_arrival() {
         let mut locks = Harness::new();
@@ -288,7 +289,7 @@ mod a_steal_of_a_scope {
         assert_eq!(locks.request(tab, "b", Exclusive), [Granted(3)]);
     }
 
-    /// Broken, then the thief, then what the victims' other names let in.
+    /// Broken, then the thief, then the requests that the victims' other names make grantable.
     #[test]
     fn grants_the_thief_before_those_whom_the_victims_other_names_let_in() {
         let mut locks = Harness::new();
@@ -419,7 +420,7 @@ mod an_aborted_request {
         assert_eq!(locks.release(1), [Granted(5)]);
     }
 
-    /// It stood open on "a", and was in nobody's way there but that of the exclusive #3.
+    /// It was open on "a", and blocked only the exclusive #3 there.
     #[test]
     fn that_stood_open_on_a_name_lets_in_who_waited_behind_it() {
         let mut locks = Harness::new();
@@ -550,7 +551,7 @@ mod force_release {
         assert_eq!(locks.force_release("a"), [Stolen(4)]);
     }
 
-    /// All are broken before anybody is let in, and then by arrival.
+    /// All are broken before any request is granted, and grants are by arrival.
     #[test]
     fn breaks_scopes_whole_and_lets_in_by_arrival() {
         let mut locks = Harness::new();
@@ -649,8 +650,7 @@ mod the_end_of_a_client {
 mod names {
     use super::*;
 
-    /// A manager may keep a name for a while after everybody has left it, or forget it: it makes no
-    /// difference.
+    /// A manager may keep an idle name for a while, or forget it: it makes no difference.
     #[test]
     fn come_back_as_if_for_the_first_time_after_thousands_of_others() {
         let mut locks = Harness::new();

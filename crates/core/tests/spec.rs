@@ -469,7 +469,7 @@ mod s3_2_1_the_request_method {
         assert!(unsupported(refused).contains("if available"));
     }
 
-    /// Steps 5 to 7 can be had alone, by a host that has steps of its own between these and the
+    /// Steps 5 to 7 are available alone, for a host with further steps between these and the
     /// request.
     #[test]
     fn what_a_request_would_be_refused_for_can_be_asked_before() {
@@ -497,8 +497,7 @@ mod s3_2_1_the_request_method {
         locks.request(worker, "a", Shared);
         locks.refused(worker, ("a", Shared), STEAL);
         locks.refused(worker, ("-a", Exclusive), Options::default());
-        // The harness has compared the snapshots; what follows goes on as if nothing had been
-        // asked.
+        // The harness has compared the snapshots; queries have no effect on what follows.
         assert_eq!(locks.queue("a"), [1, 2]);
         assert_eq!(locks.release(1), [Granted(2)]);
         assert_eq!(locks.gone(worker), [Lost(2)]);
@@ -819,7 +818,7 @@ mod s4_3_abort_a_request {
         assert_eq!(locks.pending(), [5, 6]);
     }
 
-    /// Step 7, §2.5 step 7: whoever is behind the first in the queue gains nothing yet.
+    /// Step 7, §2.5 step 7: requests behind the first in the queue are not granted yet.
     #[test]
     fn an_abort_further_back_grants_nothing_but_is_felt_later() {
         let mut locks = Harness::new();
@@ -977,7 +976,7 @@ mod s4_4_process_a_lock_request_queue {
         assert_eq!(locks.steal_all(tab, both), [Stolen(3), Stolen(2), Granted(4)]);
     }
 
-    /// Step 2, from one lock to the next until nobody waits.
+    /// Step 2, from one lock to the next until no request waits.
     #[test]
     fn a_queue_drains_to_its_end() {
         let mut locks = Harness::new();

@@ -206,7 +206,7 @@ fn the_check_notices_a_daemon_that_judges_a_client_by_the_process_that_connected
     let _one = one_at_a_time();
     let mutation = Some(Mutation::JudgeByProcess);
     let killed = Config { mutation, workers: 1, ..config("judge-by-process", 20, &["kill-daemon"]) };
-    // Once its session is lost, the process that goes on opens the next one itself.
+    // Once its session is lost, the surviving process opens the next one itself.
     notices_broken(Config { forks: 4, ..killed.clone() }, &LOSES);
     notices_broken(Config { threads: 4, ..killed }, &LOSES);
     let frozen = ["freeze", "kill-daemon"];
@@ -247,8 +247,8 @@ fn the_check_notices_a_client_on_the_network_without_a_deadline_of_its_own() {
     notices(Config { mutation: Some(Mutation::Stubborn), ..config });
 }
 
-/// etcd goes back to a backup, and no daemon is told: two clients hold a lock, or tokens do not
-/// grow.
+/// etcd goes back to a backup, and the daemons are started without the flag: two clients hold a
+/// lock, or tokens do not grow.
 #[test]
 fn a_fleet_whose_store_went_back_is_noticed() {
     let _one = one_at_a_time();

@@ -572,7 +572,7 @@ mod processes {
         assert_eq!(first.says(), "held");
         assert_eq!(Process::start("connects", settings()).says(), "taken", "it found the same daemon");
         drop(first);
-        // The daemon leaves once nobody needs it.
+        // The daemon exits once it is idle.
         let socket = dir.0.join("daemon.sock");
         while UnixStream::connect(&socket).is_ok() {
             thread::sleep(Duration::from_millis(10));

@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// So long nobody has to wait for these: who has not come to an end by then never will.
+/// No request here waits that long: one that has not ended by then never will.
 const NEVER: Duration = Duration::from_secs(60);
 
 #[test]

@@ -142,7 +142,7 @@ fn a_refused_end_of_a_session_is_asked_again() {
     assert!(matches!(outcome, Some(Outcome::Refused { .. })), "{outcome:?}");
 }
 
-/// What a force release did is told until it is acknowledged: it is never done twice.
+/// The outcome of a force release is repeated until it is acknowledged: it is never executed twice.
 #[test]
 fn a_force_release_is_done_once() {
     let (mut server, mut session) = (server(), session("default"));
@@ -161,8 +161,8 @@ fn a_force_release_is_done_once() {
     assert_eq!(outcome, Some(Outcome::Answer(Answer::Done { count: 1 })));
 }
 
-/// The network loses the end marker, and nobody notices. A new session has no lease before that
-/// marker, and no descriptor either: the connection is given up.
+/// The network loses the end marker, unnoticed. A new session has no lease before that marker, and
+/// no descriptor either: the connection is given up.
 #[test]
 fn a_lost_end_marker_is_not_waited_for_without_end() {
     let (mut server, mut session) = (server(), session("default"));
@@ -204,8 +204,8 @@ fn a_restored_bucket_goes_on_with_its_own_tokens() {
     assert_eq!(restored.snapshot(), snapshot);
 }
 
-/// Clocks show whole microseconds. A client that was heard at 10.9 has its lease until 10.9 and a
-/// ttl.
+/// Clocks show whole microseconds. A client whose message arrived at 10.9 has its lease until 10.9
+/// and a ttl.
 #[test]
 fn a_lease_lasts_for_all_of_its_microseconds() {
     let (mut server, mut session) = (server(), session("default"));
@@ -217,7 +217,7 @@ fn a_lease_lasts_for_all_of_its_microseconds() {
     assert_eq!(server.state().session_count(), 0);
 }
 
-/// Nobody can verify a FIFO, so its session gets a lease when it resumes. Until the client knows,
+/// A FIFO cannot be verified, so its session gets a lease when it resumes. Until the client knows,
 /// it lives by its descriptor, and does not end.
 #[test]
 fn a_session_without_its_fifo_has_a_lease_once_its_client_knows() {

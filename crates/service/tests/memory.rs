@@ -253,7 +253,7 @@ fn what_waits_while_the_log_takes_nothing_is_counted() {
     }
     let closed = ids.iter().filter(|&&id| world.server.is_closing(id)).count();
     assert!((4..=6).contains(&closed), "{closed}");
-    // Whoever goes leaves nothing behind, and nothing is lost for the others.
+    // An ended session leaves no memory behind, and the others lose nothing.
     ids[..19].iter().for_each(|&id| world.server.disconnect(id));
     assert_eq!(world.server.unread(), world.server.backlog(ids[19]));
     world.server.set_stuck(None);

@@ -26,7 +26,7 @@ struct World {
     last: ConnectionId,
 }
 
-/// What a client is told of an entry: name, arrival, token.
+/// An entry as a client receives it: name, arrival, token.
 type Seen = (Vec<u8>, u64, Option<u64>);
 
 impl World {
@@ -146,7 +146,7 @@ impl World {
         messages
     }
 
-    /// What was heard of an answer, and whether that was all of it.
+    /// The received part of an answer, and whether it is complete.
     fn answer(&mut self, id: ConnectionId, asked: u64, seen: &mut Vec<Seen>) -> bool {
         let mut over = false;
         for message in self.hear(id) {
@@ -480,7 +480,7 @@ fn sessions_of_many_requests_end_a_little_at_a_time() {
         ended.iter().map(|message| ToClient::decode(message)).next_back(),
         Some(Ok(ToClient::Goodbye { code: code::ENDED, .. }))
     ));
-    // Nobody resumes what ends.
+    // An ending session is not resumed.
     let late = world.resume(2, 1);
     let answer = world.hear(late);
     assert!(matches!(ToClient::decode(&answer[0]), Ok(ToClient::Welcome { resumed: false, .. })));

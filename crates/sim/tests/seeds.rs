@@ -28,7 +28,7 @@ fn no_seed_has_a_violation() {
 }
 
 /// A client asks for the end of a session that ends in slices, and resumes, or ends itself, before
-/// that is done: it was answered twice, or the end counted as nobody's.
+/// that is done: it was answered twice, or the end counted for no client.
 #[test]
 fn nor_have_those_that_had_one() {
     for seed in [906_524, 909_512] {

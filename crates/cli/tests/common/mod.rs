@@ -85,7 +85,7 @@ impl User {
         self.command(args).stdin(Stdio::null()).output().expect("it starts")
     }
 
-    /// Holds a lock until it is told to let go, or is dropped. Returns once it is held.
+    /// Holds a lock until it is released or dropped. Returns once it is held.
     pub(crate) fn hold(&self, args: &[&str]) -> Holder {
         let mut holder = self.start(args);
         assert_eq!(holder.line(), "held", "the command runs once the lock is held");
@@ -121,7 +121,8 @@ impl Drop for User {
     fn drop(&mut self) {
         if let Ok(stream) = UnixStream::connect(self.socket())
             && let Ok(daemon) = rustix::net::sockopt::socket_peercred(&stream)
-            // A socket that the test made is the test's own, whoever else has it open for a moment.
+            // A socket that the test made is the test's own, even if another process has it open
+            // for a moment.
             && daemon.pid != rustix::process::getpid()
         {
             let _ = kill_process(daemon.pid, Signal::KILL);
@@ -218,7 +219,7 @@ pub(crate) fn is_one_user() -> bool {
 }
 
 /// Copies the program. Another process does: a thread that forks while this one writes would leave
-/// the file open for writing in its child, and nobody could execute it meanwhile.
+/// the file open for writing in its child, and it could not be executed during that time.
 pub(crate) fn copy_program(to: impl AsRef<std::ffi::OsStr>) {
     let done = Command::new("install").arg(env!("CARGO_BIN_EXE_lockkeeper")).arg(to).status();
     assert!(done.expect("it starts").success(), "there is room");
@@ -236,12 +237,12 @@ pub(crate) fn listen(user: &User, args: &[&str], address: &str) -> (Child, Strin
     let log = BufReader::new(child.stderr.take().expect("it is a pipe"));
     let mut lines = log.lines().map(|line| line.expect("it is text"));
     let address = address_in(&lines.find(|line| line.contains("listening")).expect("it listens"));
-    // It must not wait for somebody to read its log.
+    // It must not wait for a reader of its log.
     thread::spawn(move || lines.for_each(drop));
     (child, address)
 }
 
-/// A daemon with a port, of a user of its own.
+/// A daemon with a port, of a separate user.
 pub(crate) struct Server {
     pub(crate) user: User,
     pub(crate) child: Child,

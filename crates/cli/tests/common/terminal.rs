@@ -18,10 +18,10 @@ use std::{
 };
 
 pub(crate) struct Terminal {
-    /// Our side. The terminal hangs up when nobody has it open.
+    /// Our side. The terminal hangs up when no process has it open.
     ours: Option<Arc<File>>,
     screen: Arc<Mutex<vt100::Parser>>,
-    /// Reads what is written to the terminal, as long as anybody can.
+    /// Reads the terminal's output, as long as a process can write to it.
     reader: JoinHandle<()>,
     pub(crate) child: Child,
 }
@@ -40,7 +40,7 @@ impl Terminal {
         tcsetwinsize(&ours, size(rows, columns)).expect("it is a terminal");
         // A session of its own, with the terminal as its controlling one.
         let mut session = Command::new("setsid");
-        // Whoever started the tests may ignore signals, which would be inherited.
+        // The tests' parent may ignore signals, which would be inherited.
         session
             .args(["--ctty", "env", "--default-signal"])
             .arg(command.get_program())
@@ -117,7 +117,7 @@ impl Terminal {
 }
 
 impl Drop for Terminal {
-    /// All that runs on the terminal ends with it. Whoever lived on would start a daemon anew.
+    /// All processes on the terminal end with it. A surviving one would start another daemon.
     fn drop(&mut self) {
         let deadline = Instant::now() + PATIENCE;
         if matches!(self.child.try_wait(), Ok(None)) {

@@ -46,7 +46,7 @@ pub(crate) struct TestServer {
     thread: Option<(UnixStream, JoinHandle<()>)>,
 }
 
-/// What a server of a test can be told to do.
+/// The commands to a test server.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) ttl: u64,
@@ -69,7 +69,7 @@ struct Shared {
     /// The batches of all its lives.
     log: Mutex<Vec<Vec<u8>>>,
     address: Mutex<Option<SocketAddr>>,
-    /// Says goodbye to everybody, with this code.
+    /// Sends every client a Goodbye with this code.
     goodbye: Mutex<Option<u32>>,
     token: Mutex<Option<String>>,
     /// It passes no FIFO any more.
@@ -117,7 +117,7 @@ impl TestServer {
         self.shared.no_fifos.store(true, SeqCst);
     }
 
-    /// How many pings it has heard.
+    /// The number of pings received.
     pub(crate) fn pings(&self) -> u64 {
         self.shared.pings.load(SeqCst)
     }

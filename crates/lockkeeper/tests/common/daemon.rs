@@ -43,8 +43,8 @@ impl Daemon {
     }
 
     pub(crate) fn on_network_with(change: impl FnOnce(&mut Config)) -> Self {
-        // Opened here once, so that it is the same in all lives of the daemon, and nobody else's in
-        // between.
+        // Opened here once, so that it stays the same across restarts of the daemon, and no other
+        // process takes it in between.
         let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
         let address = port.local_addr().expect("it has an address");
         Self::start_with(|config| {
@@ -91,7 +91,7 @@ impl Daemon {
         daemon
     }
 
-    /// Waits until somebody leads.
+    /// Waits until a daemon leads.
     fn wait_until_served(&self) {
         let locks = lockkeeper::Locks::connect(format!("unix:{}", self.config.socket.display()));
         drop(self.connect());
@@ -105,7 +105,7 @@ impl Daemon {
             given: None,
             listen: None,
             state_dir: dir.path().join("state"),
-            // Longer than a test: nobody is given up on, unless a test wants that.
+            // Longer than a test: no lease expires, unless a test wants that.
             ttl: Duration::from_secs(600),
             allow: Vec::new(),
             ttl_bounds: (Duration::from_millis(1), Duration::from_secs(600)),
@@ -123,7 +123,7 @@ impl Daemon {
         daemon
     }
 
-    /// Has it leave in good order.
+    /// Stops it gracefully.
     pub(crate) fn stop(&mut self) {
         let Running { stop, kill, thread } = self.running.take().expect("it runs");
         stop.send(()).expect("it listens");

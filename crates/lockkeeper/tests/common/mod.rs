@@ -31,7 +31,7 @@ fn on_the_network() -> bool {
     env!("CARGO_CRATE_NAME").ends_with("_network")
 }
 
-/// A manager that nobody else uses, and the daemon that keeps it.
+/// A manager for one test, and its daemon.
 pub(crate) struct Manager {
     locks: Locks,
     #[cfg(feature = "connect")]

@@ -96,7 +96,7 @@ fn a_reset_moves_everything_aside_and_the_mark_holds_on() {
     assert_eq!(files(&done.moved_to), before);
     assert!(dir.join("fifo").exists());
 
-    // Whoever was told something then is still reckoned with.
+    // The bounds that clients were given then still hold.
     let (mut log, mut recovered) = reopen(&dir);
     assert_eq!(recovered.crash, Some(Crash { mark: MARK }));
     assert!(recovered.snapshot.is_none() && records(&mut recovered).is_empty());

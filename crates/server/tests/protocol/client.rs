@@ -29,7 +29,7 @@ pub(crate) const SILENCE: Duration = Duration::from_secs(60);
 pub(crate) struct Client {
     link: Link,
     input: Vec<u8>,
-    /// Descriptors that came, and that nobody has taken yet.
+    /// Received descriptors that are not taken yet.
     descriptors: VecDeque<OwnedFd>,
     /// The descriptor that keeps the session alive.
     pub(crate) fifo: Option<OwnedFd>,
@@ -317,7 +317,7 @@ impl Client {
         }
     }
 
-    /// Says what the daemon may well not hear any more.
+    /// Sends a message that the daemon may not receive any more.
     pub(crate) fn say_in_vain(&mut self, message: &ToServer<'_>) {
         match &mut self.link {
             Link::Local(_) => self.write_in_vain(&framed(message)),

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// A machine that boots when it is told to.
+/// A machine with simulated boots.
 struct Machine {
     dir: PathBuf,
     boots: u32,
@@ -208,7 +208,7 @@ fn a_lease_that_was_told_with_a_synced_log_is_waited_for_without() {
     });
 }
 
-/// A lease that a daemon no longer gives out was told all the same.
+/// A lease that a daemon no longer grants may still be valid.
 #[test]
 fn a_lease_that_was_told_by_an_earlier_daemon_is_waited_for() {
     enter("crash::a_lease_that_was_told_by_an_earlier_daemon_is_waited_for", |dir| {

@@ -36,7 +36,7 @@ use tokio::{
     task::LocalSet,
 };
 
-/// How a daemon is set up, as its process is told.
+/// The configuration of a daemon, as passed to its process.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Setup {
     pub(crate) socket: PathBuf,
@@ -106,8 +106,8 @@ struct LimitsOf {
 pub(crate) struct Daemon {
     dir: Temp,
     pub(crate) setup: Setup,
-    /// Opened here once, so that it is the same in all lives of the daemon, and nobody else's in
-    /// between.
+    /// Opened here once, so that it stays the same across restarts of the daemon, and no other
+    /// process takes it in between.
     port: Option<TcpListener>,
     running: Option<Child>,
     /// Those with which it shares a log: the first one leads.
@@ -285,7 +285,7 @@ impl Daemon {
         }
     }
 
-    /// Waits until clients are served: somebody leads then. A bucket of its own leaves no trace in
+    /// Waits until clients are served, so that a daemon leads. A separate bucket leaves no trace in
     /// others.
     fn wait_until_it_serves(&self) {
         let mut client = Client::mute(self).in_bucket("waits until it serves").with_long_lease();
@@ -357,9 +357,9 @@ pub(crate) fn in_a_fleet() -> bool {
     env!("CARGO_CRATE_NAME").ends_with("_fleet")
 }
 
-/// A log that nobody has used. The tests about locks and sessions have it in an etcd of three
-/// members, the others in one of one member, since CI has little time. `LOCKKEEPER_TEST_MEMBERS`
-/// sets the number for all.
+/// An unused log. The tests about locks and sessions have it in an etcd of three members, the
+/// others in one of one member, since CI has little time. `LOCKKEEPER_TEST_MEMBERS` sets the number
+/// for all.
 fn new_store() -> String {
     static CLUSTERS: [OnceLock<Cluster>; 2] = [const { OnceLock::new() }; 2];
     static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -444,7 +444,7 @@ pub(crate) fn die_with_parent() {
 /// A line for the test that has started this process. The test harness prints there, too.
 pub(crate) fn say(line: &str) {
     let mut out = std::io::stdout().lock();
-    // Nobody may be left to read it.
+    // The reader may have exited.
     let _ = writeln!(out, "\n{line}");
     let _ = out.flush();
 }

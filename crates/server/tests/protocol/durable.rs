@@ -88,7 +88,7 @@ fn killing_the_daemon_at_any_moment_loses_nothing_that_was_answered() {
     }
 }
 
-/// Two clients pass one lock to and fro, and nobody has it twice, however often the daemon is
+/// Two clients pass one lock to and fro, and it never has two holders, however often the daemon is
 /// killed.
 #[test]
 fn a_lock_has_one_holder_over_many_kills() {

@@ -85,7 +85,7 @@ fn who_is_alive_keeps_its_locks_when_the_daemon_is_replaced_and_who_is_not_loses
         drop(dead);
         daemon.run();
         assert!(other.resume(&daemon).resumed);
-        // Whoever asks first finds it free.
+        // The first request finds it free.
         other.hold("dead");
         let waiting = other.wait_for("alive");
         drop(alive);
@@ -277,7 +277,7 @@ fn a_fifo_that_is_removed_under_the_daemon_is_unverifiable_too() {
     other.granted(second.rid);
 }
 
-/// Anybody of this user can write to a FIFO.
+/// Any process of this user can write to a FIFO.
 #[test]
 fn bytes_in_a_fifo_say_nothing() {
     let mut daemon = Daemon::on_network();
@@ -362,13 +362,14 @@ fn a_client_that_resumes_without_its_descriptor_has_a_lease() {
     let before = Instant::now();
     // It acknowledges the Welcome.
     client.ping();
-    // Its lease ends, although somebody has the descriptor.
+    // Its lease ends, although a process has the descriptor.
     other.granted(waiting.rid);
     assert!(before.elapsed() >= Duration::from_secs(1));
     drop(fifo);
 }
 
-/// Nobody is dead because the daemon has no descriptor left to ask; those who come back find room.
+/// No client counts as dead because the daemon has no descriptor left for the check; clients that
+/// return find room.
 #[test]
 fn a_daemon_without_descriptors_takes_nobody_for_dead() {
     const CLIENTS: usize = 120;
@@ -390,7 +391,7 @@ fn a_daemon_without_descriptors_takes_nobody_for_dead() {
     }
     let mut other = Client::open(&daemon);
     assert_eq!(other.query(None).len(), CLIENTS);
-    // Whoever does die is noticed, also if it is not watched all the time.
+    // The death of a client is noticed, also if it is not watched all the time.
     for number in (CLIENTS - 4..CLIENTS).rev() {
         let waiting = other.wait_for(&format!("name {number}"));
         clients.pop();
@@ -398,7 +399,7 @@ fn a_daemon_without_descriptors_takes_nobody_for_dead() {
     }
 }
 
-/// Whoever cannot be served is told so. Nobody else is harmed.
+/// A client that cannot be served gets the reason. No other client is affected.
 #[test]
 fn clients_of_a_daemon_without_descriptors_are_told_so() {
     let daemon = Daemon::start_with(|setup| setup.files = Some(64));
@@ -466,7 +467,7 @@ fn a_client_that_says_no_more_and_has_no_descriptor_has_ended_even_if_it_still_h
     assert_eq!(holder.hear_or_end(), None);
 }
 
-/// Its own end lets in what it waited for itself: that ends too, and is nobody's grant.
+/// Its own end grants its own waiting request, which ends too, and is reported to no client.
 #[test]
 fn a_session_that_stood_in_its_own_way_passes_its_locks_on() {
     let daemon = Daemon::start();

@@ -38,7 +38,7 @@ fn a_socket_that_was_removed_is_made_again() {
             fs::remove_file(daemon.setup.socket.with_extension("lock")).expect("it is there");
         }
         wait_until(|| listens(&daemon.setup.socket));
-        // Whoever could open the lock could hold it, and no daemon would start.
+        // A process that could open the lock file could hold it, and no daemon would start.
         for file in [daemon.setup.socket.clone(), daemon.setup.socket.with_extension("lock")] {
             let mode = fs::metadata(&file).expect("it is there").permissions().mode();
             assert_eq!(mode & 0o777, 0o600, "{}", file.display());
@@ -97,7 +97,7 @@ fn a_daemon_that_cannot_have_the_state_leaves_the_socket_alone() {
     let daemon = Daemon::start();
     let mut holder = Client::open(&daemon);
     holder.hold("a");
-    // Somebody has removed the lock of the socket.
+    // The socket's lock file was removed.
     fs::remove_file(daemon.setup.socket.with_extension("lock")).expect("it is there");
     let mut second = Daemon::prepare(crate::temp::Temp::new());
     second.setup = daemon.setup.clone();

@@ -276,7 +276,7 @@ fn a_flood_of_pings_that_nobody_reads_the_pongs_of_is_not_listened_to() {
     flood.set_nonblocking(true).expect("a socket takes that");
     let pings = [&b"\x89\xfdmask"[..], &[0; 125]].concat().repeat(500);
     let (mut one, mut other) = (Client::on_network(&daemon), Client::on_network(&daemon));
-    // It writes until nobody listens, and others are served meanwhile.
+    // It writes until it is disconnected, and other clients are served in the meantime.
     let mut refused = 0;
     while refused < 100 {
         match flood.write(&pings) {
@@ -348,8 +348,8 @@ fn strangers_without_end_do_not_keep_clients_out() {
     well(&daemon);
 }
 
-/// As many upgraded sockets as an address may have kept everybody else at that address out, those
-/// who resume included.
+/// As many upgraded sockets as an address may have kept out all other clients at that address,
+/// resuming ones included.
 #[test]
 fn strangers_who_stop_before_hello_do_not_keep_clients_out() {
     let daemon = Daemon::on_network();
@@ -583,7 +583,7 @@ fn what_strangers_take_is_little() {
     assert!(grown < 40 << 20, "{} MiB", grown >> 20);
 }
 
-/// As many as the daemon may have descriptors kept everybody out until they were timed out.
+/// As many as the daemon may have descriptors kept all clients out until they timed out.
 #[test]
 fn strangers_do_not_use_up_the_descriptors() {
     for files in [64, 300] {

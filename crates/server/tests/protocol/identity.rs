@@ -259,7 +259,7 @@ fn a_session_is_resumed_with_a_good_token_only() {
     assert_eq!(client.refused(rid).0, code::FORBIDDEN);
 }
 
-/// A daemon that was restarted knows of no token: nobody may do more than its new one says.
+/// A restarted daemon has no earlier tokens: the rights are those of the new token.
 #[test]
 fn a_restart_gives_nobody_other_rights() {
     let mut daemon = daemon();

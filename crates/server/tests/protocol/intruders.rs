@@ -90,7 +90,7 @@ fn a_message_that_is_too_long_is_refused_by_its_length_alone() {
         assert_eq!(code, code::MALFORMED);
         assert!(words.contains("too long") && words.contains(&frame::MAX.to_string()), "{words}");
     }
-    // One who goes on writing finds nobody who reads, and still hears why.
+    // A client that keeps writing is not read any more, and still receives the reason.
     let mut intruder = Client::open(&daemon);
     intruder.write_in_vain(&[&one_too_many.to_be_bytes()[..], &vec![0; frame::MAX + 1]].concat());
     assert_eq!(intruder.goodbye().0, code::MALFORMED);

@@ -84,7 +84,7 @@ fn who_is_heard_keeps_its_locks() {
     local.granted(waiting.rid);
 }
 
-/// Nobody could be heard while there was no daemon.
+/// No message could arrive while there was no daemon.
 #[test]
 fn a_new_daemon_gives_everybody_a_whole_ttl() {
     for stop in [Daemon::kill, Daemon::stop] {
@@ -176,7 +176,7 @@ fn a_shorter_ttl_counts_once_its_welcome_is_acknowledged() {
     }
 }
 
-/// The longer ttl counts at once: the client may have heard the Welcome.
+/// The longer ttl counts at once: the client may have received the Welcome.
 #[test]
 fn a_longer_ttl_counts_from_the_hello_on() {
     let (short, long) = (Duration::from_secs(5), Duration::from_secs(600));

@@ -249,7 +249,7 @@ fn limits_are_named_when_they_are_met() {
     assert!(code == code::LIMIT && words.ends_with("2 sessions (max-clients)"), "{words}");
 }
 
-/// Who only reaches the port could have all sessions, and keep out the user whose daemon it is.
+/// A client of the port could open all sessions, and keep out the daemon's own user.
 #[test]
 fn the_network_leaves_some_sessions_to_the_machine() {
     // Where daemons share a log, all clients have leases.

@@ -10,7 +10,7 @@ use std::{
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/python/lockkeeper.py");
 const VECTORS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/protocol-vectors.txt");
 
-/// A Python process with a session. It does as it is told, a line at a time.
+/// A Python process with a session. It executes commands, a line each.
 struct Python {
     process: Child,
     orders: ChildStdin,

@@ -147,7 +147,7 @@ fn who_is_robbed_while_it_is_away_is_told_when_it_is_back() {
         assert_eq!(broken, [first.rid, second.rid], "in the order in which they were broken");
         assert_eq!(welcomed.listed.len(), 1);
         assert_eq!(welcomed.listed[0].rid, kept.rid);
-        // What was released was released: nobody's claim brings it back.
+        // A released lock stays released: no client's claim brings it back.
         assert!(thief.resume(daemon).listed.is_empty());
     });
 }
@@ -340,7 +340,7 @@ fn a_session_may_be_resumed_as_often_as_its_client_likes() {
             client.hello += 1;
             let (id, secret) = (client.id.clone(), client.secret);
             client.say_hello(Some((&id, secret)), None, None);
-            // It is cut before it has heard anything.
+            // It is cut off before it has received anything.
         }
         let welcomed = client.resume(&daemon);
         let listed: Vec<u64> = welcomed.listed.iter().map(|listed| listed.rid).collect();
