@@ -217,7 +217,7 @@ test('a stolen lock outlives its connection, and is held here until the daemon h
   net.drop();
   await until(() => seen.urls.filter((url) => url.startsWith('ws:')).length > 1);
   await is('live');
-  assert.match((await queue(page))[0][1], /stolen from the dashboard/);
+  await until(async () => (await queue(page))[0]?.[1].includes('stolen from the dashboard'));
   net.cut();
   await shows(page, () => document.body.dataset.status !== 'live');
   await click(page, '#give-back');
