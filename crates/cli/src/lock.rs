@@ -124,6 +124,11 @@ fn print_lock(args: &Lock) -> Done {
 fn take_fifo(fifo: OwnedFd, descriptor: u8) -> Result<String, Failure> {
     let system = |error: io::Error| (exit::SOFTWARE, error.to_string());
     let (told, tell) = io::pipe().map_err(system)?;
+    // Without a reader, the shell would wait for one. That is the daemon, which may be gone.
+    let mut options = OpenOptions::new();
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let reader = options.open(format!("/proc/self/fd/{}", fifo.as_raw_fd())).map_err(system)?;
+    let _reader = inherit(OwnedFd::from(reader)).map_err(system)?;
     let kept = inherit(fifo).map_err(system)?;
     let tell = inherit(OwnedFd::from(tell)).map_err(system)?;
     let mut helper = Command::new(session::program()?);
@@ -133,7 +138,8 @@ fn take_fifo(fifo: OwnedFd, descriptor: u8) -> Result<String, Failure> {
     Ok(format!("exec {descriptor}>{files}/{kept} && echo >{files}/{tell}"))
 }
 
-/// `lockkeeper keep`, which only `lock` starts: has the FIFO open until the shell says that it has.
+/// `lockkeeper keep`, which only `lock` starts: has both ends of the FIFO open until the shell says
+/// that it has one.
 pub(crate) fn keep() -> Done {
     // Signals to the shell's job must not end this process.
     let _ = rustix::process::setsid();

@@ -308,6 +308,29 @@ fn a_lock_for_the_rest_of_a_script_lives_with_the_shell() {
     }
 }
 
+/// The shell waited until somebody started another one.
+#[test]
+fn a_script_takes_its_lock_though_the_daemon_was_killed() {
+    let user = User::new();
+    let script = "lock=$(lockkeeper lock a); echo asked; read -r line; eval \"$lock\"; lockkeeper held a";
+    for shell in ["sh", "bash"] {
+        let mut script = user.script(shell, script);
+        let mut script =
+            script.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the shell starts");
+        let mut line = String::new();
+        let mut said = BufReader::new(script.stdout.take().expect("it is a pipe"));
+        said.read_line(&mut line).expect("it is text");
+        user.end_daemon(Signal::KILL);
+        drop(script.stdin.take());
+        let mut status = None;
+        wait_until(|| {
+            status = script.try_wait().expect("it is a child");
+            status.is_some()
+        });
+        assert_eq!(status.and_then(|status| status.code()), Some(0), "{shell}");
+    }
+}
+
 #[test]
 fn a_script_does_not_go_on_without_its_lock() {
     let user = User::new();
