@@ -75,7 +75,7 @@ pub enum Mutation {
     /// A daemon that was killed loses its log: the next one knows no sessions.
     Forgetful,
     /// Workers continue with locks that they know to be lost; those in Python, with locks that they
-    /// released; and the commands of `run` close the descriptor that they inherit.
+    /// released; and the locks of `run` end with it, not with its commands.
     Stubborn,
     /// `run` has no guardian that outlives it: whenever it is killed under a lease, its command
     /// continues alone.
