@@ -219,6 +219,20 @@ fn the_lock_lasts_as_long_as_a_command_that_closes_what_it_inherits() {
     wait_until(|| !running(watcher));
 }
 
+/// It was a zombie until `run` had ended, or longer: not every first process of a container waits
+/// for others.
+#[test]
+fn the_watcher_is_gone_with_the_command() {
+    let user = User::new();
+    // A daemon that was started on demand is a child of who started it.
+    assert_eq!(user.run(&["run", "a", "--", "true"]).status.code(), Some(0));
+    let (mut run, _output) = ready(user.command(&["run", "a", "--min-hold", "1h", "--", "echo", "ready"]));
+    let children = format!("/proc/{0}/task/{0}/children", run.id());
+    wait_until(|| fs::read_to_string(&children).expect("it runs").is_empty());
+    run.kill().expect("it runs");
+    run.wait().expect("it is dead");
+}
+
 /// A pipe would end only after it, a file system could not be unmounted.
 #[test]
 fn the_watcher_of_a_command_has_nothing_open_but_the_lock_and_the_command() {

@@ -71,8 +71,8 @@ pub(super) fn run(
         Some(fifo) => watcher::hire(fifo).map_err(system)?,
         None => None,
     };
-    let child = start(inherited, args, held, sender, watcher.as_ref())?;
-    child.watch(args, news)
+    let hired = watcher.as_ref().map(|watcher| &watcher.hired);
+    start(inherited, args, held, sender, hired)?.watch(args, news)
 }
 
 /// Becomes the command, which has the descriptor open. Returns only if that fails.

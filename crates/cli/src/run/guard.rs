@@ -50,8 +50,6 @@ pub(crate) enum Report {
     /// The lease cannot be renewed, or the session was ended, with a message for people. The
     /// guardian ends the command.
     Lost(String),
-    /// The lock is released.
-    Released,
     /// The guardian has exited, or is silent. How long the command has to end.
     Gone(Duration),
     /// Until when the lease is valid, and its length.
@@ -98,7 +96,6 @@ impl Report {
         match line.split_once(' ').unwrap_or((line, "")) {
             ("ready", _) => Self::Ready,
             ("stolen", why) => Self::Stolen(why.into()),
-            ("released", _) => Self::Released,
             ("lost", why) => Self::Lost(why.into()),
             ("lease", words) => Lease::parse(words).map_or_else(lost, Self::Lease),
             _ => lost(),
@@ -138,23 +135,29 @@ pub(super) fn run(
     }
     // With `--close`, the pipe ends with this process instead, and the lock with it.
     let (inherited, _kept) = if args.close { (None, Some(command_end)) } else { (Some(command_end), None) };
-    let child = start(inherited, args, held, sender, Some(&guardian))?;
-    let ended = child.watch(args, news)?;
-    hold_on(args, held, news);
+    let ended = match start(inherited, args, held, sender, Some(&guardian)) {
+        Ok(child) => {
+            let ended = child.watch(args, news)?;
+            hold_on(args, held, news);
+            Ok(ended)
+        }
+        Err(failure) => Err(failure),
+    };
     let _ = writeln!(guardian.control, "release");
     let deadline = Instant::now() + RELEASE;
     settle(ended, || next(news, Some(deadline)))
 }
 
-/// How a command that has ended came to its end, once the guardian has released the lock. The
-/// guardian reports a loss before it ends the command, but the report can be read after the end.
-fn settle(ended: Ended, mut next: impl FnMut() -> Option<News>) -> Result<Ended, Failure> {
+/// How a command that has ended came to its end, or why it was not started, once the guardian has
+/// released the lock and ended. It reports a loss before it ends the command, but the report can be
+/// read after the end.
+fn settle(ended: Result<Ended, Failure>, mut next: impl FnMut() -> Option<News>) -> Result<Ended, Failure> {
     loop {
         match next() {
             Some(News::Guardian(Report::Lost(why))) => {
                 return Err((exit::LOST, format!("{why}; the command was ended")));
             }
-            None | Some(News::Guardian(Report::Released | Report::Gone(_))) => return Ok(ended),
+            None | Some(News::Guardian(Report::Gone(_))) => return ended,
             Some(_) => {}
         }
     }
@@ -193,7 +196,7 @@ fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(H
     let (read, write) = io::pipe()?;
     let (allowed, allows) = io::pipe()?;
     let program = session::program().map_err(|(_, why)| io::Error::other(why))?;
-    Command::new(program)
+    let mut guardian = Command::new(program)
         .args([COMMAND, transfer.client_id()])
         .args(session::uses_machine().then_some("--machine"))
         .stdin(Stdio::from(OwnedFd::from(its_control)))
@@ -206,14 +209,18 @@ fn hire(transfer: &Transfer, args: &Run, sender: &Sender<News>) -> io::Result<(H
         writeln!(control, "close")?;
     }
     let (reports, sender) = (control.try_clone()?, sender.clone());
-    let listen = move || listen(reports, |report| sender.send(News::Guardian(report)).is_ok());
+    let listen = move || {
+        let tell = |report| sender.send(News::Guardian(report)).is_ok();
+        // The first process of a container often waits for none but its own.
+        listen(reports, tell, || _ = guardian.wait());
+    };
     thread::Builder::new().name("lockkeeper-guardian".into()).spawn(listen)?;
     Ok((Hired { control, allowed }, OwnedFd::from(write)))
 }
 
-/// Passes on the guardian's reports, and its end. A stopped guardian sends nothing: it counts as
-/// exited soon after it should have ended the command.
-fn listen(reports: UnixStream, mut tell: impl FnMut(Report) -> bool) {
+/// Passes on the guardian's reports, and its end, after `wait`. A stopped guardian sends nothing: it
+/// counts as exited soon after it should have ended the command.
+fn listen(reports: UnixStream, mut tell: impl FnMut(Report) -> bool, wait: impl FnOnce()) {
     let mut lease: Option<Lease> = None;
     let mut reader = BufReader::new(&reports);
     let mut line = Vec::new();
@@ -242,6 +249,7 @@ fn listen(reports: UnixStream, mut tell: impl FnMut(Report) -> bool) {
             }
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             _ => {
+                wait();
                 tell(Report::Gone(lease.map_or(Duration::ZERO, Lease::before_kill)));
                 return;
             }
@@ -431,7 +439,6 @@ impl Guardian {
             }
         }
         self.session.close();
-        self.report("released");
         Ok(ExitCode::SUCCESS)
     }
 
@@ -475,6 +482,7 @@ mod tests {
     use crate::{exit, show};
     use lockkeeper_client::{Outcome, Update};
     use lockkeeper_core::Cause;
+    use std::time::Duration;
 
     /// It was said that the session was lost, with the status of a daemon that cannot be reached.
     #[test]
@@ -494,19 +502,19 @@ mod tests {
     fn a_loss_that_is_read_after_the_command_has_ended_is_reported() {
         let settle = |reports: Vec<Report>| {
             let mut reports = reports.into_iter().map(News::Guardian);
-            settle(Ended { code: 143.into(), interrupted: false }, || reports.next())
+            settle(Ok(Ended { code: 143.into(), interrupted: false }), || reports.next())
         };
-        let (code, why) = settle(vec![Report::Lost(show::OUT_OF_REACH.into()), Report::Released])
-            .err()
-            .expect("it was lost");
+        let gone = || Report::Gone(Duration::ZERO);
+        let (code, why) =
+            settle(vec![Report::Lost(show::OUT_OF_REACH.into()), gone()]).err().expect("it was lost");
         assert!(code == exit::LOST && why.contains("out of reach"), "{why}");
         // It was stolen before the command was executed.
         let why = "the lock was stolen by ann";
         let stolen = || Report::Stolen(why.into());
         let (code, shown) = settle(vec![stolen(), Report::Lost(why.into())]).err().expect("it was lost");
         assert!(code == exit::LOST && shown.contains(why), "{shown}");
-        assert!(settle(vec![stolen(), Report::Released]).is_ok());
-        assert!(settle(vec![Report::Released]).is_ok());
+        assert!(settle(vec![stolen(), gone()]).is_ok());
+        assert!(settle(vec![gone()]).is_ok());
         assert!(settle(vec![]).is_ok());
     }
 }

@@ -10,13 +10,31 @@
 //! leaves either no command or one that has its lock. The watcher needs Linux 5.9. Elsewhere such a
 //! command has its lock only while `run` lives.
 
+use super::guard::Hired;
 #[cfg(target_os = "linux")]
 pub(super) use linux::hire;
 #[cfg(target_os = "linux")]
 pub(crate) use linux::watched_by;
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+/// A watcher, as `run` has it.
+pub(super) struct Watcher {
+    pub(super) hired: Hired,
+    process: Pid,
+}
+
+impl Drop for Watcher {
+    /// The command has ended, or there is none, so the watcher ends. `run` waits for it: the first
+    /// process of a container often waits for none but its own.
+    fn drop(&mut self) {
+        // It may be stopped.
+        let _ = kill_process(self.process, Signal::KILL);
+        let _ = waitpid(Some(self.process), WaitOptions::empty());
+    }
+}
 
 #[cfg(not(target_os = "linux"))]
-pub(super) fn hire(_: &std::os::fd::OwnedFd) -> std::io::Result<Option<super::guard::Hired>> {
+pub(super) fn hire(_: &std::os::fd::OwnedFd) -> std::io::Result<Option<Watcher>> {
     Ok(None)
 }
 
@@ -28,6 +46,7 @@ pub(crate) fn watched_by(_: u32) -> Option<u32> {
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "it forks, and what it does then must not allocate")]
 mod linux {
+    use super::Watcher;
     use crate::{
         process,
         run::{
@@ -61,7 +80,7 @@ mod linux {
     const COMMAND: RawFd = 3;
 
     /// Starts a watcher.
-    pub(in crate::run) fn hire(fifo: &OwnedFd) -> io::Result<Option<Hired>> {
+    pub(in crate::run) fn hire(fifo: &OwnedFd) -> io::Result<Option<Watcher>> {
         let (control, its_control) = UnixStream::pair()?;
         let (allowed, allows) = io::pipe()?;
         let files = [fifo.as_raw_fd(), its_control.as_raw_fd(), allows.as_raw_fd()];
@@ -74,7 +93,10 @@ mod linux {
                 // SAFETY: it ends the process, and runs nothing of what was forked.
                 unsafe { libc::_exit(0) }
             }
-            _ => Ok(Some(Hired { control, allowed })),
+            process => {
+                let hired = Hired { control, allowed };
+                Ok(Pid::from_raw(process).map(|process| Watcher { hired, process }))
+            }
         }
     }
 
