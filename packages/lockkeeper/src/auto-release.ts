@@ -88,7 +88,7 @@ abstract class AutoReleased {
    */
   waitUntil(promise: unknown): Promise<void> {
     try {
-      if (!this.#held) throw new TypeError('the lock is not held any more', { cause: this.#ending?.reason });
+      if (!this.#isHeld()) throw new TypeError('the lock is not held any more', { cause: this.#ending?.reason });
       if (arguments.length < 1) throw new TypeError('waitUntil needs 1 argument: a promise');
       this.#waiting += 1;
       react(
@@ -102,13 +102,18 @@ abstract class AutoReleased {
     }
   }
 
+  /** A lease that is over is noticed here. */
+  #isHeld(): boolean {
+    return this.#request.held && this.#held;
+  }
+
   #fulfilled(): void {
     this.#waiting -= 1;
     if (this.#waiting === 0) this.#release({});
   }
 
   #endOwnShare(): boolean {
-    const ends = this.#own && this.#held;
+    const ends = this.#own && this.#isHeld();
     this.#own = false;
     if (ends) this.#fulfilled();
     return ends;

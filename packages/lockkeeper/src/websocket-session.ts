@@ -168,6 +168,8 @@ export class WebSocketSession implements Session {
 
   giveUp(request: Request, timedOut?: boolean): void {
     if (this.#backlog.delete(request)) return queueMicrotask(() => this.#listener.over(request, 'ended'));
+    // What is lost by now was not released in time: code may have blocked its thread for long.
+    this.#machine?.checkLease(this.#now());
     this.#machine?.release(request.slot, timedOut);
     this.#afterCommand();
   }

@@ -8,6 +8,7 @@ import { DeadlockError } from '../dist/errors.js';
 import { clockOf } from '../dist/host.js';
 import { Remote } from '../dist/remote.js';
 import { newManager } from '../dist/manager.js';
+import { proposals } from '../dist/proposals-of.js';
 import { pack, packAll, unpackAll } from '../dist/pack.js';
 import { WebSocketSession } from '../dist/websocket-session.js';
 import * as R from '../dist/to-client.js';
@@ -583,6 +584,27 @@ test('code that blocks its thread past the lease sees at once that its lock is l
     const again = await held(manager, world, 'a', 1);
     assert.equal(again.lock.held, true, 'in the next session');
   }
+});
+
+test('code that blocks its thread past the lease is told that its lock was lost, not released', async () => {
+  const { world, manager } = await connected();
+  const asked = await held(manager, world, 'a', 1);
+  world.block(7500);
+  asked.release('value');
+  await settle();
+  assert.equal(asked.state, 'lost');
+});
+
+test('so are the forms before the draft', async () => {
+  const { world, manager } = await connected();
+  const asked = proposals(manager).requestExplicitLock('a');
+  await settle();
+  world.socket.hear(R.GRANTED, 1, 41);
+  const lock = await asked;
+  world.block(7500);
+  await assert.rejects(lock.waitUntil(null), TypeError);
+  assert.equal(lock.release(), false);
+  assert.equal(lock.signal.reason.cause, 'lost');
 });
 
 test('a session that resumes in time keeps its locks', async () => {
