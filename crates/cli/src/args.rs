@@ -2,7 +2,7 @@
 
 use crate::settings::{Settings, Span};
 use clap::{
-    Parser, Subcommand,
+    ArgGroup, Parser, Subcommand,
     builder::{OsStringValueParser, TypedValueParser},
 };
 use lockkeeper_core::{Limits, Name};
@@ -179,7 +179,7 @@ pub(crate) struct Wanted {
     pub(crate) names: Vec<OsString>,
 }
 
-/// Hold a lock for the rest of a script.
+/// Hold a lock for the rest of a script
 ///
 /// What it prints is for the shell: eval "$(lockkeeper lock NAME)". The lock lives as long as the
 /// shell, and what the shell starts; lockkeeper unlock NAME releases it sooner. On a network, and
@@ -194,6 +194,8 @@ Examples:
   eval \"$(lockkeeper lock deploy)\"                     wait for it, then go on
   eval \"$(lockkeeper lock -n deploy || echo exit 75)\"  or leave, if it is held
   lockkeeper unlock deploy                             release it before the script ends
+
+It is for sh, bash, zsh and other POSIX shells; in fish, use lockkeeper run.
 
 Exit status: as that of lockkeeper run. What is printed ends a script that did not get its lock, with that
 status; with 69 if lockkeeper lock is killed while it waits. An interactive shell goes on."
@@ -216,7 +218,7 @@ pub(crate) struct Unlock {
     pub(crate) names: Vec<OsString>,
 }
 
-/// Tell whether the command or script around this one holds a lock.
+/// Tell whether the command or script around this one holds a lock
 ///
 /// It asks the daemon: a lock that was unlocked, stolen or lost is not held. LOCKKEEPER_NAMES in
 /// the environment has the names that were taken, whatever has become of them since.
@@ -262,7 +264,7 @@ pub(crate) enum StateCommand {
     Reset,
 }
 
-/// Show who holds and who waits, a line for each name.
+/// Show who holds and who waits, a line for each name
 ///
 /// A table on a terminal, JSON elsewhere.
 #[derive(Parser)]
@@ -296,7 +298,7 @@ pub(crate) struct Query {
     pub(crate) name: Option<OsString>,
 }
 
-/// Show all there is to know: scopes, labels, tokens, processes, deadlocks.
+/// Show all there is to know: scopes, labels, tokens, processes, deadlocks
 ///
 /// A line for each request, which may have several names. A table on a terminal, JSON elsewhere.
 #[derive(Parser)]
@@ -317,7 +319,7 @@ pub(crate) struct Inspect {
     pub(crate) query: Query,
 }
 
-/// Show who holds and who waits, live, on the whole screen.
+/// Show who holds and who waits, live, on the whole screen
 ///
 /// The longest wait comes first; below the list is the queue of the lock that is selected.
 #[derive(Parser)]
@@ -329,7 +331,7 @@ Examples:
 )]
 pub(crate) struct Top {}
 
-/// Break every lock of a name, whoever holds it.
+/// Break every lock of a name, whoever holds it
 ///
 /// The holders are told: lockkeeper run ends its command and exits with 76. Whoever waits is next.
 /// On a terminal, it asks before it does so.
@@ -462,7 +464,7 @@ pub(crate) struct Serve {
     pub(crate) background: bool,
 }
 
-/// Make a token, which shows a daemon on the network who may do what.
+/// Make a token, which shows a daemon on the network who may do what
 ///
 /// The daemon has the keys: lockkeeper serve --listen ADDR --keys FILE. A client shows a token:
 /// LOCKKEEPER_TOKEN_FILE=FILE.
@@ -475,7 +477,7 @@ Examples:
   lockkeeper token --keys keys.json --bucket jobs --expires 30d > jobs.token
   lockkeeper token --keys keys.json --bucket '*' --steal --force-release --inspect > operator.token"
 )]
-#[group(id = "what", multiple = true, required = true, args = ["new_key", "keys"])]
+#[command(group = ArgGroup::new("what").args(["new_key", "keys"]).multiple(true).required(true))]
 pub(crate) struct Token {
     /// Make a key, and write it to a file that is not there yet
     #[arg(long, value_name = "FILE")]

@@ -44,8 +44,8 @@ const LOCKS: &str = "LOCKKEEPER_LOCKS";
 const TAKE: Duration = Duration::from_secs(10);
 
 pub(crate) fn lock(args: Lock) -> Done {
-    if io::stdout().is_terminal() {
-        let why = "it prints what the shell is to run: eval \"$(lockkeeper lock NAME)\"";
+    if let Some(why) = refusal() {
+        print_failure(exit::USAGE);
         return Err((exit::USAGE, why.into()));
     }
     // Before anything is waited for.
@@ -58,16 +58,43 @@ pub(crate) fn lock(args: Lock) -> Done {
     locked
 }
 
-/// The first output. A script must not continue without its lock, as it would after `eval` of an
-/// empty output. The output ends with a call whose arguments follow later: `held`, or `exit` and a
-/// status. If `lock` is killed they are missing, and the call then ends the script. An interactive
-/// shell continues.
+/// Why this is no call of `lock`, if it is none.
+fn refusal() -> Option<&'static str> {
+    // No name begins with a hyphen, so that nobody needs it here.
+    if env::args_os().any(|word| word == "--") {
+        return Some(
+            "lock takes names and no command: lockkeeper run NAME -- COMMAND, or eval \"$(lockkeeper lock NAME)\"",
+        );
+    }
+    if is_fish() {
+        return Some(
+            "fish cannot run what lock prints. Put what is to be locked into a script of its own: \
+                     lockkeeper run NAME -- fish SCRIPT",
+        );
+    }
+    let typed = io::stdout().is_terminal();
+    typed.then_some("it prints what the shell is to run: eval \"$(lockkeeper lock NAME)\"")
+}
+
+/// Whether the shell is fish, which has a language of its own.
+fn is_fish() -> bool {
+    shell().0 == "fish"
+}
+
+/// What is printed first. A script must not go on without its lock, which `eval` of nothing would
+/// have it do. The end is a call, whose words are yet to come: `held`, or `exit` and a status. If
+/// `lock` is killed they never come, and the call ends the script all the same. An interactive shell
+/// goes on.
 const BEGIN: &str = "lockkeeper_lock() { case ${1-} in held) return ;; esac; case $- in *i*) return \"${2-69}\" ;; esac; \
                      exit \"${2-69}\"; }; lockkeeper_lock ";
 
-/// All that is printed for a call that is wrong.
+/// All that is printed for a call that is wrong. On a terminal, no shell would run it.
 pub(crate) fn print_failure(code: u8) {
-    println!("{BEGIN}exit {code}");
+    match (io::stdout().is_terminal(), is_fish()) {
+        (true, _) => {}
+        (false, true) => println!("status is-interactive; or exit {code}"),
+        (false, false) => println!("{BEGIN}exit {code}"),
+    }
 }
 
 /// The shell opens its end of a lock in `/proc`.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{User, running, wait_until};
+use common::{User, is_skipped, running, wait_until};
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     io::{BufRead, BufReader},
@@ -335,9 +335,13 @@ fn a_script_takes_its_lock_though_the_daemon_was_killed() {
 fn a_script_does_not_go_on_without_its_lock() {
     let user = User::new();
     let _holder = user.hold(&["a"]);
-    for (call, code) in
-        [("lock -n a", 75), ("lock -w 10ms -E 7 a", 7), ("lock ''", 64), ("lock --bogus a", 64)]
-    {
+    for (call, code) in [
+        ("lock -n a", 75),
+        ("lock -w 10ms -E 7 a", 7),
+        ("lock ''", 64),
+        ("lock --bogus a", 64),
+        ("lock b -- ls", 64),
+    ] {
         let done = script(&user, "sh", &format!("eval \"$(lockkeeper {call})\"; echo never"));
         assert_eq!((done.status.code(), text(&done.stdout)), (Some(code), ""), "{call}");
     }
@@ -385,4 +389,23 @@ fn a_script_whose_lock_is_killed_while_it_waits_does_not_go_on() {
         );
         assert_eq!(text(&done.stdout), "well\n", "{shell}: {}", text(&done.stderr));
     }
+}
+
+/// It went on without its lock: what is printed is no script of fish.
+#[test]
+fn a_script_of_fish_is_ended_and_told_what_to_do() {
+    if is_skipped("LOCKKEEPER_SKIP_SHELLS") {
+        return;
+    }
+    let user = User::new();
+    for call in ["lock a", "lock --bogus a"] {
+        let done = script(&user, "fish", &format!("eval (lockkeeper {call}); echo never"));
+        assert_eq!((done.status.code(), text(&done.stdout)), (Some(64), ""), "{}", text(&done.stderr));
+        assert!(
+            call != "lock a" || text(&done.stderr).contains("lockkeeper run NAME -- fish"),
+            "{}",
+            text(&done.stderr)
+        );
+    }
+    assert!(!user.socket().exists());
 }

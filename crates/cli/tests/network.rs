@@ -311,6 +311,7 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
     assert_eq!((served.status.code(), &served.stdout[..]), (Some(0), &b"mine\n"[..]));
     let with = |token| [("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", token)];
     for (env, code, words) in [
+    assert_eq!(make(&["--bucket", "default", "--steal"]).0, Some(64), "a token is signed with a key");
         (&[("LOCKKEEPER_CA", &cert)][..], 77, "a token is needed"),
         (&with(&keys), 77, "the token is not one"),
         (&with(&expired), 77, "expired"),

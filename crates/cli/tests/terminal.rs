@@ -287,3 +287,6 @@ fn a_lock_that_is_killed_while_it_waits_leaves_an_interactive_shell_with_its_sta
     kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("it runs");
     shell.shows("status 69");
 }
+    shell.press("clear; lockkeeper lock; echo no name $?\r");
+    let screen = shell.shows("no name 64");
+    assert!(screen.contains("<NAME>...") && !screen.contains("lockkeeper_lock"), "{screen}");
