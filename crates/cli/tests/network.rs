@@ -153,6 +153,31 @@ fn a_port_without_tls_is_named_as_such() {
     assert_eq!(done.status.code(), Some(64));
 }
 
+/// The whole page was shown, or nothing for 10 s.
+#[test]
+fn a_web_server_is_named_as_such_in_a_line() {
+    let user = User::new();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let url = format!("ws://{}", listener.local_addr().expect("it has one"));
+    let page = "<!DOCTYPE html>\n<title>Nothing here</title>";
+    let answers = [
+        (format!("HTTP/1.1 404 Not Found\r\nContent-Length: {}\r\n\r\n{page}", page.len()), "404 Not Found"),
+        ("HTTP/1.0 404 Not Found\r\n\r\nNot \x1b[2Jhere.\nGo away.".into(), "404 Not Found Not [2Jhere."),
+        ("SSH-2.0-OpenSSH_9.2\r\n\r\n".into(), "no HTTP"),
+    ];
+    for (answer, words) in answers {
+        let mut command = user.command(&["query"]);
+        let query = command.env("LOCKKEEPER_URL", &url).stderr(Stdio::piped()).spawn().expect("it starts");
+        let (mut stream, _) = listener.accept().expect("it connects");
+        stream.write_all(answer.as_bytes()).expect("it reads");
+        // The connection stays open, as those of web servers do.
+        let done = query.wait_with_output().expect("it ends");
+        let said = String::from_utf8(done.stderr).expect("it is text");
+        assert!(said.ends_with(&format!("it does not speak WebSocket: {words}\n")), "{said}");
+        assert_eq!((done.status.code(), said.lines().count()), (Some(69), 1), "{said}");
+    }
+}
+
 #[test]
 fn timeouts_are_counted() {
     let server = Server::start(&["--share-buckets"]);
@@ -286,6 +311,7 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
     assert_eq!(mode & 0o777, 0o600, "nobody else can read the key");
     assert_eq!(make(&["--new-key", path]).0, Some(70), "a key is not overwritten");
     assert_eq!(make(&["--keys", path]).0, Some(64), "a token is for a bucket");
+    assert_eq!(make(&["--bucket", "default", "--steal"]).0, Some(64), "a token is signed with a key");
     let (made, token) = make(&["--keys", path, "--bucket", "default", "--expires", "1h"]);
     assert_eq!(made, Some(0));
     let token_text = token.clone();
@@ -311,7 +337,6 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
     assert_eq!((served.status.code(), &served.stdout[..]), (Some(0), &b"mine\n"[..]));
     let with = |token| [("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", token)];
     for (env, code, words) in [
-    assert_eq!(make(&["--bucket", "default", "--steal"]).0, Some(64), "a token is signed with a key");
         (&[("LOCKKEEPER_CA", &cert)][..], 77, "a token is needed"),
         (&with(&keys), 77, "the token is not one"),
         (&with(&expired), 77, "expired"),

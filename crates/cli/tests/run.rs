@@ -474,6 +474,9 @@ fn a_url_that_is_none_is_a_wrong_call_and_an_unreachable_daemon_is_69() {
     let wrong = user.command(&["query"]).env("LOCKKEEPER_URL", "ftp://x").output().expect("it starts");
     assert_eq!(wrong.status.code(), Some(64));
     assert!(text(&wrong.stderr).contains("unix:/path/to/daemon.sock"), "{}", text(&wrong.stderr));
+    let wrong = user.command(&["query"]).env("LOCKKEEPER_URL", "ws://localhost:99999").output();
+    let wrong = wrong.expect("it starts");
+    assert!(text(&wrong.stderr).contains("has no host and port that could be"), "{}", text(&wrong.stderr));
     // Nothing is reached in its place.
     for variable in ["LOCKKEEPER_URL", "LOCKKEEPER_BUCKET"] {
         for args in [&["run", "a", "--", "true"][..], &["query"], &["lock", "a"]] {

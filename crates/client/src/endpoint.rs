@@ -321,7 +321,8 @@ impl std::str::FromStr for Endpoint {
             Some(("unix", _)) => Err(format!("{url:?} has no absolute path: {known}")),
             #[cfg(feature = "network")]
             Some(("ws" | "wss", _)) => {
-                let address = Address::parse(url).ok_or_else(|| format!("{url:?} has no host: {known}"));
+                let address = Address::parse(url)
+                    .ok_or_else(|| format!("{url:?} has no host and port that could be: {known}"));
                 address.map(Target::Network)
             }
             None if url == "user" || url == "machine" => {

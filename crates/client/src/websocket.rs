@@ -124,6 +124,10 @@ impl WebSocket {
         let mut failed = None;
         // A server sends nothing before Hello: this ends with the head, unless it is a refusal.
         while !answer.ends_with(b"\r\n\r\n") && answer.len() <= HEAD && failed.is_none() {
+            if answer.windows(4).any(|bytes| bytes == b"\r\n\r\n") {
+                // What a web server says besides may come late, and is not needed.
+                self.stream.set_read_timeout(Some(SILENCE))?;
+            }
             failed = self.read(RecvFlags::empty(), &mut answer).err();
         }
         if let Some(error) = failed.filter(|_| answer.is_empty()) {
@@ -138,10 +142,12 @@ impl WebSocket {
         }
         let answer = String::from_utf8_lossy(&answer);
         let mut lines = answer.lines();
-        let status = lines.next().unwrap_or_default().strip_prefix("HTTP/1.1 ").unwrap_or("no HTTP");
+        let http = lines.next().unwrap_or_default().strip_prefix("HTTP/1.");
+        let status = http.and_then(|rest| rest.split_once(' ')).map_or("no HTTP", |(_, status)| status);
         if !status.starts_with("101 ") {
-            let words = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body.trim());
-            return Err(io::Error::other(format!("it does not speak WebSocket: {status} {words}")));
+            let body = answer.split_once("\r\n\r\n").map_or("", |(_, body)| body.trim());
+            let said = format!("{} {}", words(status), words(body));
+            return Err(io::Error::other(format!("it does not speak WebSocket: {}", said.trim_end())));
         }
         let header = |name: &str| {
             let mut headers = answer.lines().filter_map(|line| line.split_once(':'));
@@ -155,6 +161,13 @@ impl WebSocket {
         }
         Ok(())
     }
+}
+
+/// The first line of what is said, for people; nothing of a page.
+fn words(body: &str) -> String {
+    const WORDS: usize = 300;
+    let line = body.lines().next().filter(|line| !line.starts_with('<')).unwrap_or_default();
+    line.chars().filter(|c| !c.is_control()).take(WORDS).collect()
 }
 
 /// The first of the host's addresses that answers.
