@@ -142,7 +142,7 @@ fn request(
                 // The session ends with this process, and the request with the session; this is for
                 // the counts.
                 session.time_out(key);
-                let silent = (exit::UNAVAILABLE, session::silent(session.endpoint()));
+                let silent = (exit::UNAVAILABLE, session::silent_in(session));
                 return Err(match limit {
                     _ if answered => wait.gave_up("it was not free in time"),
                     _ => limit.reached(silent),

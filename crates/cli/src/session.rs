@@ -129,13 +129,22 @@ pub(crate) fn ask_until<T: Send + 'static>(
     question(session, Box::new(move |answer| _ = sender.send(answer)));
     match answer.recv_timeout(until.saturating_duration_since(Instant::now())) {
         Ok(answer) => answer.map_err(failed),
-        Err(_) => Err((exit::UNAVAILABLE, silent(session.endpoint()))),
+        Err(_) => Err((exit::UNAVAILABLE, silent_in(session))),
     }
 }
 
 /// The message for a daemon that does not answer.
 pub(crate) fn silent(endpoint: &Endpoint) -> String {
-    let Some(pid) = endpoint.server_pid() else { return format!("the daemon at {endpoint} does not answer") };
+    silence(endpoint, endpoint.server_pid())
+}
+
+/// The same of a daemon with which there is a session.
+pub(crate) fn silent_in(session: &Session) -> String {
+    silence(session.endpoint(), session.server_pid())
+}
+
+fn silence(endpoint: &Endpoint, pid: Option<u32>) -> String {
+    let Some(pid) = pid else { return format!("the daemon at {endpoint} does not answer") };
     match stopped(pid) {
         true => format!(
             "the daemon at {endpoint} does not answer: its process {pid} is stopped. `kill -CONT {pid}` continues it"

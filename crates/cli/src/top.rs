@@ -161,6 +161,7 @@ impl Top {
             let then = move |answer| _ = sender.send(News::Deadlocks(answer));
             self.session.inspect_then(Some(&Name::from(NOBODY)), then);
         }
+        model.stopped = self.session.server_pid().filter(|&pid| session::stopped(pid));
         model.take(self.live.snapshot(began), began);
         self.shown = Some((began, began.elapsed()));
         self.changed = false;

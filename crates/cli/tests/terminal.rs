@@ -37,6 +37,39 @@ fn the_wait_is_shown_on_one_line_that_goes_when_it_is_over() {
     assert_eq!(waiter.wait("the end", |screen| screen.contains("mine")).trim(), "mine");
 }
 
+/// As under `su -c`: the terminal is that of another session. Nothing was said.
+#[test]
+fn the_wait_is_shown_on_a_terminal_of_another_session() {
+    let user = User::new();
+    let mut holder = user.hold(&["--info", "nightly", "a"]);
+    let run = user.command(&[]);
+    let mut other = std::process::Command::new("setsid");
+    other.arg("--wait").arg(run.get_program()).args(["run", "a", "--", "true"]);
+    other.env_clear().envs(run.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    let mut waiter = Terminal::start(&other);
+    waiter.wait("a line", |screen| {
+        screen.contains("lockkeeper: waiting for a (") && screen.contains("(nightly)")
+    });
+    assert_eq!(holder.let_go(), 0);
+    assert!(waiter.ended().success());
+}
+
+/// The line stood still.
+#[test]
+fn who_waits_is_told_that_the_daemon_was_stopped() {
+    let user = User::new();
+    let mut holder = user.hold(&["--info", "nightly", "a"]);
+    let mut waiter = Terminal::start_with_size(&user.command(&["run", "a", "--", "true"]), 24, 200);
+    waiter.shows("(nightly)");
+    let daemon = user.daemon();
+    kill_process(daemon, Signal::STOP).expect("it runs");
+    waiter.shows(&format!("does not answer: its process {} is stopped", daemon.as_raw_nonzero()));
+    kill_process(daemon, Signal::CONT).expect("it is stopped");
+    waiter.shows("(nightly)");
+    assert_eq!(holder.let_go(), 0);
+    assert!(waiter.ended().success());
+}
+
 #[test]
 fn a_line_that_is_too_long_is_cut() {
     let user = User::new();

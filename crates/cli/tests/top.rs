@@ -5,6 +5,7 @@ mod common;
 use common::{User, terminal::Terminal};
 use lockkeeper_client::{Callbacks, Endpoint, Flags, Key, Options, Outer, Request, Session, Update};
 use lockkeeper_core::{Mode, Name};
+use rustix::process::{Signal, kill_process};
 use std::sync::mpsc;
 
 /// A session with the user's daemon, which runs.
@@ -115,6 +116,21 @@ fn a_lock_is_released_by_force_if_that_is_confirmed() {
     top.press("ry");
     assert_eq!(holder.code(), 76);
     top.shows("0 held, 0 waiting");
+}
+
+/// The times went on, and nothing else.
+#[test]
+fn a_daemon_that_is_stopped_is_named_until_it_goes_on() {
+    let user = User::new();
+    let _holder = user.hold(&["a"]);
+    let top = top(&user);
+    top.shows("1 held");
+    let daemon = user.daemon();
+    kill_process(daemon, Signal::STOP).expect("it runs");
+    top.shows(&format!("`kill -CONT {}` continues it", daemon.as_raw_nonzero()));
+    kill_process(daemon, Signal::CONT).expect("it is stopped");
+    top.shows("1 held, 0 waiting");
+    top.press("q");
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! Elsewhere it is one line, printed once if the wait takes longer than a second. The daemon is
 //! queried only when there is something to display.
 
-use crate::{Failure, exit, run::News, show};
+use crate::{Failure, exit, run::News, session, show};
 use lockkeeper_client::{Entry, Error, Session, Snapshot};
 use lockkeeper_core::{Mode, Name};
 use rustix::{
@@ -22,7 +22,11 @@ use std::{
 const UNSEEN: Duration = Duration::from_millis(200);
 const UNSAID: Duration = Duration::from_secs(1);
 
-/// The interval of drawing the line; longer if a daemon with a long queue answers slowly.
+/// So often it is looked whether a daemon that was asked has been stopped by a signal.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// The line of a terminal is drawn so often; less often if a daemon with a long queue takes its
+/// time to tell.
 const REFRESH: Duration = Duration::from_secs(1);
 
 pub(super) struct Wait<'a> {
@@ -33,9 +37,10 @@ pub(super) struct Wait<'a> {
     session: &'a Session,
     sender: &'a Sender<News>,
     began: Instant,
-    /// When to ask the daemon again.
+    /// When to ask the daemon again, or to look why it does not answer.
     look_at: Option<Instant>,
     asked: Instant,
+    answered: bool,
     /// The name that was asked about: the first that is known to be in the way.
     asking: usize,
     /// The place in the queue and the blocking request, as far as they are known.
@@ -53,7 +58,9 @@ impl<'a> Wait<'a> {
         session: &'a Session,
         sender: &'a Sender<News>,
     ) -> Self {
-        let (terminal, now) = (stderr().is_terminal(), Instant::now());
+        // One that is not this session's own, as under `su -c`, does not tell who is in the foreground.
+        let terminal = stderr().is_terminal() && tcgetpgrp(stderr()).is_ok();
+        let now = Instant::now();
         Self {
             names,
             mode,
@@ -64,6 +71,7 @@ impl<'a> Wait<'a> {
             began: now,
             look_at: None,
             asked: now,
+            answered: true,
             asking: 0,
             place: None,
             obstacle: None,
@@ -83,8 +91,17 @@ impl<'a> Wait<'a> {
     /// Queries the blocking request. A scope is in one queue for each name: they are queried in
     /// turn until one blocks it.
     pub(super) fn look(&mut self) {
-        (self.look_at, self.asked, self.asking) = (None, Instant::now(), 0);
-        self.ask();
+        let now = Instant::now();
+        self.look_at = Some(now + CHECK);
+        if self.answered {
+            (self.answered, self.asked, self.asking) = (false, now, 0);
+            return self.ask();
+        }
+        let stopped = self.session.server_pid().is_some_and(session::stopped);
+        if stopped || self.asked.elapsed() >= session::ANSWER {
+            self.obstacle = Some(session::silent_in(self.session));
+            self.tell();
+        }
     }
 
     fn ask(&self) {
@@ -94,11 +111,13 @@ impl<'a> Wait<'a> {
     }
 
     pub(super) fn show(&mut self, answer: Result<Snapshot, Error>) {
+        self.answered = true;
         match answer {
             Ok(snapshot) => match self.in_the_way(&snapshot.entries) {
                 Some((place, obstacle)) => (self.place, self.obstacle) = (Some(place), Some(obstacle)),
                 None if self.asking + 1 < self.names.len() => {
                     self.asking += 1;
+                    self.answered = false;
                     return self.ask();
                 }
                 // The blocking request has ended.
@@ -107,11 +126,19 @@ impl<'a> Wait<'a> {
             // It may be that only what others have is not for us to see.
             Err(error) => self.obstacle = Some(error.to_string()),
         }
+        self.tell();
+    }
+
+    /// On a terminal, over and over; elsewhere, once.
+    fn tell(&mut self) {
         if self.terminal {
             self.draw();
-            self.look_at = Some(Instant::now() + REFRESH.max(self.asked.elapsed() * 20));
+            // A daemon with a long queue takes its time, one that was stopped is not waited for.
+            let pause = if self.answered { self.asked.elapsed() * 20 } else { CHECK };
+            self.look_at = Some(Instant::now() + REFRESH.max(pause));
         } else {
             show::say(&self.line());
+            self.look_at = None;
         }
     }
 
@@ -176,7 +203,10 @@ impl<'a> Wait<'a> {
     pub(super) fn gave_up(&self, why: &str) -> Failure {
         let message = match &self.obstacle {
             Some(obstacle) => format!("{}: {why}: {obstacle}", self.all_names()),
-            None => format!("{}: {why}. `lockkeeper query` shows who has it", self.all_names()),
+            None => {
+                let machine = if session::uses_machine() { " --machine" } else { "" };
+                format!("{}: {why}. `lockkeeper{machine} query` shows who has it", self.all_names())
+            }
         };
         (exit::NO_LOCK, message)
     }

@@ -81,6 +81,9 @@ fn reversed(selected: bool) -> Modifier {
 }
 
 fn summary(model: &Model) -> String {
+    if let Some(pid) = model.stopped {
+        return format!("lockkeeper: the daemon (pid {pid}) is stopped. `kill -CONT {pid}` continues it");
+    }
     let mut text = format!("lockkeeper: {} held, {} waiting", model.held, model.waiting);
     if let Some(rate) = model.rate {
         text += &format!(", {rate:.1} grants/s");

@@ -30,6 +30,8 @@ pub(crate) struct Model {
     pub(crate) mode: Mode,
     /// The note about the last action, or about a refusing daemon. Shown until the next key.
     pub(crate) note: Option<String>,
+    /// The daemon's process, if a signal has stopped it: what is shown is of before.
+    pub(crate) stopped: Option<u32>,
     /// How many requests hold something, and how many wait.
     pub(crate) held: usize,
     pub(crate) waiting: usize,
