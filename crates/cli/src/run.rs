@@ -15,7 +15,10 @@ use crate::{
 };
 use child::Ended;
 use lockkeeper_client::{Error, Snapshot, Update};
-use rustix::process::{Signal, getpid, kill_process};
+use rustix::{
+    io::Errno,
+    process::{Signal, getpid, kill_process},
+};
 use signal_hook::{
     consts::{SIGCHLD, SIGCONT, SIGINT, SIGTSTP},
     low_level::{emulate_default_handler, siginfo::Origin},
@@ -23,7 +26,7 @@ use signal_hook::{
 use std::{
     env,
     ffi::{OsStr, OsString},
-    process,
+    fs, process,
     sync::mpsc::{self, Receiver},
     time::{Duration, Instant},
 };
@@ -109,6 +112,9 @@ fn command_line(args: &Run) -> Vec<OsString> {
 
 /// The result of a command that could not be started.
 fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
+    // The system says that it is forbidden if a directory of the path is: `su` keeps that of root.
+    let nowhere = error.kind() == std::io::ErrorKind::PermissionDenied && is_nowhere(program);
+    let error = if nowhere { &Errno::NOENT.into() } else { error };
     let code = exit::CANNOT_RUN + u8::from(error.kind() == std::io::ErrorKind::NotFound);
     let program = program.to_string_lossy();
     let hint = if program.contains(' ') {
@@ -117,6 +123,13 @@ fn cannot_start(program: &OsStr, error: &std::io::Error) -> Failure {
         ""
     };
     (code, format!("{program}: {error}{hint}"))
+}
+
+/// Whether a program is in no directory of the path, as far as this process may look.
+fn is_nowhere(program: &OsStr) -> bool {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let named = !program.as_encoded_bytes().contains(&b'/');
+    named && env::split_paths(&path).all(|dir| fs::symlink_metadata(dir.join(program)).is_err())
 }
 
 impl Ended {

@@ -9,7 +9,10 @@ use common::wait_until;
 use rustix::process::{Pid, Signal, kill_process};
 use std::{
     env, fs,
-    os::unix::{fs::PermissionsExt, net::UnixStream},
+    os::unix::{
+        fs::{DirBuilderExt, PermissionsExt},
+        net::UnixStream,
+    },
     path::PathBuf,
     process::{Command, Output, id},
     sync::atomic::{AtomicU32, Ordering},
@@ -125,6 +128,38 @@ fn a_user_without_a_home_has_a_private_folder_where_all_of_his_processes_meet() 
     }
     kill_process(Pid::from_child(&holder), Signal::TERM).expect("it runs");
     holder.wait().expect("it ends");
+}
+
+/// `su` keeps the path of root, with directories where the user may not look.
+#[test]
+fn a_command_that_is_nowhere_on_the_path_is_not_found_whatever_else_is_there() {
+    let Some(user) = Homeless::new() else { return };
+    let hidden = user.dir.join("hidden");
+    fs::DirBuilder::new().mode(0o700).create(&hidden).expect("it is new");
+    let path = format!("{}:/usr/bin:/bin", hidden.display());
+    let mut run = user.command(&["run", "a", "--", "no-such-command"]);
+    let done = run.env("PATH", &path).output().expect("it starts");
+    assert_eq!(done.status.code(), Some(127), "{}", text(&done.stderr));
+    assert!(text(&done.stderr).contains("no-such-command: No such file"), "{}", text(&done.stderr));
+    let forbidden = hidden.join("command");
+    let done = user.run(&["run", "a", "--", forbidden.to_str().expect("it is text")]);
+    assert_eq!(done.status.code(), Some(126), "{}", text(&done.stderr));
+}
+
+#[test]
+fn the_daemon_of_another_user_is_named_as_such() {
+    let Some(user) = Homeless::new() else { return };
+    let other = common::User::new();
+    let _holder = other.hold(&["a"]);
+    let mut query = user.command(&["query"]);
+    let refused = query.env("LOCKKEEPER_URL", format!("unix:{}", other.socket().display())).output();
+    let refused = refused.expect("it starts");
+    assert_eq!(refused.status.code(), Some(69));
+    assert!(
+        text(&refused.stderr).contains("for several, there is `lockkeeper --machine`"),
+        "{}",
+        text(&refused.stderr)
+    );
 }
 
 #[test]
