@@ -59,8 +59,9 @@ fn end(endpoint: &Endpoint) -> Result<Option<u32>, Failure> {
     let Some(pid) = endpoint.server_pid() else {
         let why = "its process is in another PID namespace: stop it there";
         return match endpoint.is_served() {
-            true => Err((exit::USAGE, format!("the daemon at {endpoint}: {why}"))),
-            false => Ok(None),
+            Ok(true) => Err((exit::USAGE, format!("the daemon at {endpoint}: {why}"))),
+            Ok(false) => Ok(None),
+            Err(error) => Err((exit::NO_PERMISSION, format!("{endpoint}: {error}"))),
         };
     };
     if pid == 1 {

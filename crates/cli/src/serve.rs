@@ -23,7 +23,7 @@ use std::{
     io::{self, IsTerminal},
     os::unix::{
         ffi::OsStrExt,
-        fs::DirBuilderExt,
+        fs::{DirBuilderExt, MetadataExt, PermissionsExt},
         net::{SocketAddr, UnixDatagram, UnixListener},
     },
     path::{Path, PathBuf},
@@ -79,6 +79,11 @@ pub(crate) fn serve(args: Serve) -> Done {
         (Some(LogFormat::Json), None) => log.with_writer(io::stderr).json().init(),
         _ => log.with_writer(io::stderr).with_ansi(io::stderr().is_terminal()).init(),
     }
+    if config.allow.is_empty() && is_machines(&config.socket) {
+        tracing::warn!(
+            "only root and the daemon's own user are served: [[allow]] in {MACHINE_CONFIG} says who else is"
+        );
+    }
     // Each connection takes a file descriptor: as many as the system lets it have.
     raise(Resource::Nofile);
 
@@ -90,6 +95,7 @@ pub(crate) fn serve(args: Serve) -> Done {
         let mut hup = hear(SignalKind::hangup())?;
         let reload = config.listen.as_ref().map(|listen| Arc::clone(&listen.reload));
         let socket = config.socket.clone();
+        let is_own = Endpoint::default().socket() == Some(&socket);
         let begins = args.background && lockkeeper_server::remembered_state_dir(&socket).is_none();
         let stop = async {
             // No client was admitted yet. The starter of this daemon chooses again.
@@ -117,6 +123,10 @@ pub(crate) fn serve(args: Serve) -> Done {
         lockkeeper_server::serve(config, stop).await.map_err(|error| match error {
             // A running daemon is as good as a started one.
             Error::Running(_) if args.background => (0, String::new()),
+            error @ Error::Running(_) if is_own => {
+                let how = "`lockkeeper stop` ends it, and locks stay held; or give this one a place of its own by --socket";
+                (exit::UNAVAILABLE, format!("{error}. {how}"))
+            }
             error => (exit::UNAVAILABLE, error.to_string()),
         })
     };
@@ -314,10 +324,21 @@ fn config_file(given: Option<PathBuf>) -> Option<PathBuf> {
 
 /// Others pass through the folder of a socket that serves them. Only root can make one in `/run`.
 fn open_folder(socket: &Path) -> io::Result<()> {
-    match socket.parent().filter(|dir| !dir.exists()) {
-        Some(dir) => fs::DirBuilder::new().recursive(true).mode(0o755).create(dir),
-        None => Ok(()),
+    let Some(dir) = socket.parent() else { return Ok(()) };
+    if !dir.exists() {
+        return fs::DirBuilder::new().recursive(true).mode(0o755).create(dir);
     }
+    // The machine's may have been made by a daemon that served nobody else.
+    let is_ours = fs::metadata(dir)?.uid() == rustix::process::geteuid().as_raw();
+    match is_ours && is_machines(socket) {
+        true => fs::set_permissions(dir, fs::Permissions::from_mode(0o755)),
+        false => Ok(()),
+    }
+}
+
+/// Whether it is the socket of the machine's daemon.
+fn is_machines(socket: &Path) -> bool {
+    Endpoint::machine().socket() == Some(socket)
 }
 
 /// The sockets that systemd has opened.

@@ -193,20 +193,34 @@ pub(crate) fn absent(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
+fn is_denied(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
 /// The error, and what to do next.
 pub(crate) fn explained(error: &Error) -> String {
     match error {
         Error::Unreachable(_, why) if why.kind() == io::ErrorKind::TimedOut => why.to_string(),
         Error::Unreachable(endpoint, _) if endpoint.is_own() => error.to_string(),
-        Error::Unreachable(endpoint, _) if endpoint.is_machine() => format!(
+        Error::Unreachable(endpoint, why) if endpoint.is_machine() && absent(why) => format!(
             "{error}. The machine's daemon is for several users: `systemctl enable --now lockkeeper-machine.socket` \
              starts it, as root"
         ),
-        // It does not serve this user, and so sends no reason.
+        Error::Unreachable(endpoint, why) if endpoint.is_machine() && is_denied(why) => {
+            format!(
+                "{error}. [[allow]] in its configuration, /etc/lockkeeper/machine.toml, says whom it serves beside root"
+            )
+        }
+        // It admits nobody to whom it would say so.
         Error::Unreachable(endpoint, why)
             if why.kind() == io::ErrorKind::ConnectionReset && endpoint.socket().is_some() =>
         {
             format!("{error}. It closes the connection: it may serve another user alone, or stop")
+        }
+        Error::Unreachable(endpoint, why) if is_denied(why) && endpoint.socket().is_some() => {
+            format!(
+                "{error}. A user's own daemon is for that user alone: for several, there is `lockkeeper --machine`"
+            )
         }
         Error::Unreachable(_, why) if !absent(why) => error.to_string(),
         Error::Unreachable(..) => format!(

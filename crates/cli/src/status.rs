@@ -51,7 +51,7 @@ fn print_status(endpoint: &Endpoint) -> bool {
             return true;
         }
         Err(Error::Unreachable(_, error)) if endpoint.is_own() && session::absent(&error) => {
-            println!("No daemon at {endpoint}: {error}. It is started when it is needed.");
+            println!("No daemon runs at {endpoint}. It is started when it is needed.");
         }
         Err(error) => println!("{}.", session::explained(&error)),
     }

@@ -31,7 +31,8 @@ fn several_that_start_it_at_once_end_with_one() {
     assert_eq!(user.daemon(), daemon);
     let log = user.run(&["serve", "--socket", user.socket().to_str().expect("it is text")]);
     assert_eq!(log.status.code(), Some(69), "another is running, and says so");
-    assert!(String::from_utf8_lossy(&log.stderr).contains("another daemon is running"));
+    let why = String::from_utf8_lossy(&log.stderr);
+    assert!(why.contains("another daemon is running") && why.contains("`lockkeeper stop` ends it"), "{why}");
 }
 
 #[test]

@@ -71,7 +71,10 @@ fn alone_it_says_where_the_daemon_is_and_starts_none() {
     let user = User::new();
     let socket = user.socket().display().to_string();
     let alone = said(&user, &[]);
-    assert!(alone.contains(&format!("No daemon at unix:{socket}")), "{alone}");
+    assert!(
+        alone.contains(&format!("No daemon runs at unix:{socket}. It is started when it is needed.")),
+        "{alone}"
+    );
     assert!(alone.contains("lockkeeper run hello -- echo mine"), "{alone}");
     assert!(!user.socket().exists());
     let _holder = user.hold(&["a"]);

@@ -125,7 +125,13 @@ fn users_meet_as_far_as_they_are_allowed_to() {
     assert!(!text(&machine.run(BOB, "jobs", &["query"]).stderr).contains("inspect"));
     // Rights are those of the bucket: Bob may steal there, and Ann may not.
     assert_eq!(machine.run(ANN, "jobs", &["run", "--steal", "a", "--", "true"]).status.code(), Some(77));
-    assert_eq!(machine.run(ANN, "jobs", &["release", "--yes", "a"]).status.code(), Some(77));
+    let refused = machine.run(ANN, "jobs", &["release", "--yes", "a"]);
+    assert_eq!(refused.status.code(), Some(77));
+    assert!(
+        text(&refused.stderr).contains("no right to release by force: neither a token"),
+        "{}",
+        text(&refused.stderr)
+    );
     assert_eq!(machine.run(BOB, "default", &["run", "--steal", "a", "--", "true"]).status.code(), Some(77));
     assert_eq!(machine.run(BOB, "jobs", &["run", "--steal", "a", "--", "echo", "mine"]).stdout, b"mine\n");
     assert_eq!(holder.wait().expect("it ends").code(), Some(76));
@@ -258,9 +264,14 @@ fn the_flag_and_the_url_reach_the_daemon_in_run() {
         "set -e; mount -t tmpfs -o mode=755 run /run; mount -t tmpfs -o mode=755 state /var/lib\n\
          l={}; as() {{ u=$1; shift; setpriv --reuid=$u --regid=$u --clear-groups $l \"$@\"; }}\n\
          $l --machine query 2>&1 || echo $?\n\
+         $l --machine serve 2>/var/lib/log & daemon=$!\n\
+         while ! [ -S /run/lockkeeper/machine.sock ]; do sleep 0.01; done\n\
+         for call in query stop; do as {ANN} --machine $call 2>&1 || echo $call $?; done\n\
+         kill $daemon; wait $daemon; rm -f /run/lockkeeper/machine.sock; grep -o 'WARN.*only root' /var/lib/log | wc -l\n\
          $l --machine serve --config {} 2>/dev/null & trap 'kill $!' EXIT\n\
          while ! [ -S /run/lockkeeper/machine.sock ]; do sleep 0.01; done\n\
          as {ANN} run --machine a -- $l run --machine b -- echo both\n\
+         as {ANN} run --machine a -- env -u LOCKKEEPER_OUTER $l run --machine -n a -- echo never 2>&1 || echo $?\n\
          LOCKKEEPER_URL=machine as {BOB} run a -- echo url\n\
          LOCKKEEPER_BUCKET=jobs as {BOB} --machine status | grep -c 'runs (pid'\n\
          rm -r /var/lib/lockkeeper/machine/fifo; : > /var/lib/lockkeeper/machine/fifo\n\
@@ -277,7 +288,11 @@ fn the_flag_and_the_url_reach_the_daemon_in_run() {
     let done = done.expect("it starts");
     let (out, err) = (text(&done.stdout), text(&done.stderr));
     assert!(out.contains("lockkeeper-machine.socket") && out.contains("\n69\n"), "{out} {err}");
-    assert!(out.ends_with("both\nurl\n1\nguarded\nstate\n"), "{out} {err}");
+    // One that serves nobody else says so, to both sides.
+    assert!(out.contains("query 69\n") && out.contains("stop 77\n1\n"), "{out} {err}");
+    assert!(out.contains("[[allow]] in its configuration"), "{out} {err}");
+    assert!(out.contains("`lockkeeper --machine query` shows who has it\n75\n"), "{out} {err}");
+    assert!(out.contains("\nboth\n") && out.ends_with("\nurl\n1\nguarded\nstate\n"), "{out} {err}");
 }
 
 #[test]

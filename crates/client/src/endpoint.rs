@@ -159,28 +159,37 @@ impl Endpoint {
     /// The process that listens at the socket, if there is one and that is known. Does not wait for
     /// it: it may be stopped.
     pub fn server_pid(&self) -> Option<u32> {
-        self.server()?.pid
+        self.server().ok()?.pid
     }
 
     /// Whether a process listens at the socket, known or not: in another PID namespace, it has no
     /// number here.
-    pub fn is_served(&self) -> bool {
-        self.server().is_some()
+    ///
+    /// # Errors
+    ///
+    /// If this process may not look.
+    pub fn is_served(&self) -> io::Result<bool> {
+        match self.server() {
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => Err(error),
+            Err(_) => Ok(false),
+        }
     }
 
-    fn server(&self) -> Option<Peer> {
+    fn server(&self) -> io::Result<Peer> {
+        let socket = self.socket().ok_or(io::ErrorKind::NotFound)?;
         #[cfg(any(target_os = "linux", target_os = "android"))]
         let stream = {
             use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
             let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-            let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).ok()?;
-            connect(&stream, &SocketAddrUnix::new(self.socket()?).ok()?).ok()?;
+            let stream = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+            connect(&stream, &SocketAddrUnix::new(socket)?)?;
             stream
         };
         // Elsewhere a queue that is full refuses at once.
         #[cfg(not(any(target_os = "linux", target_os = "android")))]
-        let stream = UnixStream::connect(self.socket()?).ok()?;
-        Peer::of(&stream).ok()
+        let stream = UnixStream::connect(socket)?;
+        Peer::of(&stream)
     }
 
     /// The current credentials for the address of that number. They are not used on this machine.

@@ -167,7 +167,7 @@ impl Keys {
     pub(crate) fn check_inspect(&self, token: Option<&str>) -> Result<(), String> {
         match self.claims(token)?.inspect {
             true => Ok(()),
-            false => Err("the token does not allow it: it has no right to inspect".into()),
+            false => Err("no right to inspect: the token does not allow it".into()),
         }
     }
 

@@ -748,7 +748,7 @@ impl Server {
         }
         let rights = self.attached.get(&session).map(|attached| attached.rights);
         if !rights.is_some_and(|rights| rights.force_release) {
-            let (code, why) = forbidden("force_release");
+            let (code, why) = forbidden("release by force");
             self.refuse(session, rid, code, &why)?;
             return Ok(false);
         }
@@ -1118,7 +1118,10 @@ fn broken(effects: &[Effect]) -> u64 {
 const INFO: usize = 4096;
 
 fn forbidden(right: &str) -> Refusal {
-    (code::FORBIDDEN, format!("the token does not allow it: it has no right to {right}"))
+    (
+        code::FORBIDDEN,
+        format!("no right to {right}: neither a token nor the daemon's configuration allows it"),
+    )
 }
 
 pub(crate) fn parse_client_id(text: &str) -> Option<SessionId> {
