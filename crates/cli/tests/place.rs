@@ -221,19 +221,26 @@ fn a_process_with_a_private_temporary_folder_is_told_so() {
     common::copy_program(&program);
     let private = program.replace("/lockkeeper-copy", "/systemd-private-0123-job.service-x/tmp");
     fs::create_dir_all(&private).expect("it is new");
-    let script = format!(
-        "set -e; home=$(getent passwd 0 | cut -d: -f6); mount --bind {private} /var/tmp; mount -t tmpfs -o ro home $home\n\
-         {program} run a -- echo never || echo $?"
+    // As with `PrivateTmp=yes`, and with `disconnected`.
+    let bound = format!("mount --bind {private} /var/tmp");
+    let disconnected = format!(
+        "mount -t tmpfs temp {private}; mkdir {private}/var-tmp; mount --bind {private}/var-tmp /var/tmp"
     );
-    let mut unshare = Command::new("unshare");
-    unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).env_clear();
-    let done = unshare.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().expect("`unshare` is there");
-    let why = text(&done.stderr);
-    assert_eq!(text(&done.stdout), "69", "{why}");
-    assert!(
-        why.contains("/var/tmp is this service's own (PrivateTmp)") && why.contains("set LOCKKEEPER_DIR"),
-        "{why}"
-    );
+    for mounts in [bound, disconnected] {
+        let script = format!(
+            "set -e; home=$(getent passwd 0 | cut -d: -f6); {mounts}; mount -t tmpfs -o ro home $home\n\
+             {program} run a -- echo never || echo $?"
+        );
+        let mut unshare = Command::new("unshare");
+        unshare.args(["--map-root-user", "--mount", "sh", "-c", &script]).env_clear();
+        let done = unshare.env("PATH", "/usr/bin:/bin:/usr/sbin:/sbin").output().expect("`unshare` is there");
+        let why = text(&done.stderr);
+        assert_eq!(text(&done.stdout), "69", "{mounts}: {why}");
+        assert!(
+            why.contains("/var/tmp is this service's own (PrivateTmp)") && why.contains("set LOCKKEEPER_DIR"),
+            "{why}"
+        );
+    }
 }
 
 /// A service with `ProtectHome=read-only` met at another daemon than one with `PrivateTmp`, which

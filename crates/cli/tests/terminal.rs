@@ -268,8 +268,10 @@ fn release_shows_who_holds_it_and_asks() {
 fn a_lock_is_held_on_to_while_run_is_stopped() {
     let user = User::new();
     let shell = user.shell();
-    shell.press("lockkeeper run --min-hold 1h a -- echo do''ne\n");
-    shell.shows("done");
+    shell.press("lockkeeper run --min-hold 1h a -- sh -c 'echo num\"\"ber $$'\n");
+    let command = pid_after(&shell.shows("number "), "number ");
+    // A Ctrl-Z before it has ended is meant for it.
+    wait_until(|| !std::path::Path::new(&format!("/proc/{}", command.as_raw_nonzero())).exists());
     // The shell says so only if it did stop.
     shell.press("\x1a");
     shell.shows("Stopped");
@@ -289,6 +291,9 @@ fn lock_typed_without_eval_says_how_to_type_it() {
     shell.press("lockkeeper lock a; echo status $?\r");
     shell.shows("eval \"$(lockkeeper lock NAME)\"");
     shell.shows("status 64");
+    shell.press("clear; lockkeeper lock; echo no name $?\r");
+    let screen = shell.shows("no name 64");
+    assert!(screen.contains("<NAME>...") && !screen.contains("lockkeeper_lock"), "{screen}");
     assert!(user.run(&["run", "-n", "a", "--", "true"]).status.success());
 }
 
@@ -320,6 +325,3 @@ fn a_lock_that_is_killed_while_it_waits_leaves_an_interactive_shell_with_its_sta
     kill_process(Pid::from_raw(pid).expect("a process"), Signal::KILL).expect("it runs");
     shell.shows("status 69");
 }
-    shell.press("clear; lockkeeper lock; echo no name $?\r");
-    let screen = shell.shows("no name 64");
-    assert!(screen.contains("<NAME>...") && !screen.contains("lockkeeper_lock"), "{screen}");
