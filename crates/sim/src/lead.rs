@@ -211,6 +211,10 @@ impl World {
 
     /// The leader stops: it closes its connections, commits that, and hands over.
     pub(crate) fn hand_over(&mut self, index: usize) {
+        let others_run = self.daemons.iter().filter(|daemon| daemon.running).count() > 1;
+        if self.plan.never_alone && !others_run {
+            return;
+        }
         let daemon = &mut self.daemons[index];
         let (Some(server), Some(lead)) = (&mut daemon.server, &mut daemon.lead) else { return };
         if daemon.stalled || lead.stops || lead.flight.as_ref().is_some_and(|flight| flight.hands_over) {

@@ -51,6 +51,8 @@ pub struct Plan {
     pub cut_between: u64,
     /// How long a server that was killed is gone, if that does not depend on chance.
     pub restart_after: Option<Micros>,
+    /// Whether a leader hands over only while another daemon runs.
+    pub never_alone: bool,
     /// That what was on its way is lost when a connection is cut.
     pub lose_flight: u64,
     /// That the end of a connection is not noticed, for each side.
@@ -196,6 +198,7 @@ impl Plan {
             kill_at_commit: 0,
             cut_between: 0,
             restart_after: None,
+            never_alone: false,
             lose_flight: 500,
             unnoticed: 300,
             leaky: 300,
@@ -309,6 +312,7 @@ impl Plan {
             kill_at_commit: if intensity > 0 && random.chance(300) { random.between(1, 20) } else { 0 },
             cut_between: if intensity > 0 { seldom(random, 100) } else { 0 },
             restart_after: (random.chance(200)).then_some(0),
+            never_alone: false,
             lose_flight: random.pick(&[0, 300, 500, 1000]),
             unnoticed: random.pick(&[0, 300, 800]),
             leaky: random.pick(&[0, 300, 1000]),
