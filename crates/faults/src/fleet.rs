@@ -41,8 +41,8 @@ pub struct Config {
     pub daemons: usize,
     /// How many members etcd has.
     pub members: usize,
-    /// How many workers there are at a time. Every other one is on the Unix socket of a daemon, and
-    /// goes to the others by WebSocket.
+    /// How many workers there are at a time. Every other one, of any kind, is on the Unix socket of
+    /// a daemon, and goes to the others by WebSocket.
     pub workers: usize,
     /// How many more there are that use `run`.
     pub runners: usize,
@@ -258,7 +258,7 @@ impl<'a> Driver<'a> {
         let at = place % self.daemons.len();
         let url = match trade {
             _ if self.config.mutation == Some(Mutation::Loyal) => self.daemons.url(at),
-            Trade::Library if place.is_multiple_of(2) => {
+            _ if place.is_multiple_of(2) => {
                 format!("unix:{},{}", self.daemons.socket(at).display(), self.daemons.urls(at + 1))
             }
             _ => self.daemons.urls(at),
