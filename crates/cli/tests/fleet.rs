@@ -17,7 +17,7 @@ use rustix::process::Signal;
 use std::{
     collections::BTreeMap,
     io::{Read, Write},
-    net::TcpStream,
+    net::{Shutdown, TcpListener, TcpStream},
     os::unix::net::UnixStream,
     process::{Command, Output, Stdio},
     sync::{LazyLock, mpsc},
@@ -320,6 +320,82 @@ fn new_clients_are_told_that_etcd_does_not_answer() {
         run(&daemons.urls(0), &["run", "--timeout", "5s", "another", "--", "true"]).status.success()
     });
     assert_eq!(holder.let_go(), 0);
+}
+
+/// A network to a server, on which everything takes so long. Returns its address.
+fn slow(server: &str, delay: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = listener.local_addr().expect("it has an address").to_string();
+    let server = server.to_owned();
+    let pass_on = move |mut from: TcpStream, mut to: TcpStream| {
+        let (sender, arrives) = mpsc::channel::<(Instant, Vec<u8>)>();
+        thread::spawn(move || {
+            for (at, bytes) in arrives {
+                thread::sleep(at.saturating_duration_since(Instant::now()));
+                if to.write_all(&bytes).is_err() {
+                    return;
+                }
+            }
+            let _ = to.shutdown(Shutdown::Both);
+        });
+        thread::spawn(move || {
+            let mut bytes = [0; 65536];
+            while let Ok(count @ 1..) = from.read(&mut bytes) {
+                if sender.send((Instant::now() + delay, bytes[..count].to_vec())).is_err() {
+                    return;
+                }
+            }
+        });
+    };
+    thread::spawn(move || {
+        for near in listener.incoming().flatten() {
+            let Ok(far) = TcpStream::connect(&server) else { continue };
+            let copy = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
+            pass_on(copy(&near), copy(&far));
+            pass_on(far, near);
+        }
+    });
+    address
+}
+
+/// Nothing is committed sooner than etcd commits it. What arrives meanwhile is one entry, and leases
+/// are kept.
+#[test]
+fn an_etcd_that_is_slow_loses_no_lock_and_commits_many_requests_at_a_time() {
+    const MANY: u64 = 1_000;
+    let cluster = Cluster::start(1).expect("etcd starts");
+    let url = cluster.url("");
+    let member = url.trim_start_matches("etcd://").trim_end_matches('/');
+    let store = format!("etcd://{}/test", slow(member, Duration::from_millis(100)));
+    let more = ["--takeover", "1500ms", "--ttl", "6s"].map(Into::into).into();
+    let setup = Setup { program: PROGRAM.into(), store, more };
+    let daemons = Daemons::start(2, setup).expect("the daemons start");
+    let leader = daemons.wait_for_leader();
+    let other = daemons.url(1 - leader);
+    let (mut holder, fence) = hold(&other, "held");
+    let begun = Instant::now();
+    let waiter = Holder::start(client(&other, &["run"]).arg("held"));
+    wait_for(&other, "held", 1, 1);
+
+    let mut stream = open(&daemons, leader);
+    let entries = || position(&daemons, leader).and_then(|position| position.parse::<u64>().ok());
+    let before = entries().expect("it is a number");
+    let name = |rid: u64| -> &'static [u8] { format!("lock {rid}").leak().as_bytes() };
+    let request = |rid| request(rid, vec![(name(rid), Mode::Exclusive)], Flags::default());
+    say(&mut stream, (1..=MANY).map(request));
+    hear_until(&mut stream, |message| matches!(message, ToClient::Granted { rid: MANY, .. }));
+    let count = entries().expect("it is a number") - before;
+    assert!(count < MANY / 10, "{count} entries for {MANY} requests");
+
+    // Longer than the lease.
+    while begun.elapsed() < Duration::from_secs(7) {
+        assert_eq!(holder.say("still"), "still", "the command was not ended");
+        thread::sleep(Duration::from_millis(200));
+    }
+    assert_eq!(holder.let_go(), 0);
+    let (mut waiter, later) = held(waiter);
+    assert!(later > fence);
+    assert_eq!(waiter.let_go(), 0);
 }
 
 /// A batch that no leader of this version writes.
