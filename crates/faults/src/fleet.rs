@@ -175,6 +175,7 @@ pub fn run(config: &Config) -> io::Result<Report> {
     driver.settle()?;
     driver.look_for_ends()?;
     driver.look_for_leftovers()?;
+    (0..config.daemons).try_for_each(|at| driver.keep_log(at))?;
     driver.facts.outages = silence::outages(&driver.silences, config.ttl);
     let Driver { run_dir, facts, mut violations, daemons, faults, .. } = driver;
     let faults = faults.into_iter().collect();
@@ -258,8 +259,12 @@ impl<'a> Driver<'a> {
         let at = place % self.daemons.len();
         let url = match trade {
             _ if self.config.mutation == Some(Mutation::Loyal) => self.daemons.url(at),
+            // Each daemon once: who finds one silent would try it again.
             _ if place.is_multiple_of(2) => {
-                format!("unix:{},{}", self.daemons.socket(at).display(), self.daemons.urls(at + 1))
+                let count = self.daemons.len();
+                let others = (at + 1..at + count).map(|other| self.daemons.url(other % count));
+                let socket = format!("unix:{}", self.daemons.socket(at).display());
+                [socket].into_iter().chain(others).collect::<Vec<_>>().join(",")
             }
             _ => self.daemons.urls(at),
         };
@@ -386,6 +391,17 @@ impl<'a> Driver<'a> {
         Ok(())
     }
 
+    /// Starts a daemon that has ended. What it has printed is kept.
+    fn start_daemon(&mut self, at: usize) -> io::Result<()> {
+        self.keep_log(at)?;
+        self.daemons.run(at)
+    }
+
+    fn keep_log(&self, at: usize) -> io::Result<()> {
+        Lines::open(&self.run_dir.log_of(at))?.append(self.daemons.log(at));
+        Ok(())
+    }
+
     /// Cuts a host off, or joins it again.
     fn cut(&self, host: usize, off: bool) -> io::Result<()> {
         self.network.as_ref().map_or(Ok(()), |network| network.cut(host, off))
@@ -434,9 +450,7 @@ impl<'a> Driver<'a> {
         self.undo = lasting;
         for (_, undo) in ended {
             match undo {
-                Undo::StartDaemon(at) => {
-                    self.daemons.run(at)?;
-                }
+                Undo::StartDaemon(at) => self.start_daemon(at)?,
                 Undo::ContinueDaemon(at) => self.daemons.signal(at, Signal::CONT),
                 Undo::StartMember(at) => {
                     self.cluster.run(at)?;
@@ -525,7 +539,7 @@ impl<'a> Driver<'a> {
             if log.contains("listening") || !log.contains("etcd cannot be reached") {
                 self.violations.push(Violation { rule: Rule::Daemon, what });
             }
-            self.daemons.run(at)?;
+            self.start_daemon(at)?;
         }
         Ok(())
     }

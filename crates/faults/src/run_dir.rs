@@ -51,6 +51,11 @@ impl RunDir {
         self.0.join("daemon.log")
     }
 
+    /// What a daemon of a fleet prints, each time it runs.
+    pub(crate) fn log_of(&self, daemon: usize) -> PathBuf {
+        self.0.join(format!("daemon-{daemon}.log"))
+    }
+
     /// What was done to whom, when.
     pub(crate) fn deeds(&self) -> PathBuf {
         self.0.join("deeds")
