@@ -50,10 +50,12 @@ async function compiles(typescript, files, options, tools = []) {
 
 const bundler = { module: 'esnext', moduleResolution: 'bundler' };
 const dom = { lib: ['es2022', 'dom', 'dom.iterable'] };
+const worker = { lib: ['es2022', 'webworker'] };
 
 for (const typescript of ['typescript50', 'typescript59', 'typescript']) {
   test(`${typescript}: nothing but the language`, () => compiles(typescript, ['usage.ts', 'required.cts'], {}));
-  test(`${typescript}: a page`, () => compiles(typescript, ['usage.ts', 'installed.ts'], { ...bundler, ...dom }));
+  test(`${typescript}: a page`, () => compiles(typescript, ['usage.ts', 'installed.ts', 'dropin.ts'], { ...bundler, ...dom }));
+  test(`${typescript}: a worker of a page`, () => compiles(typescript, ['usage.ts', 'installed.ts', 'dropin.ts'], { ...bundler, ...worker }));
   test(`${typescript}: with exactOptionalPropertyTypes`, () =>
     compiles(typescript, ['usage.ts'], { exactOptionalPropertyTypes: true }));
 }

@@ -3,7 +3,8 @@ import type { Lock as OwnLock, LockManagerSnapshot as Snapshot, LockManagerStatu
 
 // These are merged with the types of TypeScript's library "dom" and of @types/node, where they are.
 declare global {
-  var navigator: Navigator;
+  // In a worker the library has a `WorkerNavigator`, and only one type may be given to a variable.
+  var navigator: typeof globalThis extends { onmessage: any; navigator: infer T } ? T : Navigator;
 
   interface Navigator {
     readonly locks: LockManager;
