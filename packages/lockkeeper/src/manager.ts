@@ -126,9 +126,11 @@ export class LockManager {
    */
   acquire(scope: LockScope, options?: AcquireOptions & { ifAvailable?: false }): Promise<AcquiredLock>;
   acquire(scope: LockScope, options: AcquireOptions): Promise<AcquiredLock | null>;
-  acquire(scope: LockScope, options: AcquireOptions = NONE): Promise<AcquiredLock | null> {
+  acquire(scope: LockScope, options: AcquireOptions = NONE, third: unknown = undefined): Promise<AcquiredLock | null> {
     try {
       const transport = own(this);
+      // Who passes three means request(), and would hold the lock for ever.
+      if (typeof third === 'function') options = third as AcquireOptions;
       if (options !== NONE) checkMembers('acquire(scope, options)', options, ACQUIRE);
       return acquire(transport, scope, options);
     } catch (error) {

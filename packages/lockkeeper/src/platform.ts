@@ -53,11 +53,18 @@ function find(): PlatformFiles {
   const name = `lockkeeper-${target}`;
   const why = targets.includes(target)
     ? `the package ${name} is not installed. Install it (npm install ${name}): npm leaves it out with --omit=optional. ` +
-      `If the program was bundled and moved away from node_modules, copy lockkeeper.${target}.node out of that package to ` +
-      `${dirname(process.argv[1] ?? '')}, and the program lockkeeper if there is one, which connect() needs.`
-    : 'no package is built for it.';
-  const message = `lockkeeper has no addon for ${process.platform}-${process.arch}: ${why} connect('ws://…') needs none.`;
+      (isInstalled()
+        ? ''
+        : `If the program was bundled and moved away from node_modules, copy lockkeeper.${target}.node out of that package to ` +
+          `${dirname(process.argv[1] ?? '')}, and the program lockkeeper if there is one, which connect() needs. `)
+    : 'no package is built for it. ';
+  const message = `lockkeeper has no addon for ${process.platform}-${process.arch}: ${why}connect('ws://…') needs none.`;
   throw Object.assign(new Error(message), { code: 'LOCKKEEPER_NO_ADDON' });
+}
+
+/** Whether this code is in a file of its own, and in no bundle. */
+function isInstalled(): boolean {
+  return typeof __dirname === 'string' && builtin('node:fs').existsSync(builtin('node:path').join(__dirname, 'platform.cjs'));
 }
 
 function* candidates(target: string): Generator<PlatformFiles> {

@@ -23,7 +23,7 @@ export async function connect(url?: string | readonly string[], options?: Connec
 export function reach(url?: string | readonly string[], options: ConnectOptions = {}): Remote {
   checkMembers('connect(url, options)', options, MEMBERS);
   const given = url === undefined ? variable('LOCKKEEPER_URL') : url;
-  if (given?.length === 0) throw new TypeError('the list of URLs is empty');
+  if (given?.length === 0) throw new TypeError(given === '' ? 'the URL is empty' : 'the list of URLs is empty');
   const urls = given === undefined ? [] : urlsOf(given);
   const all = url === undefined ? { ...fromEnvironment(), ...defined(options) } : options;
   if (urls.some((url) => /^wss?:/i.test(url))) return overWebSocket(urls, all);

@@ -53,7 +53,7 @@ export function toDictionary(value: unknown): Record<string, unknown> {
 /** What is no dictionary of Web IDL: an object, with these members at most. */
 export function checkMembers(form: string, options: object, members: string[]): void {
   if (!isObject(options)) {
-    throw new TypeError(`${form}: options is no object. A callback is for request(name, options, callback)`);
+    throw new TypeError(`${form} takes an object. A callback is for request(name, options, callback)`);
   }
   for (const key in options) {
     if (!members.includes(key)) throw new TypeError(`${form} has no option ${key}, but ${members.join(', ')}`);

@@ -231,6 +231,13 @@ test('options are an object: for a callback, the error says where it goes', asyn
     const { message } = await rejectsType(locks.acquire(unique(), options));
     assert.match(message, /request\(name, options, callback\)/);
   }
+  for (const options of [{}, undefined]) {
+    const name = unique();
+    const { message } = await rejectsType(locks.acquire(name, options, () => assert.fail('the callback ran')));
+    assert.match(message, /^acquire\(scope, options\) .*request\(name, options, callback\)/);
+    // It holds nothing.
+    assert.notEqual(await acquire(name, { ifAvailable: true }), null);
+  }
   const { message } = await rejectsType(locks.acquire(unique(), { time: 5000 }));
   assert.match(message, /no option time, but .*timeout/);
 });

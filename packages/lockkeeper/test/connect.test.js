@@ -319,4 +319,6 @@ test('forceRelease() of a session that is closed rejects', async () => {
 
 test('a URL that is none is refused in words', async () => {
   await assert.rejects(connect('ftp://example'), /unix:\/path\/to\/daemon.sock/);
+  await assert.rejects(connect(''), { name: 'TypeError', message: 'the URL is empty' });
+  await assert.rejects(connect([]), { name: 'TypeError', message: 'the list of URLs is empty' });
 });

@@ -246,6 +246,7 @@ test('without the package of its platform, `locks` fails when it is used, and sa
   for (const line of lines) {
     assert.match(line, /^rejected LOCKKEEPER_NO_ADDON/);
     assert.match(line, new RegExp(`no addon for ${process.platform}-${process.arch}.*lockkeeper-${host}.*optional`));
+    assert.doesNotMatch(line, /bundled/, 'it is not');
   }
 });
 
