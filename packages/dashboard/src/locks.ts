@@ -84,8 +84,10 @@ export class Locks {
     setText(name!.firstElementChild!, nameText(lock.name, SHORT));
     name!.title = nameText(lock.name, 1000);
     const nobody = lock.waiters.length === 0 ? 'released' : '—';
-    const holders = first === undefined ? nobody : who(first.owner, first.clientId) + (more > 0 ? ` and ${count(more)} more` : '');
-    setText(holder!, holders);
+    setText(holder!.firstElementChild!, first === undefined ? nobody : who(first.owner, first.clientId));
+    setText(holder!.lastElementChild!, more > 0 ? ` and ${count(more)} more` : '');
+    const holders = holder!.textContent;
+    holder!.title = holders;
     setText(label!, first?.info ? visible(first.info, SHORT) : '');
     setText(held!, first === undefined ? '' : age(now - first.since));
     setText(waiting!, lock.waiters.length === 0 ? '' : count(lock.waiters.length));
@@ -107,7 +109,7 @@ const less = <T extends number | string>(a: T, b: T): number => (a < b ? -1 : a 
 
 function makeRow(): HTMLElement {
   const cell = (name: string) => h('span', { class: name });
-  return h('div', { class: 'row' }, h('span', { class: 'name' }, h('bdi')), ...['who', 'label', 'held', 'waiting', 'wait'].map(cell));
+  return h('div', { class: 'row' }, h('span', { class: 'name' }, h('bdi')), h('span', { class: 'who' }, h('bdi'), h('span')), ...['label', 'held', 'waiting', 'wait'].map(cell));
 }
 
 function matches(lock: Lock, wanted: string): boolean {

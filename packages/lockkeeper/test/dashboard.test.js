@@ -100,6 +100,17 @@ test('what is held, by whom, under which label, and who waits in order, as it ch
   assert.equal(last.held, false);
 });
 
+test('how many more hold a lock is shown, however long the name of the first is', async () => {
+  const { page, client } = await setting();
+  for (const user of ['ann'.repeat(20), 'bob']) await (await client(`${user}@build7 make[4711]`)).request('nightly', { shared: true });
+  await until(async () => (await hasRow(page, 'nightly'))[1].endsWith('7, pid 4711 and 1 more'));
+  const [cell, more] = await page.evaluate(() => {
+    const cell = document.querySelector('#locks .row .who');
+    return [cell, cell.lastElementChild].map((element) => element.getBoundingClientRect().right);
+  });
+  assert.ok(more <= cell, `it ends at ${more}, its cell at ${cell}`);
+});
+
 test('a deadlock is red, its cycle spelt out, and drawn', async () => {
   const { page, client } = await setting();
   const [ann, bob] = [await client('ann@build7 make[1]'), await client('bob@db-2 backup[2]')];
@@ -453,6 +464,8 @@ test('a narrow screen shows one thing at a time, and nothing is wider than it', 
   assert.deepEqual(await visible(), [true, false]);
   await click(page, '#locks .row');
   assert.deepEqual(await visible(), [false, true]);
+  const top = await page.evaluate(() => document.querySelector('#detail').getBoundingClientRect().top);
+  assert.ok(top < 200, `it begins at ${top}, of 640`);
   for (const tab of ['#tab-locks', '#tab-graph', '#tab-fleet']) {
     await click(page, tab);
     assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= 360), tab);
