@@ -39,7 +39,14 @@ const KEPT: usize = 4 << 10;
 /// others.
 const TURN: u64 = 512;
 
-/// Bytes whose reading counts as much as a short message.
+/// The same of all connections that have more to do, each once: some 15 ms. Turns are shorter if
+/// they are many: who attacks with a thousand connections must not have a thousand turns.
+const ALL_TURNS: u64 = 64 * TURN;
+
+/// The shortest turn: less costs more than it does.
+const SHORTEST: u64 = 16;
+
+/// Bytes whose reading or writing counts as much as a short message.
 const UNIT: u64 = 512;
 
 /// How long a client may take to read the last message.
@@ -111,6 +118,8 @@ struct Connection<S> {
     turn_ends: u64,
     /// Its last turn ended before its work did.
     yielded: bool,
+    /// Its next turn has not begun since: the daemon counts it among those that have more to do.
+    busy: bool,
     /// When it ends whether or not its client has read the last message. Set while it is being
     /// closed.
     closes: Option<Pin<Box<Sleep>>>,
@@ -134,7 +143,8 @@ pub(crate) async fn run<S: Transport>(
     };
     let id = daemon.borrow_mut().connect(peer.origin, framing);
     let more = !input.is_empty();
-    let (going_away_ends, turn_ends, yielded, closes, token, unfinished) = (false, 0, false, None, 0, 0);
+    let (going_away_ends, turn_ends, closes, token, unfinished) = (false, 0, None, 0, 0);
+    let (yielded, busy) = (false, false);
     let mut connection = Connection {
         stream,
         id,
@@ -148,6 +158,7 @@ pub(crate) async fn run<S: Transport>(
         batch: (Vec::new(), 0),
         turn_ends,
         yielded,
+        busy,
         closes,
         token,
         unfinished,
@@ -159,8 +170,13 @@ pub(crate) async fn run<S: Transport>(
     }
 }
 
-/// Yields to other connections. A task that only wakes itself would be polled up to 61 times before
-/// tokio checks for other input.
+/// A turn beside so many connections that have more to do.
+fn turn(busy: usize) -> u64 {
+    (ALL_TURNS / (busy as u64 + 1)).clamp(SHORTEST, TURN)
+}
+
+/// Lets others have their turns. A task that only wakes itself would be polled up to 61 times
+/// before tokio looks for what has come in for others.
 fn yield_turn<T>(context: &mut Context<'_>) -> Poll<T> {
     let _: Poll<()> = pin!(tokio::task::yield_now()).poll(context);
     Poll::Pending
@@ -169,19 +185,20 @@ fn yield_turn<T>(context: &mut Context<'_>) -> Poll<T> {
 impl<S> Drop for Connection<S> {
     /// Its task may have been aborted.
     fn drop(&mut self) {
-        self.daemon.borrow_mut().disconnect(self.id);
+        let mut daemon = self.daemon.borrow_mut();
+        *daemon.unfinished_turns() -= usize::from(self.busy);
+        daemon.disconnect(self.id);
     }
 }
 
 impl<S: Transport> Connection<S> {
     /// Ready when it is over: gracefully, or because of an error.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // The answers for other clients are committed and sent before it continues. Once only, so
-        // that it has its turn, too.
-        if std::mem::take(&mut self.yielded) && self.daemon.borrow_mut().server().is_urgent() {
+        // What was done for others meanwhile is committed and sent before it goes on. Once: it has
+        // its turn, too.
+        if self.begin_turn() {
             return yield_turn(context);
         }
-        self.turn_ends = self.daemon.borrow_mut().server().work() + TURN;
         loop {
             let written = self.write(context)?;
             let (closing, crowded, ended) = {
@@ -232,11 +249,24 @@ impl<S: Transport> Connection<S> {
         }
     }
 
+    /// Begins a turn. True if others come before, once, after a turn that ended before its work.
+    fn begin_turn(&mut self) -> bool {
+        let mut daemon = self.daemon.borrow_mut();
+        if std::mem::take(&mut self.yielded) && daemon.server().is_urgent() {
+            return true;
+        }
+        *daemon.unfinished_turns() -= usize::from(std::mem::take(&mut self.busy));
+        self.turn_ends = daemon.server().work() + turn(*daemon.unfinished_turns());
+        false
+    }
+
     /// Lets others have their turns, though there is more to do. A commit must not wake it before
     /// they had them.
     fn end_turn<T>(&mut self, context: &mut Context<'_>) -> Poll<T> {
-        self.yielded = true;
-        self.daemon.borrow_mut().stays_awake(self.id);
+        (self.yielded, self.busy) = (true, true);
+        let mut daemon = self.daemon.borrow_mut();
+        *daemon.unfinished_turns() += 1;
+        daemon.stays_awake(self.id);
         yield_turn(context)
     }
 
@@ -367,6 +397,8 @@ impl<S: Transport> Connection<S> {
             self.batch = (frame[frame.len() - left..].to_vec(), 0);
             return;
         }
+        // Strangers can send these, too, and thousands fit into one read.
+        self.turn_ends = self.turn_ends.saturating_sub(1);
         let mut daemon = self.daemon.borrow_mut();
         match said {
             Incoming::Messages(_) => {
@@ -381,7 +413,8 @@ impl<S: Transport> Connection<S> {
         }
     }
 
-    /// Writes what may be sent. Ready when nothing is left of that.
+    /// Writes what may be sent. Ready when nothing is left of that, or its turn is over: to a client
+    /// that reads as fast, much could be written in one go.
     fn write(&mut self, context: &mut Context<'_>) -> io::Result<Poll<()>> {
         loop {
             let mut daemon = self.daemon.borrow_mut();
@@ -398,7 +431,13 @@ impl<S: Transport> Connection<S> {
             }
             match Pin::new(&mut self.stream).poll_write(context, daemon.server().output(id)) {
                 Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(count)) => daemon.server().sent(id, count),
+                Poll::Ready(Ok(count)) => {
+                    daemon.server().sent(id, count);
+                    self.turn_ends = self.turn_ends.saturating_sub(count as u64 / UNIT);
+                    if daemon.server().work() >= self.turn_ends {
+                        return Ok(Poll::Ready(()));
+                    }
+                }
                 Poll::Ready(Err(error)) => return Err(error),
                 Poll::Pending => return Ok(Poll::Pending),
             }
@@ -419,13 +458,22 @@ impl<S: Transport> Connection<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::yield_turn;
+    use super::{ALL_TURNS, SHORTEST, TURN, turn, yield_turn};
     use std::{cell::Cell, future::poll_fn, io::Write, rc::Rc, task::Poll};
     use tokio::{
         net::UnixStream,
         runtime::Builder,
         task::{LocalSet, spawn_local, yield_now},
     };
+
+    #[test]
+    fn the_more_have_more_to_do_the_shorter_are_their_turns() {
+        assert_eq!([0, 10, 63].map(turn), [TURN; 3]);
+        for busy in [100, 1_000, 2_000] {
+            assert!(turn(busy) * busy as u64 <= ALL_TURNS, "{busy}");
+        }
+        assert_eq!(turn(1_000_000), SHORTEST);
+    }
 
     #[test]
     fn what_has_come_in_for_another_is_looked_for_after_each_turn() {

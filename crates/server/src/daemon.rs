@@ -88,6 +88,8 @@ pub(crate) struct Daemon {
     wakers: HashMap<ConnectionId, Waker>,
     /// Write ends of FIFOs on their way to clients.
     descriptors: HashMap<ConnectionId, OwnedFd>,
+    /// How many connections ended their turn though they have more to do.
+    unfinished_turns: usize,
     gate: Rc<Gate>,
     /// The tokens of connections on the network.
     tokens: HashMap<ConnectionId, Box<str>>,
@@ -179,6 +181,7 @@ impl Daemon {
             max_descriptors: max_descriptors(),
             wakers: HashMap::new(),
             descriptors: HashMap::new(),
+            unfinished_turns: 0,
             gate,
             tokens: HashMap::new(),
             unfinished: Unfinished::new(config.bytes.all),
@@ -452,7 +455,12 @@ impl Daemon {
         }
     }
 
-    /// A connection continues by itself: nothing has to wake it.
+    /// How many connections have ended their turns before their work.
+    pub(crate) fn unfinished_turns(&mut self) -> &mut usize {
+        &mut self.unfinished_turns
+    }
+
+    /// A connection goes on by itself: nothing has to wake it.
     pub(crate) fn stays_awake(&mut self, id: ConnectionId) {
         self.wakers.remove(&id);
     }

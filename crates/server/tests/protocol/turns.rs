@@ -3,20 +3,23 @@
 
 use crate::{client::hello, daemon::Daemon, temp::Temp};
 use lockkeeper_core::Mode;
-use lockkeeper_server::serve;
+use lockkeeper_server::{Listen, serve};
 use lockkeeper_wire::{
     frame,
     v2::{EndFlags, Flags, ToClient, ToServer},
+    websocket::SUBPROTOCOL,
 };
 use std::{
     cell::Cell,
-    path::Path,
+    net::{SocketAddr, TcpListener},
+    path::{Path, PathBuf},
     rc::Rc,
+    sync::Arc,
     time::{Duration, Instant},
 };
 use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    net::UnixStream,
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpStream, UnixStream},
     runtime,
     task::{JoinHandle, LocalSet, spawn_local},
 };
@@ -76,10 +79,10 @@ impl Client {
 }
 
 /// Serves, and runs a test within the same thread.
-fn serve_for(ttl: Option<Duration>, test: impl AsyncFnOnce(&Path)) {
+fn serve_for(ttl: Option<Duration>, listen: Option<Listen>, test: impl AsyncFnOnce(&Path)) {
     let mut daemon = Daemon::prepare(Temp::new());
     daemon.setup.ttl = ttl.unwrap_or(daemon.setup.ttl);
-    let config = daemon.setup.clone().config(None);
+    let config = daemon.setup.clone().config(listen);
     let socket = config.socket.clone();
     let runtime = runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     LocalSet::new().block_on(&runtime, serve(config, test(&socket))).expect("it serves");
@@ -128,27 +131,80 @@ async fn close_cycles(mut client: Client, refusals: Rc<Cell<u32>>) {
     }
 }
 
-/// Has a client attack, and another one ping 200 times. Returns how many answers the attacker got
+/// Sends the same again and again. Counts answers of that length.
+async fn flood(stream: impl AsyncRead + AsyncWrite, said: Vec<u8>, answer: usize, answers: Rc<Cell<u32>>) {
+    let (mut reader, mut writer) = tokio::io::split(stream);
+    let says = async { while writer.write_all(&said).await.is_ok() {} };
+    let hears = async {
+        let (mut heard, mut left) = (vec![0; 64 << 10], 0);
+        while let Ok(count @ 1..) = reader.read(&mut heard).await {
+            left += count;
+            answers.set(answers.get() + u32::try_from(left / answer).expect("few"));
+            left %= answer;
+        }
+    };
+    tokio::join!(says, hears);
+}
+
+/// Opens a WebSocket, and pings without a Hello. Counts the pongs.
+async fn ping_as_a_stranger(address: SocketAddr, pongs: Rc<Cell<u32>>) {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let request = format!(
+        "GET / HTTP/1.1\r\nHost: {address}\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Protocol: {SUBPROTOCOL}\r\n\
+         Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+    );
+    stream.write_all(request.as_bytes()).await.expect("it listens");
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(stream.read_u8().await.expect("it answers"));
+    }
+    assert!(head.starts_with(b"HTTP/1.1 101 "));
+    flood(stream, b"\x89\x80mask".repeat(10_000), 2, pongs).await;
+}
+
+/// Pings on so many connections at a time. Counts the pongs.
+async fn ping_on_many(socket: PathBuf, connections: usize, pongs: Rc<Cell<u32>>) {
+    let (mut said, mut answer) = (Vec::new(), Vec::new());
+    frame::append(&mut said, |out| ToServer::Ping { ack: 1, seq: 1 }.encode(out));
+    frame::append(&mut answer, |out| ToClient::Pong { seq: 1 }.encode(out));
+    let mut clients = Vec::new();
+    for _ in 0..connections {
+        clients.push(Client::open(&socket).await);
+    }
+    let attack = |client: Client| {
+        spawn_local(flood(client.stream, said.repeat(5_000), answer.len(), Rc::clone(&pongs)))
+    };
+    let attackers: Vec<_> = clients.into_iter().map(attack).collect();
+    for attacker in attackers {
+        attacker.await.expect("it attacks");
+    }
+}
+
+/// Has somebody attack, and a client ping so many times. Returns how many answers the attacker got
 /// for each ping.
-fn answers_per_ping<A>(attack: impl FnOnce(Client, Rc<Cell<u32>>) -> A) -> u32
+fn answers_per_ping<A>(
+    count: u32,
+    listen: Option<Listen>,
+    attack: impl FnOnce(PathBuf, Rc<Cell<u32>>) -> A,
+) -> u32
 where
     A: Future<Output = ()> + 'static,
 {
-    const PINGS: u32 = 200;
     let mean = Cell::new(0);
-    serve_for(None, async |socket| {
+    serve_for(None, listen, async |socket| {
         let answers = Rc::new(Cell::new(0));
         let mut victim = Client::open(socket).await;
-        let attacker = spawn_local(attack(Client::open(socket).await, Rc::clone(&answers)));
+        let attacker = spawn_local(attack(socket.to_owned(), Rc::clone(&answers)));
         let pings = spawn_local(async move {
             while answers.get() == 0 {
                 victim.ping().await;
             }
             let before = answers.get();
-            for _ in 0..PINGS {
+            for _ in 0..count {
                 victim.ping().await;
             }
-            (answers.get() - before).div_ceil(PINGS)
+            (answers.get() - before).div_ceil(count)
         });
         mean.set(pings.await.expect("they are answered"));
         assert!(!attacker.is_finished(), "it attacks all the time");
@@ -161,20 +217,46 @@ where
 /// for what had come in.
 #[test]
 fn long_answers_delay_others_by_few_parts() {
-    let parts = answers_per_ping(query_all);
+    let attack = async |socket: PathBuf, parts| query_all(Client::open(&socket).await, parts).await;
+    let parts = answers_per_ping(200, None, attack);
     assert!(parts <= 4, "{parts} parts for each ping");
 }
 
 #[test]
 fn refused_deadlocks_delay_others_by_few_searches() {
-    let refusals = answers_per_ping(close_cycles);
+    let attack = async |socket: PathBuf, refusals| close_cycles(Client::open(&socket).await, refusals).await;
+    let refusals = answers_per_ping(200, None, attack);
     assert!(refusals <= 4, "{refusals} refusals for each ping");
+}
+
+/// Frames that are no messages were no work, also before Hello: tens of thousands had one turn.
+#[test]
+fn pings_of_a_stranger_delay_others_by_few() {
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = port.local_addr().expect("it has one");
+    let listen = Listen { given: Some(Arc::new(port)), ..Listen::at(address) };
+    let pongs =
+        answers_per_ping(
+            200,
+            Some(listen),
+            |_, pongs| async move { ping_as_a_stranger(address, pongs).await },
+        );
+    assert!(pongs <= 4_000, "{pongs} pongs for each ping");
+}
+
+/// Each connection had a whole turn, however many had more to do.
+#[test]
+fn those_who_are_busy_have_shorter_turns_if_they_are_many() {
+    const MANY: usize = 200;
+    let attack = async |socket: PathBuf, pongs| ping_on_many(socket, MANY, pongs).await;
+    let pongs = answers_per_ping(20, None, attack);
+    assert!(pongs <= 80_000, "{pongs} pongs for each ping");
 }
 
 #[test]
 fn no_lease_is_lost_while_others_attack() {
     const TTL: Duration = Duration::from_secs(1);
-    serve_for(Some(TTL), async |socket| {
+    serve_for(Some(TTL), None, async |socket| {
         let answers = Rc::new(Cell::new(0));
         let mut victim = Client::open(socket).await;
         let mine = victim.request("mine", Flags::default(), None).await;
