@@ -45,17 +45,19 @@ pub(crate) fn broken(cause: Cause, owner: Option<&str>, forced: bool) -> String 
     format!("{how}{by}")
 }
 
-/// The client that stole or released a lock, from the daemon's description: `ann@build7, pid 4711`.
+/// Who has stolen or released a lock, from how the daemon describes a client: `ann@build7, pid
+/// 4711`. Of another user's process, the daemon knows the user; the name is what that one says.
 fn by(owner: &str) -> String {
     let Some(user) = owner.split(' ').find(|word| word.contains('@')) else { return label(owner) };
-    let pid = match owner.strip_prefix("pid ") {
-        Some(rest) => rest.split(' ').next(),
-        None => own_pid(owner),
-    };
-    match pid {
-        Some(pid) => format!("{}, pid {}", label(user), label(pid)),
-        None => label(user),
+    let mut words = owner.split(' ').peekable();
+    let mut number = |name| words.next_if_eq(&name).and_then(|_| words.next());
+    let (pid, uid) = (number("pid"), number("uid"));
+    let pid = pid.or_else(|| own_pid(owner));
+    let mut shown = label(user);
+    for (name, number) in [("uid", uid), ("pid", pid)] {
+        shown.extend(number.map(|number| format!(", {name} {}", label(number))));
     }
+    shown
 }
 
 /// The process id at the end of how a client describes itself, which is that of its machine.
@@ -318,6 +320,8 @@ mod tests {
         for (owner, shown) in [
             ("pid 71 ann@build7 lockkeeper[71]", "ann@build7, pid 71"),
             ("10.0.0.1 ann@build7 my job[71]", "ann@build7, pid 71"),
+            ("pid 71 uid 1001 root@build7 lockkeeper[7]", "root@build7, uid 1001, pid 71"),
+            ("uid 1001 root@build7 lockkeeper[7]", "root@build7, uid 1001, pid 7"),
             ("ann@build7", "ann@build7"),
             ("pid 71", "pid 71"),
         ] {

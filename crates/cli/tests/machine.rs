@@ -101,6 +101,9 @@ fn users_meet_as_far_as_they_are_allowed_to() {
     let mut holder =
         machine.command(ANN, "jobs", &["run", "a", "--", "sleep", "1000"]).spawn().expect("it starts");
     wait_until(|| text(&machine.run(0, "jobs", &["query", "a"]).stdout).contains("\"token\""));
+    // Whose it is, nobody can say for her.
+    let seen = machine.run(0, "jobs", &["query", "--json"]);
+    assert!(text(&seen.stdout).contains(&format!(" uid {ANN} ")), "{seen:?}");
     // Bob meets her; so does root. Eve is not allowed, nor is anybody in another bucket.
     for (uid, bucket, code) in
         [(BOB, "jobs", 75), (0, "jobs", 75), (BOB, "default", 0), (EVE, "jobs", 77), (ANN, "x", 77)]

@@ -379,7 +379,7 @@ fn who_is_refused_is_on_record() {
     assert!(line.contains("alice 127.0.0.1") && line.contains("no right to steal"), "{line}");
 }
 
-/// Each connection of a stranger was a line of the log.
+/// Each connection of a stranger was a line of the log, and could have in it what terminals obey.
 #[test]
 fn strangers_do_not_fill_the_log() {
     let user = User::new();
@@ -389,17 +389,20 @@ fn strangers_do_not_fill_the_log() {
     let start = std::time::Instant::now();
     for _ in 0..500 {
         let stream = TcpStream::connect(&address).expect("it listens");
-        let refused = http(stream, "GET /locks HTTP/1.1\r\nOrigin: http://elsewhere\r\n\r\n");
+        let refused = http(stream, "GET /locks HTTP/1.1\r\nOrigin: http://\u{9b}2J\r\n\r\n");
         assert!(refused.starts_with("HTTP/1.1 403"), "{refused}");
     }
     // Twenty lines for each second that has begun, and the number of the others.
     let most = 21 * (start.elapsed().as_secs() + 2);
     kill_process(daemon.pid(), Signal::TERM).expect("it runs");
-    let mut lines = 0;
-    while !daemon.logged("").contains("stopped") {
-        lines += 1;
-    }
-    assert!((20..=most).contains(&lines), "{lines} lines");
+    let lines: Vec<_> =
+        std::iter::repeat_with(|| daemon.logged("")).take_while(|line| !line.contains("stopped")).collect();
+    assert!((20..=most).contains(&(lines.len() as u64)), "{} lines", lines.len());
+    assert!(
+        !lines.concat().contains('\u{9b}') && lines.concat().contains(r"http://\\u{9b}2J"),
+        "{}",
+        lines[0]
+    );
 }
 
 /// It was ended by a failed allocation, and the next one likewise.

@@ -6,7 +6,7 @@
 
 use crate::{
     Config, Error,
-    audit::Record,
+    audit::{Record, shown},
     clock,
     connection::Peer,
     fifo::{self, Fifos, Life},
@@ -374,7 +374,7 @@ impl Daemon {
                     let why = "the key of its token is gone, or is not for this bucket any more";
                     let view = self.server.state().session(session);
                     let (by, bucket) = view.map_or(("", ""), |view| (view.owner, view.bucket));
-                    let client = format!("{session:016x}");
+                    let (by, client) = (shown(by), format!("{session:016x}"));
                     tracing::info!(target: "audit", by, client, bucket, why, "session ended");
                     let done = self.server.revoke(session, why);
                     self.check(done);

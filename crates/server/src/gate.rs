@@ -2,7 +2,7 @@
 //! another one leads.
 
 use crate::{
-    audit::Record,
+    audit::{Record, shown},
     auth::{Bearer, Keys},
     users::{self, Allow, Subject},
 };
@@ -102,6 +102,7 @@ impl Gate {
     /// Records a refusal, unless there were too many just now: unauthenticated clients cause them.
     pub(crate) fn record_refusal(&self, by: &str, bucket: &str, why: &str) {
         if self.refusals.borrow_mut().admits() {
+            let [by, bucket, why] = [by, bucket, why].map(shown);
             tracing::info!(target: "audit", by, bucket, why, "refused");
         }
     }

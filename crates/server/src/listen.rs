@@ -331,12 +331,14 @@ fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests, handshakes: &Rc<H
             let guest = match is_guest.then(|| guests.admit(peer.uid())).transpose() {
                 Ok(guest) => guest,
                 Err(why) => {
-                    node.gate.record_refusal(&format!("uid {}", peer.uid()), "", &why);
+                    node.gate.record_refusal(&user_of(peer), "", &why);
                     return refuse(stream, &why);
                 }
             };
             let user = peer.uid();
-            let subject = Subject { words: process_of(peer), user: Some(user) };
+            // What a client says of itself stands after that: it could be another user's name.
+            let words = if user == me { process_of(peer) } else { user_of(peer) };
+            let subject = Subject { words, user: Some(user) };
             match Socket::new(stream) {
                 Ok(socket) => {
                     let node = Rc::clone(node);
@@ -351,8 +353,7 @@ fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests, handshakes: &Rc<H
             }
         }
         Ok(peer) => {
-            let by = format!("{} uid {}", process_of(peer), peer.uid());
-            node.gate.record_refusal(by.trim_start(), "", "another user");
+            node.gate.record_refusal(&user_of(peer), "", "another user");
         }
         Err(error) => node.gate.record_refusal("", "", &format!("nobody knows who it is: {error}")),
     }
@@ -361,6 +362,11 @@ fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests, handshakes: &Rc<H
 /// The process that connected. Empty if it is in another PID namespace.
 fn process_of(peer: UCred) -> String {
     peer.pid().map(|pid| format!("pid {pid}")).unwrap_or_default()
+}
+
+/// That process and its user.
+fn user_of(peer: UCred) -> String {
+    format!("{} uid {}", process_of(peer), peer.uid()).trim_start().into()
 }
 
 /// Says why there is no room. Nothing was written to the socket yet, so that it fits.
