@@ -298,7 +298,10 @@ fn metrics_can_have_a_port_of_their_own() {
         assert!(answer.lines().any(|line| line.starts_with(name)), "{name}: {answer}");
     }
     assert!(!answer.contains("secret"), "{answer}");
+    // Who connects and says nothing does not keep out who asks: the daemon would be held to be ill.
+    let idle: Vec<_> = (0..40).map(|_| TcpStream::connect(&metrics).expect("it listens")).collect();
     assert!(get(&metrics, "/healthz", "localhost").starts_with("HTTP/1.1 200 OK"));
+    drop(idle);
     assert!(get(&metrics, "/", "localhost").starts_with("HTTP/1.1 404"));
     assert!(get(&port, "/metrics", "localhost").starts_with("HTTP/1.1 404"));
     // A page whose name was made to mean this machine reads nothing.

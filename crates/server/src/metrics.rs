@@ -1,7 +1,7 @@
 //! Metrics in Prometheus's text format. They contain no names of locks or clients, and names of
 //! buckets only on request.
 
-use lockkeeper_service::{BucketView, Bytes, Counts, Histogram, Server, State};
+use lockkeeper_service::{BucketView, Bytes, Histogram, Server, State};
 use rustix::{param::page_size, process::Resource, time::ClockId};
 use std::{fmt::Write, fs};
 
@@ -10,7 +10,7 @@ const BUCKETS: usize = 100;
 
 pub(crate) fn render(server: &Server, buckets: bool) -> String {
     let counts = server.counts();
-    let mut out = shared(server.state(), counts, buckets);
+    let mut out = shared(server.state(), buckets);
     let mut one = |name: &str, kind: &str, help: &str, value: u64| {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
     };
@@ -44,17 +44,13 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     out
 }
 
-/// The metrics of a follower: it has the state; events are counted by the leader.
-pub(crate) fn of_state(state: &State, buckets: bool) -> String {
-    shared(state, &Counts::of(state), buckets)
-}
-
-/// The metrics that are equal on every daemon of a fleet.
-fn shared(state: &State, counts: &Counts, buckets: bool) -> String {
+/// What every daemon of a fleet shows alike, also one that follows: it has the state, and what
+/// happened is counted where it happens. Anybody may ask, so nothing is looked for.
+pub(crate) fn shared(state: &State, buckets: bool) -> String {
     let mut out = String::new();
     for (name, help, value) in [
-        ("lockkeeper_held", "Requests that hold their locks.", counts.held),
-        ("lockkeeper_pending", "Requests that wait.", counts.pending),
+        ("lockkeeper_held", "Requests that hold their locks.", state.held()),
+        ("lockkeeper_pending", "Requests that wait.", state.pending()),
         ("lockkeeper_sessions", "Sessions, connected or not.", state.session_count() as u64),
         ("lockkeeper_request_bytes", "Memory that sessions and requests take, about.", state.bytes() as u64),
         ("lockkeeper_buckets", "Buckets.", state.bucket_count() as u64),

@@ -24,7 +24,6 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
 };
 use tokio_rustls::{
     TlsAcceptor,
@@ -173,44 +172,47 @@ fn trusts_status(policy: GoingAway, proxied: bool, tls: bool, address: IpAddr) -
 pub(crate) struct Metrics {
     listener: TcpListener,
     pub(crate) address: SocketAddr,
-    limits: HandshakeLimits,
+    questions: Rc<Handshakes>,
 }
 
 /// Bytes that are read in one go of a request that is refused.
 const READ: usize = 8 << 10;
 
-/// Questions that are answered at a time.
-const QUESTIONS: usize = 16;
+/// Questions of the port for metrics at a time, half of them from one address.
+const QUESTIONS: usize = 32;
 
 impl Metrics {
     pub(crate) async fn bind(address: SocketAddr, limits: HandshakeLimits) -> Result<Self, Error> {
         let failed = |error| Error::Address(address, error);
         let listener = TcpListener::bind(address).await.map_err(failed)?;
-        Ok(Self { address: listener.local_addr().map_err(failed)?, listener, limits })
+        let address = listener.local_addr().map_err(failed)?;
+        let limits = HandshakeLimits { connections: QUESTIONS, ..limits };
+        Ok(Self { address, listener, questions: Handshakes::new(limits) })
     }
 
+    /// A question is a handshake that comes to nothing: whoever says nothing gives way to others.
     pub(crate) async fn accept(&self, node: &Rc<Node>) {
-        let (free, limits) = (Rc::new(Semaphore::new(QUESTIONS)), self.limits);
         let admit = |mut stream: TcpStream| {
-            let (node, free, loopback) = (Rc::clone(node), Rc::clone(&free), is_on_loopback(&stream));
-            let answer = async move {
-                let Ok(_place) = free.try_acquire() else { return };
+            let (node, loopback) = (Rc::clone(node), is_on_loopback(&stream));
+            let Ok(address) = stream.peer_addr().map(|address| address.ip().to_canonical()) else { return };
+            self.questions.spawn(Source::of(address), async move |question| {
                 let pages = Pages {
                     origins: None,
                     per_origin: false,
                     health: true,
-                    head: limits.bytes,
+                    head: question.max(),
                     buckets: true,
                     examples: false,
                     by: String::new(),
                     loopback,
                 };
-                let _ = tokio::time::timeout(limits.timeout, http::accept(&mut stream, &pages, &node)).await;
-            };
-            tokio::task::spawn_local(answer);
+                let _ = http::accept(&mut stream, &pages, &node).await;
+            });
         };
         let refuse = async |stream| refuse(stream, false).await;
-        accept_all(async || self.listener.accept().await, admit, || false, refuse).await;
+        let accept =
+            accept_all(async || self.listener.accept().await, admit, || self.questions.close_one(), refuse);
+        tokio::join!(accept, self.questions.time_out());
     }
 }
 

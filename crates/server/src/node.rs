@@ -257,7 +257,7 @@ impl Node {
                 (daemon.borrow().metrics(buckets), position, 0)
             }
             Role::Following(Following { state, position, lag, .. }) => {
-                let shown = state.upgrade().map(|state| metrics::of_state(&state.borrow(), buckets));
+                let shown = state.upgrade().map(|state| metrics::shared(&state.borrow(), buckets));
                 (shown.unwrap_or_default() + &metrics::of_process(), *position, *lag)
             }
             Role::Stopping => (metrics::of_process(), 0, 0),

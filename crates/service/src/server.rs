@@ -334,7 +334,7 @@ impl Server {
             crashed: Vec::new(),
             ending: BTreeMap::new(),
             stopping: false,
-            counts: Counts::of(&state),
+            counts: Counts::default(),
             work: 0,
             audits: audit::Audits::default(),
             refused_hello: None,

@@ -374,6 +374,9 @@ impl Restoring {
                 .restore(next_arrival, requests)
                 .map_err(|error| Damaged::new(format!("bucket {name:?}: {error}")))?;
             for id in ids {
+                let live = self.state.bucket(place).manager.get(id);
+                let held = live.is_some_and(|live| live.token().is_some());
+                self.state.count_restored(held);
                 let (session, rid) = owners[&id.arrival()];
                 let session = self.state.sessions.get_mut(&session).expect("it was there before");
                 session.requests.insert(rid, id);

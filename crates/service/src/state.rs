@@ -54,6 +54,9 @@ pub struct State {
     bytes: usize,
     /// The bytes of all buckets, including those allocated by their managers.
     memory: usize,
+    /// How many requests hold their locks, and how many wait.
+    held: u64,
+    pending: u64,
     /// A snapshot that is being taken.
     pub(crate) snapshot: Option<Box<Progress>>,
     /// Answers to long queries, by connection.
@@ -323,6 +326,8 @@ impl State {
             free_buckets: Vec::new(),
             bytes: 0,
             memory: 0,
+            held: 0,
+            pending: 0,
             snapshot: None,
             views: BTreeMap::new(),
             journal: None,
@@ -372,6 +377,38 @@ impl State {
     /// memory of requests that have ended, until all have. A state that was restored has less.
     pub fn memory(&self) -> usize {
         self.memory
+    }
+
+    /// How many requests hold their locks.
+    pub fn held(&self) -> u64 {
+        self.held
+    }
+
+    /// How many requests wait.
+    pub fn pending(&self) -> u64 {
+        self.pending
+    }
+
+    fn count(&mut self, effect: &Effect) {
+        match *effect {
+            Effect::Granted { new, .. } => {
+                self.held += 1;
+                self.pending -= u64::from(!new);
+            }
+            Effect::Queued { .. } => self.pending += 1,
+            Effect::Released { held: Some(_), .. } | Effect::Broken { .. } => self.held -= 1,
+            Effect::Released { held: None, .. } => self.pending -= 1,
+            Effect::Ended { held, waiting, .. } => {
+                self.held -= held;
+                self.pending -= waiting;
+            }
+            Effect::Outcome { .. } => {}
+        }
+    }
+
+    /// A request was restored.
+    pub(crate) fn count_restored(&mut self, held: bool) {
+        *if held { &mut self.held } else { &mut self.pending } += 1;
     }
 
     /// A session takes more, or less.
@@ -605,7 +642,10 @@ impl State {
                 self.buckets.iter_mut().flatten().for_each(|bucket| bucket.manager.skip_tokens(last));
             }
         }
-        self.hash = effects[before..].iter().fold(self.hash, |hash, effect| effect.mix(hash));
+        for effect in &effects[before..] {
+            self.hash = effect.mix(self.hash);
+            self.count(effect);
+        }
         Ok(())
     }
 

@@ -429,6 +429,28 @@ fn all_work_counts() {
     assert!(work >= 5000, "{work}");
 }
 
+/// Whoever reaches a port may ask how many requests there are: a daemon that follows looked at all
+/// of them each time.
+#[test]
+fn what_is_held_and_what_waits_is_counted_as_it_changes() {
+    let mut world = World::new(6);
+    for turn in 0..3_000 {
+        world.step(6);
+        if turn % 500 == 499 {
+            world.say(turn / 500, ToServer::Bye { ack: 1 });
+        }
+        let state = world.server.state();
+        let live = || state.sessions().flat_map(|session| state.requests(session));
+        let held = live().filter(|(_, _, token)| token.is_some()).count() as u64;
+        assert_eq!((state.held(), state.pending()), (held, live().count() as u64 - held), "{turn}");
+        if turn % 100 == 0 {
+            let (held, pending) = (state.held(), state.pending());
+            let restored = State::restore([world.server.state_mut().snapshot()], 2).expect(SOUND);
+            assert_eq!((restored.held(), restored.pending()), (held, pending), "{turn}");
+        }
+    }
+}
+
 /// Who resumed while a session ended that it wanted to end was answered twice.
 #[test]
 fn an_ending_that_is_asked_for_again_is_answered_once() {
@@ -497,7 +519,7 @@ fn sessions_of_many_requests_end_a_little_at_a_time() {
     }
     assert!((10..200).contains(&turns), "{turns}");
     assert_eq!(world.server.state().session_count(), 1);
-    assert_eq!((world.server.counts().held, world.server.counts().pending), (1, 0));
+    assert_eq!((world.server.state().held(), world.server.state().pending()), (1, 0));
     assert_eq!((world.server.counts().lost, world.server.counts().aborted), (20_000 * 4 + 40 + 900, 0));
     let told: Vec<_> = told.iter().filter_map(|message| ToClient::decode(message).ok()).collect();
     assert!(told.iter().any(|message| matches!(message, ToClient::Granted { rid, .. } if *rid == waits)));

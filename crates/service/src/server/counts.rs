@@ -1,13 +1,11 @@
-//! Counters and gauges. Nothing in the service depends on them.
+//! What has happened, counted. Nothing in the service depends on it.
 
-use crate::state::{Effect, State};
+use crate::state::Effect;
 
-/// Counters since this server leads, and gauges of the state.
+/// What has happened since this server leads.
 #[derive(Clone, Debug, Default)]
 #[expect(missing_docs, reason = "the names say it")]
 pub struct Counts {
-    pub held: u64,
-    pub pending: u64,
     pub requests: u64,
     pub granted: u64,
     pub unavailable: u64,
@@ -30,45 +28,20 @@ pub struct Counts {
 }
 
 impl Counts {
-    /// The gauges alone, without counters: visits every request.
-    pub fn of(state: &State) -> Self {
-        let mut counts = Self::default();
-        for session in state.sessions() {
-            for (_, _, token) in state.requests(session) {
-                *if token.is_some() { &mut counts.held } else { &mut counts.pending } += 1;
-            }
-        }
-        counts
-    }
-
     pub(super) fn add(&mut self, effect: &Effect) {
         match *effect {
-            Effect::Granted { waited, new, .. } => {
-                self.held += 1;
-                self.pending -= u64::from(!new);
+            Effect::Granted { waited, .. } => {
                 self.granted += 1;
                 self.wait.observe(waited);
             }
-            Effect::Queued { .. } => self.pending += 1,
-            Effect::Released { held: Some(held), .. } => {
-                self.held -= 1;
-                self.hold.observe(held);
-            }
-            Effect::Released { held: None, .. } => {
-                self.pending -= 1;
-                self.aborted += 1;
-            }
-            Effect::Broken { .. } => {
-                self.held -= 1;
-                self.broken += 1;
-            }
-            Effect::Ended { held, waiting, .. } => {
-                self.held -= held;
-                self.pending -= waiting;
+            Effect::Released { held: Some(held), .. } => self.hold.observe(held),
+            Effect::Released { held: None, .. } => self.aborted += 1,
+            Effect::Broken { .. } => self.broken += 1,
+            Effect::Ended { held, .. } => {
                 self.lost += held;
                 self.ended += 1;
             }
-            Effect::Outcome { .. } => {}
+            Effect::Queued { .. } | Effect::Outcome { .. } => {}
         }
     }
 }
