@@ -227,6 +227,9 @@ pub(crate) fn explained(error: &Error) -> String {
             "{error}. LOCKKEEPER_URL says that it is there: start it with `lockkeeper serve`, or unset the variable to \
              use this user's own"
         ),
+        Error::Refused { code: code::UNAUTHORIZED, message } if message == "a token is needed" => {
+            format!("{error}: LOCKKEEPER_TOKEN_FILE names the file that has one")
+        }
         // A server that is older than this program, which may be the one that is installed now.
         Error::Refused { code: code::VERSION, message } if message.ends_with("upgrade the server") => {
             match endpoint().ok().filter(|endpoint| endpoint.socket().is_some()) {
