@@ -460,12 +460,17 @@ impl<S: Transport> FromClient<'_, S> {
 
     /// The next message, or none at the end. Nothing is lost if it is not awaited to its end.
     async fn message(&mut self, to_client: &ToClientQueue) -> io::Result<Option<Vec<u8>>> {
+        let mut begun = false;
         loop {
             if let Some(message) = self.next(to_client)? {
                 return Ok(Some(message));
             }
             if self.over {
                 return Ok(None);
+            }
+            // Thousands of frames that are no messages fit into one read.
+            if std::mem::replace(&mut begun, true) {
+                tokio::task::yield_now().await;
             }
             self.input.drain(..std::mem::take(&mut self.start));
             self.count();
@@ -696,18 +701,22 @@ impl<S: Transport> Writer<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Duplex, READ, ToClientQueue, Transport, UNREAD, Watched, Writer, downward};
+    use super::{
+        Counted, Duplex, FromClient, READ, Relays, ToClientQueue, Transport, UNREAD, Watched, Writer,
+        downward,
+    };
     use crate::{
         auth::{Keys, Permit, new_keys, sign},
         gate::Gate,
         node::{Following, Node, Role},
     };
     use lockkeeper_service::{Framing, Rights};
-    use lockkeeper_wire::{frame, v2::ToClient};
-    use std::{io, rc::Rc, time::Duration};
+    use lockkeeper_wire::{frame, v2::ToClient, websocket::Frames};
+    use std::{cell::Cell, io, rc::Rc, time::Duration};
     use tokio::{
         io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex, split},
-        join,
+        join, select,
+        task::yield_now,
         time::{Instant, timeout},
     };
 
@@ -774,7 +783,46 @@ mod tests {
         assert_eq!(all, MANY * messages.len());
     }
 
-    /// A client with much input continued with the token of a key that was removed in the meantime.
+    /// Who sent frames that are no messages had 128 reads of them in one turn.
+    #[tokio::test]
+    async fn others_have_their_turns_while_frames_come_that_are_no_messages() {
+        const READS: usize = 64;
+        let pongs = b"\x8a\x80mask".repeat(READS * READ / 6);
+        let (mut client, stream) = duplex(pongs.len());
+        client.write_all(&pongs).await.expect("there is room");
+        drop(client);
+        let relays = Relays::new(&[1; 32], usize::MAX);
+        let mut from_client = FromClient {
+            reader: split(stream).0,
+            input: Vec::new(),
+            start: 0,
+            counted: Counted::new(&relays),
+            frames: Some(Frames::new(true, READ)),
+            batch: (Vec::new(), 0),
+            token: 0,
+            max: READ,
+            before_hello: true,
+            going_away_ends: false,
+            over: false,
+        };
+        let turns = Cell::new(0);
+        let others = async {
+            loop {
+                turns.set(turns.get() + 1);
+                yield_now().await;
+            }
+        };
+        let to_client = ToClientQueue::default();
+        let message: io::Result<Option<Vec<u8>>> = select! {
+            biased;
+            message = from_client.message(&to_client) => message,
+            () = others => unreachable!("they go on"),
+        };
+        assert!(message.expect("the frames are good").is_none());
+        assert!(turns.get() > READS / 4, "{}", turns.get());
+    }
+
+    /// A client that said much was let go on with the token of a key that was removed meanwhile.
     #[test]
     fn keys_that_change_while_nobody_listens_count() {
         let text = new_keys();
