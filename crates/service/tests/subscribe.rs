@@ -378,6 +378,24 @@ fn one_change_among_a_hundred_thousand_waiters_is_a_short_message() {
 }
 
 #[test]
+fn what_one_release_lets_in_may_be_the_whole_state() {
+    let mut world = World::new(3, Rights::ALL);
+    let holder = world.request(1, &["hot"], Flags::default());
+    for _ in 0..20_000 {
+        let (rid, scope, flags) = (world.rid(1), vec![(&b"hot"[..], Mode::Shared)], Flags::default());
+        world.say(1, ToServer::Request { ack: 1, rid, scope, flags, nested_in: None, info: None });
+    }
+    world.commit();
+    world.read(1);
+    world.subscribe(VIEWER);
+    world.settle();
+    world.release(1, holder);
+    world.assert_mirrored("all of them are held");
+    assert_eq!((world.mirror.states, world.mirror.changes), (2, 0));
+    assert!(world.mirror.requests.values().all(|request| request.token.is_some()));
+}
+
+#[test]
 fn it_needs_the_right_to_inspect_and_is_of_one_bucket() {
     let mut world = World::new(3, Rights { inspect: false, ..Rights::ALL });
     world.subscribe(VIEWER);

@@ -76,12 +76,17 @@ impl Subscription {
             None => _ = self.changed.insert(request, is_new),
         }
         if self.changed.len() > CHANGED {
-            self.changed = BTreeMap::new();
-            self.phase = match self.phase {
-                Phase::Listing { .. } => Phase::Listing { overflowed: true },
-                _ => Phase::Stale,
-            };
+            self.overflow();
         }
+    }
+
+    /// So much has changed that the whole state is sent instead.
+    fn overflow(&mut self) {
+        self.changed = BTreeMap::new();
+        self.phase = match self.phase {
+            Phase::Listing { .. } => Phase::Listing { overflowed: true },
+            _ => Phase::Stale,
+        };
     }
 }
 
@@ -145,6 +150,11 @@ impl Server {
     pub(super) fn note_changes(&mut self) {
         let Some(journal) = self.state.journal.as_mut().filter(|journal| !journal.is_empty()) else { return };
         let touched = std::mem::take(journal);
+        if touched.len() > CHANGED {
+            // All of one bucket. Each would be looked at for each subscription, for nothing.
+            let concerned = self.subscriptions.values_mut().filter(|other| other.bucket == touched[0].bucket);
+            return concerned.for_each(Subscription::overflow);
+        }
         for &Touched { bucket, request, is_new } in &touched {
             let place = self.state.buckets.get(bucket).and_then(Option::as_ref);
             let ended = place.is_none_or(|place| place.manager.get(request).is_none());
