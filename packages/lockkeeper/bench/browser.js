@@ -199,6 +199,7 @@ ${lines.join('\n')}
 The first row is a round trip to the daemon in this browser: a message goes through the browser's network service and the system's network, and back. Requests
 that are made at once share WebSocket frames, and so do their grants and releases; the browser's own locks send a message between two processes for each. A
 request that is made after another takes two round trips, because it settles when the daemon has confirmed the release; the browser's own settles before. Each of
-those that wait for one exclusive name takes one: the daemon decides who is next, and nobody holds a lock before it has said so.
+those that wait for one exclusive name takes one: the daemon decides who is next, and nobody holds a lock before it has said so. Requests
+for distinct names wait for nothing: what is left is the work of the page, of the browser's network service and of the daemon, which share ${cpus().length} processors here.
 `;
 }

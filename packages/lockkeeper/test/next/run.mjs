@@ -102,21 +102,23 @@ async function works({ url, said }) {
   assert.deepEqual(JSON.parse(await text('/api')), ['a', 'b']);
 }
 
-async function build(dir, env) {
-  const args = [join(dir, 'node_modules/next/dist/bin/next'), 'build'];
+async function build(dir, env, ...more) {
+  const args = [join(dir, 'node_modules/next/dist/bin/next'), 'build', ...more];
   const options = { cwd: dir, timeout: 300_000, env: { NEXT_TELEMETRY_DISABLED: '1', ...env } };
   const { code, stdout, stderr } = await execute(process.execPath, args, options);
   assert.equal(code, 0, stdout + stderr);
   return stdout + stderr;
 }
 
-test('Next.js, with no settings', async () => {
-  const dir = await copy();
-  await build(dir, {});
-  const served = await serve([join(dir, 'node_modules/next/dist/bin/next'), 'start', '-H', '127.0.0.1'], dir);
-  await works(served);
-  await worksInBrowser(served);
-});
+for (const bundler of ['--turbopack', '--webpack']) {
+  test(`Next.js ${bundler}, with no settings`, async () => {
+    const dir = await copy();
+    await build(dir, {}, bundler);
+    const served = await serve([join(dir, 'node_modules/next/dist/bin/next'), 'start', '-H', '127.0.0.1'], dir);
+    await works(served);
+    await worksInBrowser(served);
+  });
+}
 
 test('Next.js, standalone, with serverExternalPackages, moved elsewhere', async () => {
   const dir = await copy();
