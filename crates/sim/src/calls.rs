@@ -6,8 +6,8 @@
 
 use crate::{
     clock::{Ticks, ticks},
+    simulation::{Happening, Simulation, note},
     store::{Answer, Call},
-    world::{Happening, World, note},
 };
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub(crate) struct Watch {
     pub(crate) ended: bool,
 }
 
-impl World {
+impl Simulation {
     /// Calls the store. Returns the number of the call.
     pub(crate) fn call(&mut self, daemon: usize, call: Call) -> u64 {
         self.calls.last += 1;

@@ -3,8 +3,8 @@
 use crate::{
     clock::{Clock, Ticks},
     network::{Direction, Packet},
+    simulation::{Happening, Simulation, note},
     transcript,
-    world::{Happening, World, note},
 };
 use lockkeeper_core::{Cause, Mode, Name};
 use lockkeeper_service::{
@@ -135,7 +135,7 @@ impl Client {
     }
 }
 
-impl World {
+impl Simulation {
     /// A client takes part.
     pub(crate) fn spawn(&mut self) {
         let index = self.clients.len();

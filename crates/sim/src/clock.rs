@@ -1,12 +1,12 @@
 //! Virtual time, and the clocks of machines, which run at different rates.
 //!
-//! The world counts ticks. A clock at full rate (12) counts a microsecond in 12 ticks, one at rate
+//! Virtual time counts ticks. A clock at full rate (12) counts a microsecond in 12 ticks, one at rate
 //! 9 in 16: the rates differ by exactly 4/3, in whole numbers. A clock shows whole microseconds, as
 //! real ones do.
 
 use lockkeeper_service::Micros;
 
-/// The world's time.
+/// Virtual time.
 pub(crate) type Ticks = u64;
 
 /// The fastest rate, and the slowest that rule 5 of the leases allows beside it.

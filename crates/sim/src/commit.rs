@@ -3,7 +3,7 @@
 use crate::{
     network::Direction,
     rules::DriverRule,
-    world::{Happening, World, note},
+    simulation::{Happening, Simulation, note},
 };
 use lockkeeper_service::Server;
 
@@ -15,7 +15,7 @@ pub(crate) struct TakenSnapshot {
     pub(crate) later: usize,
 }
 
-impl World {
+impl Simulation {
     /// Commits to the file, and sends answers.
     pub(crate) fn commit(&mut self, index: usize) {
         while let Some(round) = self.daemons[index].server.as_mut().and_then(Server::take_round) {

@@ -7,7 +7,7 @@ use crate::{
     lead::Lead,
     network::{Connection, Direction, Packet},
     rules::DriverRule,
-    world::{Happening, World, note},
+    simulation::{Happening, Simulation, note},
 };
 use lockkeeper_core::Limits;
 use lockkeeper_service::{
@@ -108,7 +108,7 @@ fn hash(secret: &Secret) -> [u8; 32] {
     hash
 }
 
-impl World {
+impl Simulation {
     pub(crate) fn choose_config(&mut self) -> ServerConfig {
         let ttl = self.random.pick(&self.plan.ttls);
         let min = self.plan.ttls.iter().min().copied().unwrap_or(ttl);

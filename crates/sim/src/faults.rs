@@ -3,12 +3,12 @@
 use crate::{
     clock::{FASTEST, SLOWEST, ticks},
     network::Direction,
+    simulation::{Happening, Simulation, note},
     store::Full,
-    world::{Happening, World, note},
 };
 use lockkeeper_service::{Micros, Origin, State, replica::Extent};
 
-impl World {
+impl Simulation {
     pub(crate) fn next_fault(&mut self) {
         if self.plan.fault_every > 0 && !self.calm {
             let pause = self.around(self.plan.fault_every).max(1);

@@ -2,11 +2,11 @@
 
 use crate::{
     DriverRule,
-    world::{World, note},
+    simulation::{Simulation, note},
 };
 use lockkeeper_service::{Action, Fifo, Server, SessionId};
 
-impl World {
+impl Simulation {
     /// Ends sessions whose FIFO has no writer.
     pub(crate) fn look_at_fifos(&mut self, index: usize) {
         let watches = std::mem::take(&mut self.daemons[index].watches);

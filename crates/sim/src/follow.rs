@@ -5,8 +5,8 @@ use crate::{
     calls::Watch,
     daemon::Daemon,
     rules::DriverRule,
+    simulation::{Happening, Simulation, note},
     store::{Answer, Call, Change, Pointer},
-    world::{Happening, World, note},
 };
 use lockkeeper_service::{
     State,
@@ -56,7 +56,7 @@ const PAGE: u64 = 3;
 /// while they are read, but then the next snapshot has them.
 const ATTEMPTS: u32 = 10;
 
-impl World {
+impl Simulation {
     pub(crate) fn replica_config(&self, index: usize) -> ReplicaConfig {
         let takeover = self.plan.takeover_after / 1000;
         ReplicaConfig { takeover, ring: self.plan.ring, url: index.to_string() }

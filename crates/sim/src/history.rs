@@ -3,7 +3,7 @@
 
 use crate::{
     client::{Kind, Wish},
-    world::{World, note},
+    simulation::{Simulation, note},
 };
 use lockkeeper_core::{Mode, Name};
 use lockkeeper_service::{Effect, Key, SessionId, State};
@@ -62,7 +62,7 @@ pub(crate) fn conflict(one: &[(Name, Mode)], other: &[(Name, Mode)]) -> bool {
         .any(|(name, mode)| other.iter().any(|(known, others)| name == known && !both_share(*mode, *others)))
 }
 
-impl World {
+impl Simulation {
     /// A batch is committed. Whether its server waits for leases that its log does not know.
     pub(crate) fn committed(&mut self, batch: &[u8], blind: bool) {
         let mut effects = Vec::new();

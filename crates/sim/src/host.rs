@@ -2,7 +2,7 @@
 
 use crate::{
     client::{Input, Kind},
-    world::{Happening, World},
+    simulation::{Happening, Simulation},
 };
 use lockkeeper_core::{Mode, Name};
 use lockkeeper_service::{Key, Outer, Request};
@@ -11,7 +11,7 @@ use lockkeeper_wire::v2::Flags;
 /// How many wishes a client has at most.
 const WISHES: usize = 4;
 
-impl World {
+impl Simulation {
     /// A client's host does something, if the client is not suspended.
     pub(crate) fn act(&mut self, index: usize) {
         let client = &self.clients[index];
@@ -126,7 +126,7 @@ impl World {
             steal: self.random.chance(acts.steal),
             refuse_deadlock: self.random.chance(acts.nested),
         };
-        let mode = |world: &mut Self| match world.random.chance(acts.shared) && !flags.steal {
+        let mode = |simulation: &mut Self| match simulation.random.chance(acts.shared) && !flags.steal {
             true => Mode::Shared,
             false => Mode::Exclusive,
         };

@@ -4,8 +4,8 @@
 use crate::{
     daemon::FEW_SESSIONS,
     rules::DriverRule,
+    simulation::{Happening, Simulation, note},
     store::{Answer, Call, Pointer, SnapshotId},
-    world::{Happening, World, note},
 };
 use lockkeeper_service::{
     Server, State,
@@ -54,7 +54,7 @@ struct Taking {
     written: Option<(u64, Vec<u8>)>,
 }
 
-impl World {
+impl Simulation {
     /// The takeover succeeded.
     pub(crate) fn lead(&mut self, index: usize, mut state: State, replica: Replica) {
         let config = self.choose_config();

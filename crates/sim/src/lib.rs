@@ -34,14 +34,14 @@ mod random;
 mod relay;
 mod rules;
 mod run;
+mod simulation;
 mod store;
 mod transcript;
-mod world;
 
 pub use plan::{Acts, Delay, Faults, Plan};
 pub use rules::DriverRule;
 
-use world::World;
+use simulation::Simulation;
 
 /// What must not happen has happened.
 #[derive(Clone, Debug)]
@@ -119,9 +119,9 @@ pub fn run(seed: u64, trace: bool) -> Result<Stats, Violation> {
 ///
 /// The first violation.
 pub fn run_plan(seed: u64, plan: Plan, trace: bool) -> Result<Stats, Violation> {
-    let mut world = World::new(seed, plan, trace);
-    world.run()?;
-    Ok(world.stats)
+    let mut simulation = Simulation::new(seed, plan, trace);
+    simulation.run()?;
+    Ok(simulation.stats)
 }
 
 /// Runs a seed, and returns what the sessions of its clients were given and answered: a line of
@@ -133,10 +133,10 @@ pub fn run_plan(seed: u64, plan: Plan, trace: bool) -> Result<Stats, Violation> 
 pub fn transcripts(seed: u64) -> Result<Vec<String>, Violation> {
     // A session that is transferred to another process has no separate transcript.
     let plan = Plan { runs: 0, ..Plan::of_seed(seed) };
-    let mut world = World::new(seed, plan, false);
-    world.transcripts = true;
-    world.run()?;
-    let lines = world.clients.iter().enumerate().map(|(index, client)| {
+    let mut simulation = Simulation::new(seed, plan, false);
+    simulation.transcripts = true;
+    simulation.run()?;
+    let lines = simulation.clients.iter().enumerate().map(|(index, client)| {
         let config = &client.config;
         format!(
             r#"{{"seed":{seed},"client":{index},"config":{{"bucket":{},"owner":{},"ttl":{},"fifo":{},"goingAwayEnds":{}}},"start":{},"steps":[{}]}}"#,

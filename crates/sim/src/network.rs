@@ -5,7 +5,7 @@ use crate::{
     client::Input,
     clock::{Ticks, ticks},
     relay::Relayed,
-    world::{Happening, World, note},
+    simulation::{Happening, Simulation, note},
 };
 use lockkeeper_service::{ConnectionId, Origin};
 use lockkeeper_wire::{
@@ -81,7 +81,7 @@ impl Connection {
     }
 }
 
-impl World {
+impl Simulation {
     /// An attempt to connect is over.
     pub(crate) fn connect(&mut self, client: usize, attempt: u64, daemon: usize) {
         if self.clients[client].connecting != Some(attempt) || !self.clients[client].alive {

@@ -3,8 +3,8 @@
 use crate::{
     client::{Client, Wish},
     history::conflict,
+    simulation::{Happening, LOOK_EVERY, Simulation, note},
     store::Full,
-    world::{Happening, LOOK_EVERY, World, note},
 };
 use lockkeeper_service::{Key, SessionId};
 
@@ -29,7 +29,7 @@ impl Wish {
     }
 }
 
-impl World {
+impl Simulation {
     /// Two clients never have valid conflicting locks. Checked whenever one may have become valid.
     pub(crate) fn check_beliefs(&mut self, index: usize) {
         if let Some(what) = self.find_two_holders(index) {

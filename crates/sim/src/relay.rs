@@ -10,7 +10,7 @@
 
 use crate::{
     network::{Direction, Packet},
-    world::{Happening, World, note},
+    simulation::{Happening, Simulation, note},
 };
 use lockkeeper_service::Micros;
 use lockkeeper_wire::v2::{ToClient, code};
@@ -27,7 +27,7 @@ pub(crate) struct Relayed {
     upstream: Option<usize>,
 }
 
-impl World {
+impl Simulation {
     /// A client has connected to a daemon that follows.
     pub(crate) fn begin_relay(&mut self, connection: usize) {
         let daemon = self.connections[connection].daemon;

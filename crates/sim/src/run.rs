@@ -16,7 +16,7 @@ use crate::{
     client::{Client, Input},
     clock::Ticks,
     rules::DriverRule,
-    world::{Happening, World, note},
+    simulation::{Happening, Simulation, note},
 };
 use lockkeeper_core::Mode;
 use lockkeeper_service::{Key, Micros, Origin, Request, Session, SessionId};
@@ -66,7 +66,7 @@ const WARN: u64 = 4;
 const WARN_BY_RUN: u64 = 8;
 const KILL: u64 = 16;
 
-impl World {
+impl Simulation {
     /// What the host of a client that is `run` does next.
     pub(crate) fn act_as_run(&mut self, index: usize) {
         let client = &self.clients[index];

@@ -7,7 +7,7 @@
 
 use crate::{
     rules::DriverRule,
-    world::{World, note},
+    simulation::{Simulation, note},
 };
 use lockkeeper_service::replica::{Head, Operation, Reply, Revision, decode_entry};
 use std::{collections::BTreeMap, ops::RangeInclusive};
@@ -149,7 +149,7 @@ struct Write {
     deletes: Vec<RangeInclusive<u64>>,
 }
 
-impl World {
+impl Simulation {
     /// Executes a call of a daemon.
     pub(crate) fn execute(&mut self, daemon: usize, call: Call) -> Answer {
         let store = &mut self.store;

@@ -1,4 +1,4 @@
-//! The world: its participants, its next event, and the violations seen.
+//! The simulation: its participants, its next event, and the violations seen.
 
 use crate::{
     Stats, Violation,
@@ -76,7 +76,7 @@ pub(crate) enum Happening {
     Finish,
 }
 
-pub(crate) struct World {
+pub(crate) struct Simulation {
     pub(crate) plan: Plan,
     pub(crate) random: Random,
     pub(crate) now: Ticks,
@@ -113,16 +113,16 @@ pub(crate) const LOOK_EVERY: Micros = 1_000_000;
 
 /// Adds a line to the trace, if there is one.
 macro_rules! note {
-    ($world:expr, $($words:tt)*) => {
-        if $world.trace.is_some() {
+    ($simulation:expr, $($words:tt)*) => {
+        if $simulation.trace.is_some() {
             let line = format!($($words)*);
-            $world.add_to_trace(line);
+            $simulation.add_to_trace(line);
         }
     };
 }
 pub(crate) use note;
 
-impl World {
+impl Simulation {
     pub(crate) fn new(seed: u64, plan: Plan, trace: bool) -> Self {
         let mut random = Random::new(seed);
         let daemons = (0..plan.daemons).map(|_| {
