@@ -37,7 +37,7 @@ pub trait Client: Send {
     fn release(&mut self, resource: &Resource);
 }
 
-/// A client that says much before it hears the answers.
+/// A client that sends many messages before it reads the replies.
 pub trait Pipeline {
     /// Asks for locks and releases them, without waiting for any.
     fn ask_all(&mut self, resources: &[Resource]);
@@ -165,14 +165,14 @@ impl Raw {
     pub fn connect(socket: &Path) -> Self {
         let mut raw = Self { wire: Wire::connect(socket), rid: 0 };
         // Longer than a benchmark: it sends no pings.
-        raw.say(&ToServer::hello("default", Some(600_000)));
+        raw.push(&ToServer::hello("default", Some(600_000)));
         raw.wire.send();
-        assert!(matches!(raw.hear(), ToClient::Welcome { .. }));
-        assert!(matches!(raw.hear(), ToClient::Synced));
+        assert!(matches!(raw.receive(), ToClient::Welcome { .. }));
+        assert!(matches!(raw.receive(), ToClient::Synced));
         raw
     }
 
-    pub fn say(&mut self, message: &ToServer<'_>) {
+    pub fn push(&mut self, message: &ToServer<'_>) {
         frame::append(&mut self.wire.output, |out| message.encode(out));
     }
 
@@ -184,7 +184,7 @@ impl Raw {
     pub fn ask(&mut self, name: &str) -> u64 {
         self.rid += 1;
         let (rid, scope) = (self.rid, vec![(name.as_bytes(), Mode::Exclusive)]);
-        self.say(&ToServer::Request {
+        self.push(&ToServer::Request {
             ack: 1,
             rid,
             scope,
@@ -200,7 +200,7 @@ impl Raw {
     pub fn query(&mut self, name: &str) -> (usize, usize) {
         self.rid += 1;
         let (rid, name) = (self.rid, Some(name.as_bytes()));
-        self.say(&ToServer::Query { ack: 1, rid, name, deadlocks: false });
+        self.push(&ToServer::Query { ack: 1, rid, name, deadlocks: false });
         self.send();
         let (mut count, mut bytes) = (0, 0);
         loop {
@@ -223,12 +223,12 @@ impl Raw {
         for _ in 0..times {
             self.rid += 1;
             let rid = self.rid;
-            self.say(&ToServer::Query { ack: 1, rid, name: None, deadlocks: true });
+            self.push(&ToServer::Query { ack: 1, rid, name: None, deadlocks: true });
         }
         self.send();
         let mut answered = 0;
         while answered < times {
-            match self.hear() {
+            match self.receive() {
                 ToClient::Snapshot { more, .. } => answered += usize::from(!more),
                 other => panic!("not a snapshot: {other:?}"),
             }
@@ -246,12 +246,12 @@ impl Raw {
             let (rid, before) = (self.rid, format!("chain/{}", outer.saturating_sub(2)));
             let scope = vec![(before.as_bytes(), Mode::Exclusive)];
             let nested_in = Some((None, outer));
-            self.say(&ToServer::Request { ack: 1, rid, scope, flags, nested_in, info: None });
+            self.push(&ToServer::Request { ack: 1, rid, scope, flags, nested_in, info: None });
             answers += 2;
         }
         self.send();
         for _ in 0..answers {
-            self.hear();
+            self.receive();
         }
     }
 
@@ -263,7 +263,7 @@ impl Raw {
             raw.rid += 1;
             let (rid, scope, nested_in) =
                 (raw.rid, vec![(name.as_bytes(), Mode::Exclusive)], Some((None, outer)));
-            raw.say(&ToServer::Request { ack: 1, rid, scope, flags, nested_in, info: None });
+            raw.push(&ToServer::Request { ack: 1, rid, scope, flags, nested_in, info: None });
         };
         if self.rid == 0 {
             self.ask(&name(0));
@@ -272,24 +272,24 @@ impl Raw {
                 nested(self, &name(number - 1), outer, Flags::default());
             }
             self.send();
-            (0..2 * LOCKS - 1).for_each(|_| _ = self.hear());
+            (0..2 * LOCKS - 1).for_each(|_| _ = self.receive());
         }
         let flags = Flags { refuse_deadlock: true, ..Flags::default() };
         (0..times).for_each(|_| nested(self, &name(LOCKS - 1), 1, flags));
         self.send();
         for _ in 0..times {
-            assert!(matches!(self.hear(), ToClient::Deadlocked { .. }));
+            assert!(matches!(self.receive(), ToClient::Deadlocked { .. }));
         }
     }
 
     /// Ends its session, and waits until the server has.
     pub fn end(mut self) {
-        self.say(&ToServer::Bye { ack: 1 });
+        self.push(&ToServer::Bye { ack: 1 });
         self.send();
         let _ = self.wire.stream.read_to_end(&mut Vec::new());
     }
 
-    pub fn hear(&mut self) -> ToClient<'_> {
+    pub fn receive(&mut self) -> ToClient<'_> {
         ToClient::decode(self.message()).expect("a message")
     }
 
@@ -306,7 +306,7 @@ impl Client for Raw {
         self.ask(&resource.name);
         self.send();
         loop {
-            match self.hear() {
+            match self.receive() {
                 ToClient::Queued { .. } => {}
                 ToClient::Granted { .. } => return,
                 other => panic!("not granted: {other:?}"),
@@ -315,9 +315,9 @@ impl Client for Raw {
     }
 
     fn release(&mut self, _: &Resource) {
-        self.say(&ToServer::Release { ack: 1, rid: self.rid, flags: EndFlags::default() });
+        self.push(&ToServer::Release { ack: 1, rid: self.rid, flags: EndFlags::default() });
         self.send();
-        assert!(matches!(self.hear(), ToClient::Released { .. }));
+        assert!(matches!(self.receive(), ToClient::Released { .. }));
     }
 }
 
@@ -325,15 +325,15 @@ impl Pipeline for Raw {
     fn ask_all(&mut self, resources: &[Resource]) {
         for resource in resources {
             let rid = self.ask(&resource.name);
-            self.say(&ToServer::Release { ack: 1, rid, flags: EndFlags::default() });
+            self.push(&ToServer::Release { ack: 1, rid, flags: EndFlags::default() });
         }
         self.send();
     }
 
     fn hear_all(&mut self, pairs: usize) {
         for _ in 0..pairs {
-            assert!(matches!(self.hear(), ToClient::Granted { .. }));
-            assert!(matches!(self.hear(), ToClient::Released { .. }));
+            assert!(matches!(self.receive(), ToClient::Granted { .. }));
+            assert!(matches!(self.receive(), ToClient::Released { .. }));
         }
     }
 }

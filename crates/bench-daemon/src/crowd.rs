@@ -76,9 +76,9 @@ pub fn table(work_dir: &WorkDir, report: &mut Report) {
     let mebibytes = |bytes: u64| bytes as f64 / f64::from(1 << 20);
     let times = busy.as_secs_f64() / idle.as_secs_f64();
     report.target("10,000 clients, 1,000,000 requests: MiB of memory", mebibytes(full), AtMost(300.0));
-    report.target("another client's pair then ÷ when there is nobody else", times, AtMost(2.0));
-    report.say("## 10,000 clients of two processes, each with 100 waiting requests\n\n| | |\n|---|---|");
-    report.say(&format!(
+    report.target("another client's pair then ÷ on an otherwise idle daemon", times, AtMost(2.0));
+    report.write("## 10,000 clients of two processes, each with 100 waiting requests\n\n| | |\n|---|---|");
+    report.write(&format!(
         "| memory of the daemon | {:.0} MiB, {:.0} before |",
         mebibytes(full),
         mebibytes(empty)
@@ -87,43 +87,44 @@ pub fn table(work_dir: &WorkDir, report: &mut Report) {
         [("another client's pair", busy, idle), ("the daemon's processor time for it", busy_cpu, idle_cpu)]
     {
         let (busy, idle) = (busy.as_secs_f64() * 1e6, idle.as_secs_f64() * 1e6);
-        report.say(&format!("| {what} | {busy:.1} µs, {idle:.1} before |"));
+        report.write(&format!("| {what} | {busy:.1} µs, {idle:.1} before |"));
     }
     for (what, (entries, bytes, time, cpu)) in [("nobody waits", quiet), ("all wait", hot)] {
-        report.say(&format!(
-            "| who holds and waits for one name, for which {what} | {entries} entries, {bytes} bytes: {:.2} ms, {:.2} of the daemon's |",
+        report.write(&format!(
+            "| a query of one name, for which {what} | {entries} entries, {bytes} bytes: {:.2} ms, {:.2} of the daemon's |",
             time.as_secs_f64() * 1e3,
             cpu.as_secs_f64() * 1e3
         ));
     }
-    report.say(&format!("| memory after these questions | {:.1} MiB more |", mebibytes(grown)));
-    report.say(&format!("| from the first connection to the last request | {:.1} s |", came.as_secs_f64()));
+    report.write(&format!("| memory after these queries | {:.1} MiB more |", mebibytes(grown)));
+    report.write(&format!("| from the first connection to the last request | {:.1} s |", came.as_secs_f64()));
     let [idle, queries, searches, cycles] = attacks;
     for (what, (mean, longest)) in [
         ("nobody else", idle),
-        ("somebody who asks for everything, again and again", queries),
-        ("somebody whose requests are to be refused if they deadlock, in a long chain", searches),
-        ("somebody whose requests are refused, with long names in a long cycle", cycles),
+        ("a client that queries everything again and again", queries),
+        ("a client whose requests have deadlocks searched for, in a long chain", searches),
+        ("a client whose requests are refused as deadlocks, with long names in a long cycle", cycles),
     ] {
         let (mean, longest) = (mean.as_secs_f64() * 1e6, longest.as_secs_f64() * 1e3);
-        report
-            .say(&format!("| another client's pair beside {what} | {mean:.0} µs, {longest:.1} ms at most |"));
+        report.write(&format!(
+            "| another client's pair beside {what} | {mean:.0} µs, {longest:.1} ms at most |"
+        ));
     }
     for (what, (mean, _)) in [
-        ("asks for everything", queries),
+        ("queries everything", queries),
         ("has deadlocks searched for", searches),
         ("has deadlocks refused", cycles),
     ] {
         let times = mean.as_secs_f64() / idle.0.as_secs_f64();
         report.target(&format!("another client's pair beside one that {what} ÷ idle"), times, AtMost(10.0));
     }
-    report.say(&format!(
+    report.write(&format!(
         "| the longest pair of another client while a snapshot of this is written | {:.1} ms, {:.1} in as long a time \
          without one |",
         silence.0.as_secs_f64() * 1e3,
         silence.1.as_secs_f64() * 1e3
     ));
-    report.say(&format!(
+    report.write(&format!(
         "| from `kill -9` to the next grant, all requests waiting again | {:.2} s, {:.0} MiB of memory |\n",
         again.as_secs_f64(),
         mebibytes(recovered)
@@ -228,7 +229,7 @@ pub fn run(socket: &Path) {
             (0..REQUESTS).for_each(|number| _ = client.ask(&crowded(number).name));
             client.send();
             for _ in 0..REQUESTS {
-                assert!(matches!(client.hear(), ToClient::Queued { .. }));
+                assert!(matches!(client.receive(), ToClient::Queued { .. }));
             }
             client
         })

@@ -46,7 +46,7 @@ pub fn table(only: Option<usize>) {
     let work_dir = WorkDir::new();
     let (redis, postgres) = (Server::redis(&work_dir, true), Server::postgres(&work_dir, MANY));
     let mut report = Report::default();
-    report.say(
+    report.write(
         "Each client is a thread that asks, waits for the answer, and asks again. Ours is the crate `lockkeeper` at the daemon that \
          leads. etcd's is its lock API (`v3lock`) with a lease for each client. Redis has `appendfsync always`; PostgreSQL has \
          advisory locks, which are in memory only, and a process for each client. Everything is on one machine, also three \
@@ -63,7 +63,7 @@ pub fn table(only: Option<usize>) {
         let written = || all.split(',').map(written).sum::<f64>();
         let etcd = etcd.split(',').next().unwrap_or_default().to_owned();
         let plural = if members == 1 { "one member" } else { "three members" };
-        report.say(&format!("## etcd of {plural}\n"));
+        report.write(&format!("## etcd of {plural}\n"));
         for (names, clients) in [
             (Names::Hot, 16),
             (Names::Hot, 64),
@@ -109,19 +109,19 @@ pub fn table(only: Option<usize>) {
                     format!("etcd of {plural}, {what}, {clients} clients: Lockkeeper ÷ etcd's lock API");
                 report.target(&what, ours / theirs, AtLeast(target));
             }
-            report.say(&format!(
+            report.write(&format!(
                 "| {what}, {clients} clients | pairs a second | Lockkeeper ÷ this |\n|---|---|---|"
             ));
             for (contender, rate) in contenders.iter().zip(&rates) {
-                report.say(&format!("| {} | {rate:.0} | {:.2} |", contender.name, rates[0] / rate));
+                report.write(&format!("| {} | {rate:.0} | {:.2} |", contender.name, rates[0] / rate));
             }
             if names == Names::Distinct {
-                report.say(&format!("\nBytes that etcd received from daemons for a pair: {bytes:.0}."));
+                report.write(&format!("\nBytes that etcd received from daemons for a pair: {bytes:.0}."));
             }
-            report.say("");
+            report.write("");
         }
         let (killed, handed) = (gap(&mut daemons, Daemons::kill), gap(&mut daemons, Daemons::stop));
-        report.say(&format!(
+        report.write(&format!(
             "From `kill -9` of the leader to the next grant of a client with several URLs, with `--takeover 500ms`: {} ms. From \
              SIGTERM: {} ms.\n",
             killed.as_millis(),

@@ -136,8 +136,8 @@ fn round(server: &Server, clients: &mut [Box<dyn Client>], names: Names) -> Roun
     }
 }
 
-/// Has all clients work at once, each on a thread, until they are told that it is over. Returns
-/// what each has to say, and how long that was.
+/// Runs all clients at once, each on a thread, until they are told to stop. Returns their results,
+/// and how long that was.
 pub fn all_at_once<T: Send>(
     clients: &mut [Box<dyn Client>],
     lasts: Duration,
@@ -216,11 +216,11 @@ fn work(
     waits
 }
 
-/// Pairs of acquire and release that are said in one go.
+/// Pairs of acquire and release that are sent at once.
 const BATCH: usize = 128;
 
-/// Pairs a second of clients that say much before they hear the answers, each with one connection:
-/// the median round's.
+/// Pairs a second of clients that send many messages before they read the replies, each with one
+/// connection: the median round's.
 pub fn pipelined<const N: usize>(mut clients: [&mut dyn Pipeline; N]) -> [f64; N] {
     let resources: Vec<_> = (0..BATCH).map(Resource::new).collect();
     let mut rates = [const { Vec::new() }; N];

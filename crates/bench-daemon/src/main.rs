@@ -104,10 +104,10 @@ fn table() {
     let mut report = Report::default();
     let load = fs::read_to_string("/proc/loadavg").expect("the kernel counts it");
     let load = load.split(' ').next().unwrap_or_default();
-    report.say(&format!(
-        "The load average of the machine was {load} before: what others did there is in the figures.\n"
+    report.write(&format!(
+        "The load average was {load} before the run: the work of other processes is in the figures.\n"
     ));
-    report.say(
+    report.write(
         "Each client is a thread that asks, waits for the answer, and asks again. Ours is the crate `lockkeeper`, with \
          `acquire_blocking` and `Lock::release`. It spins for up to 50 µs before it blocks on a reply: waking an idle \
          processor takes longer than everything else. It does not wait for the answer to a release: a holder is notified of \
@@ -117,7 +117,7 @@ fn table() {
          PX` and a compare-and-delete by `EVALSHA`. PostgreSQL: `pg_advisory_lock` and `pg_advisory_unlock`, prepared.\n",
     );
 
-    report.say("## Acquire + release, each client its own names\n");
+    report.write("## Acquire + release, each client its own names\n");
     for clients in [1, 16, 64] {
         let figures = load::compare(&contenders, clients, Names::Distinct);
         let [ours, redis, postgres, blocking, _, echo] = &figures[..] else {
@@ -141,9 +141,9 @@ fn table() {
     // No client waits for an echo.
     contenders.pop();
     contenders.push(contender(&baton.version, &baton, Box::new(|_| Box::new(Baton::connect(&baton.socket)))));
-    report.say("## Acquire + release of one name, by all clients\n");
-    report.say(
-        "Redis has no queue: its clients try again after a millisecond, and who releases is often the next to have the lock. \
+    report.write("## Acquire + release of one name, by all clients\n");
+    report.write(
+        "Redis has no queue: its clients try again after a millisecond, and the client that releases is often the next holder. \
          Ours and PostgreSQL's have it in the order in which they ask. A bare baton is a server of one queue that passes a \
          byte on and does nothing else: a hand-over takes two wake-ups there too, one of the server and one of the next \
          client.\n",
@@ -167,7 +167,7 @@ fn table() {
     }
     contenders.pop();
 
-    report.say(
+    report.write(
         "## Both on a busy machine\n\nEach processor also runs a thread that only counts. A spinner loses the processor to it \
          for milliseconds; ours notices, and blocks instead.\n",
     );
@@ -185,13 +185,13 @@ fn table() {
 }
 
 fn pipelined(ours: &Server, redis: &Server, report: &mut Report) {
-    report.say("## Acquire + release, pipelined on one connection\n\n| | pairs a second |\n|---|---|");
+    report.write("## Acquire + release, pipelined on one connection\n\n| | pairs a second |\n|---|---|");
     let names = ["Lockkeeper's protocol", &redis.version];
     let rates = load::pipelined([&mut Raw::connect(&ours.socket), &mut Redis::connect(&redis.socket, 0)]);
     report.target("pipelined: pairs a second", rates[0], AtLeast(1_000_000.0));
-    names.iter().zip(rates).for_each(|(name, rate)| report.say(&format!("| {name} | {rate:.0} |")));
+    names.iter().zip(rates).for_each(|(name, rate)| report.write(&format!("| {name} | {rate:.0} |")));
     let grown = written_per_pair(ours);
-    report.say(&format!("\nThe daemon writes {grown:.0} bytes of log for each of these pairs.\n"));
+    report.write(&format!("\nThe daemon writes {grown:.0} bytes of log for each of these pairs.\n"));
 }
 
 /// How many bytes the daemon's log grows by for a pair of a short name.
@@ -220,7 +220,7 @@ fn spinning_or_not(ours: &Server, report: &mut Report) {
             let connect = Box::new(|_| -> Box<dyn Client> { Box::new(Ours::connect(&ours.socket)) });
             Contender { name: name.into(), server: ours, connect, spins }
         });
-    report.say(
+    report.write(
         "## What spinning is worth\n\nOnly a client that blocks spins for a reply. It does so as long as these tables show \
          a gain of 1.2 × where it matters, for one client on a quiet machine, and elsewhere no loss beyond what the \
          machine's noise explains.\n",
@@ -233,7 +233,7 @@ fn spinning_or_not(ours: &Server, report: &mut Report) {
             let what = format!("{machine} machine, {clients} at once, {which}: with spinning ÷ without");
             let least = if clients == 1 { gain } else { 1.0 };
             report.target(&what, spins.per_second / blocks.per_second, AtLeast(least));
-            report.say(&format!("On a {machine} machine, {which}:\n"));
+            report.write(&format!("On a {machine} machine, {which}:\n"));
             report.figures(clients, &figures, names == Names::Hot);
         }
     };
@@ -264,7 +264,7 @@ fn durable(work_dir: &WorkDir, postgres: &Server, report: &mut Report) {
             Box::new(|_| Box::new(Raw::connect(&ours.socket))),
         ),
     ];
-    report.say("## Acquire + release on disk before it is answered, each client its own names\n");
+    report.write("## Acquire + release on disk before it is answered, each client its own names\n");
     for clients in [1, 16, 64] {
         let figures = load::compare(&contenders, clients, Names::Distinct);
         let [ours, redis, postgres, _] = &figures[..] else { unreachable!("as many as contenders") };

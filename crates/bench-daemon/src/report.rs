@@ -24,7 +24,7 @@ impl Report {
         self.targets += &format!("| {what} | {words} {limit} | {measured:.digits$} | {met} |\n");
     }
 
-    pub fn say(&mut self, text: &str) {
+    pub fn write(&mut self, text: &str) {
         self.tables += text;
         self.tables.push('\n');
     }
@@ -39,10 +39,10 @@ impl Report {
             ),
             false => ("", ""),
         };
-        self.say(&format!(
+        self.write(&format!(
             "| {clients} {plural} | pairs a second | first row ÷ this | server's µs a pair | first row ÷ this |{head}"
         ));
-        self.say(&format!("|---|---|---|---|---|{line}"));
+        self.write(&format!("|---|---|---|---|---|{line}"));
         for figure in figures {
             let Figures { name, per_second, changes, cpu, longest, longest_turns } = figure;
             let (rate, cost) = (figures[0].per_second / per_second, figures[0].cpu / cpu);
@@ -50,9 +50,9 @@ impl Report {
                 true => format!(" {changes:.0} | {longest:.1} | {longest_turns:.1} |"),
                 false => String::new(),
             };
-            self.say(&format!("| {name} | {per_second:.0} | {rate:.2} | {cpu:.1} | {cost:.2} |{more}"));
+            self.write(&format!("| {name} | {per_second:.0} | {rate:.2} | {cpu:.1} | {cost:.2} |{more}"));
         }
-        self.say("");
+        self.write("");
     }
 
     pub fn print(&self) {

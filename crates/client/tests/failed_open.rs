@@ -33,7 +33,7 @@ fn it_says_why_and_leaves_neither_threads_nor_descriptors() {
     let server = thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
         assert!(stream.read(&mut [0; 4096]).unwrap() > 0);
-        say(&mut stream, &ToClient::Goodbye { code: 18, message: "upgrade the client" });
+        send(&mut stream, &ToClient::Goodbye { code: 18, message: "upgrade the client" });
         // The client closes the connection.
         assert_eq!(stream.read(&mut [0; 64]).unwrap(), 0);
     });
@@ -45,7 +45,7 @@ fn it_says_why_and_leaves_neither_threads_nor_descriptors() {
     fs::remove_dir_all(dir).unwrap();
 }
 
-fn say(stream: &mut UnixStream, message: &ToClient<'_>) {
+fn send(stream: &mut UnixStream, message: &ToClient<'_>) {
     let mut out = Vec::new();
     frame::append(&mut out, |out| message.encode(out));
     stream.write_all(&out).unwrap();

@@ -42,7 +42,7 @@ impl Script {
     /// Accepts a client, and hears its Hello.
     fn accept(&self) -> UnixStream {
         let (mut stream, _) = self.listener.accept().unwrap();
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Hello { .. })));
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Hello { .. })));
         stream
     }
 }
@@ -54,7 +54,7 @@ impl Drop for Script {
 }
 
 /// Whether the next message is as expected.
-fn hear(stream: &mut UnixStream, expected: impl FnOnce(&ToServer<'_>) -> bool) -> bool {
+fn receive(stream: &mut UnixStream, expected: impl FnOnce(&ToServer<'_>) -> bool) -> bool {
     let mut length = [0; 4];
     stream.read_exact(&mut length).unwrap();
     let mut message = vec![0; u32::from_be_bytes(length) as usize];
@@ -62,8 +62,8 @@ fn hear(stream: &mut UnixStream, expected: impl FnOnce(&ToServer<'_>) -> bool) -
     expected(&ToServer::decode(&message).unwrap())
 }
 
-/// Says all of it at once.
-fn say<const N: usize>(stream: &mut UnixStream, messages: [ToClient<'_>; N]) {
+/// Sends all messages at once.
+fn send<const N: usize>(stream: &mut UnixStream, messages: [ToClient<'_>; N]) {
     let mut out = Vec::new();
     messages.iter().for_each(|message| frame::append(&mut out, |out| message.encode(out)));
     stream.write_all(&out).unwrap();
@@ -95,14 +95,14 @@ fn what_comes_with_the_welcome_is_heard() {
     let (script, endpoint) = Script::new("welcome");
     let server = thread::spawn(move || {
         let mut stream = script.accept();
-        say(&mut stream, [welcome(false, 0), ToClient::Synced]);
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Request { rid: 1, .. })));
-        say(&mut stream, [ToClient::Queued { rid: 1, arrival: 9 }]);
+        send(&mut stream, [welcome(false, 0), ToClient::Synced]);
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Request { rid: 1, .. })));
+        send(&mut stream, [ToClient::Queued { rid: 1, arrival: 9 }]);
         drop(stream);
         let mut stream = script.accept();
         let requests = vec![Listed { rid: 1, arrival: 9, token: Some(7) }];
-        say(&mut stream, [welcome(true, 1), ToClient::Listed { requests }, ToClient::Synced]);
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
+        send(&mut stream, [welcome(true, 1), ToClient::Listed { requests }, ToClient::Synced]);
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
     });
     let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
     let (key, updates) = request(&session, "a");
@@ -119,8 +119,8 @@ fn a_message_in_pieces_is_put_together_whoever_reads_them() {
     let (go, goes) = mpsc::channel();
     let server = thread::spawn(move || {
         let mut stream = script.accept();
-        say(&mut stream, [welcome(false, 0), ToClient::Synced]);
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Request { rid: 1, .. })));
+        send(&mut stream, [welcome(false, 0), ToClient::Synced]);
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Request { rid: 1, .. })));
         let mut out = Vec::new();
         let granted = ToClient::Granted { rid: 1, token: 1 << 40 };
         frame::append(&mut out, |out| granted.encode(out));
@@ -128,7 +128,7 @@ fn a_message_in_pieces_is_put_together_whoever_reads_them() {
         stream.write_all(&out[..7]).unwrap();
         goes.recv_timeout(NEVER).unwrap();
         stream.write_all(&out[7..]).unwrap();
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
     });
     let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
     let (_, updates) = request(&session, "a");
@@ -145,14 +145,14 @@ fn bytes_that_are_no_message_end_the_connection_and_not_the_session() {
     let (script, endpoint) = Script::new("malformed");
     let server = thread::spawn(move || {
         let mut stream = script.accept();
-        say(&mut stream, [welcome(false, 0), ToClient::Synced]);
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Request { rid: 1, .. })));
+        send(&mut stream, [welcome(false, 0), ToClient::Synced]);
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Request { rid: 1, .. })));
         stream.write_all(b"\0\0\0\x01\xc1").unwrap();
         assert_eq!(stream.read(&mut [0; 64]).unwrap_or(0), 0, "the client closes it");
         let mut stream = script.accept();
         let requests = vec![Listed { rid: 1, arrival: 9, token: Some(7) }];
-        say(&mut stream, [welcome(true, 1), ToClient::Listed { requests }, ToClient::Synced]);
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
+        send(&mut stream, [welcome(true, 1), ToClient::Listed { requests }, ToClient::Synced]);
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
     });
     let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
     let (_, updates) = request(&session, "a");
@@ -173,7 +173,7 @@ fn pass_fifo(stream: &mut UnixStream) {
     assert_eq!(sendmsg(&*stream, &[IoSlice::new(&out)], &mut control, SendFlags::NOSIGNAL), Ok(out.len()));
 }
 
-/// Answers the next question, after what else there is to say.
+/// Answers the next question, after these messages.
 fn answer<const N: usize>(stream: &mut UnixStream, before: [ToClient<'_>; N]) {
     let mut number = 0;
     let question = |message: &ToServer<'_>| match message {
@@ -183,10 +183,10 @@ fn answer<const N: usize>(stream: &mut UnixStream, before: [ToClient<'_>; N]) {
         }
         _ => false,
     };
-    assert!(hear(stream, question));
-    say(stream, before);
+    assert!(receive(stream, question));
+    send(stream, before);
     let (entries, deadlocks) = (Vec::new(), Vec::new());
-    say(stream, [ToClient::Snapshot { rid: number, entries, deadlocks, last_token: 0, more: false }]);
+    send(stream, [ToClient::Snapshot { rid: number, entries, deadlocks, last_token: 0, more: false }]);
 }
 
 /// A child that inherits it would not keep the session alive: that has a lease, which ends with
@@ -197,13 +197,13 @@ fn a_descriptor_is_inherited_once_the_server_has_confirmed_that_the_session_live
     let (confirmed, confirms) = mpsc::channel();
     let server = thread::spawn(move || {
         let mut stream = script.accept();
-        say(&mut stream, [welcome(false, 0), ToClient::Synced]);
+        send(&mut stream, [welcome(false, 0), ToClient::Synced]);
         pass_fifo(&mut stream);
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Confirm { .. })));
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Confirm { .. })));
         confirmed.send(()).unwrap();
         answer(&mut stream, []);
         answer(&mut stream, [ToClient::Confirmed]);
-        assert!(hear(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
+        assert!(receive(&mut stream, |message| matches!(message, ToServer::Bye { .. })));
     });
     let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
     confirms.recv_timeout(NEVER).unwrap();

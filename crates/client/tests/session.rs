@@ -42,12 +42,12 @@ fn exclusive(name: &str) -> Request {
 }
 
 /// A request, and what becomes of it.
-struct Asked {
+struct Submission {
     key: Key,
     updates: Receiver<Update>,
 }
 
-impl Asked {
+impl Submission {
     fn new(session: &Session, request: Request) -> Self {
         let (sender, updates) = mpsc::channel();
         let key = session.request(request, Box::new(move |update| _ = sender.send(update)));
@@ -59,15 +59,15 @@ impl Asked {
     }
 
     fn granted(session: &Session, name: &str) -> Self {
-        let asked = Self::new(session, exclusive(name));
-        assert!(matches!(asked.next(), Update::Granted { .. }));
-        asked
+        let submission = Self::new(session, exclusive(name));
+        assert!(matches!(submission.next(), Update::Granted { .. }));
+        submission
     }
 
     fn queued(session: &Session, name: &str) -> Self {
-        let asked = Self::new(session, exclusive(name));
-        assert!(matches!(asked.next(), Update::Queued { .. }));
-        asked
+        let submission = Self::new(session, exclusive(name));
+        assert!(matches!(submission.next(), Update::Queued { .. }));
+        submission
     }
 }
 
@@ -86,8 +86,8 @@ mod requests {
 
     fn pass_a_lock_on(server: &TestServer) {
         let (one, other) = (open(server), open(server));
-        let held = Asked::granted(&one, "a");
-        let waits = Asked::queued(&other, "a");
+        let held = Submission::granted(&one, "a");
+        let waits = Submission::queued(&other, "a");
         assert!(one.is_held(held.key) && !other.is_held(waits.key));
         assert_eq!(one.query(None).unwrap().entries.len(), 2);
         assert!(one.release(held.key));
@@ -113,12 +113,12 @@ mod requests {
     fn a_request_can_be_refused_to_wait_and_can_steal() {
         let server = TestServer::start();
         let (one, other) = (open(&server), open(&server));
-        let held = Asked::granted(&one, "a");
+        let held = Submission::granted(&one, "a");
         let flags = Flags { if_available: true, ..Flags::default() };
-        let unavailable = Asked::new(&other, Request { flags, ..exclusive("a") });
+        let unavailable = Submission::new(&other, Request { flags, ..exclusive("a") });
         assert_eq!(unavailable.next(), Update::Over(Outcome::Unavailable));
         let flags = Flags { steal: true, ..Flags::default() };
-        let thief = Asked::new(&other, Request { flags, ..exclusive("a") });
+        let thief = Submission::new(&other, Request { flags, ..exclusive("a") });
         assert!(matches!(thief.next(), Update::Granted { .. }));
         let Update::Over(Outcome::Broken { cause: Cause::Stolen, .. }) = held.next() else { panic!() };
         assert!(!one.is_held(held.key));
@@ -129,25 +129,25 @@ mod requests {
         let server = TestServer::start();
         let session = open(&server);
         let info = Some("long".repeat(1 << 20));
-        let refused = Asked::new(&session, Request { info, ..exclusive("a") });
+        let refused = Submission::new(&session, Request { info, ..exclusive("a") });
         assert!(matches!(refused.next(), Update::Over(Outcome::Refused { code: 2, .. })));
-        Asked::granted(&session, "a");
+        Submission::granted(&session, "a");
     }
 
     #[test]
     fn locks_are_broken_and_sessions_ended_by_hand() {
         let server = TestServer::start();
         let (one, other) = (open(&server), open(&server));
-        let held = Asked::granted(&one, "a");
+        let held = Submission::granted(&one, "a");
         assert_eq!(other.force_release(&Name::from("a")).unwrap(), 1);
         assert!(matches!(held.next(), Update::Over(Outcome::Broken { cause: Cause::Stolen, .. })));
         assert_eq!(other.force_release(&Name::from("a")).unwrap(), 0);
-        let held = Asked::granted(&one, "b");
+        let held = Submission::granted(&one, "b");
         let before = one.client_id();
         assert_eq!(other.end_session(&before).unwrap(), 1);
         let ended = Outcome::Broken { cause: Cause::Lost, by: None, forced: true };
         assert_eq!(held.next(), Update::Over(ended));
-        Asked::granted(&one, "b");
+        Submission::granted(&one, "b");
         assert_ne!(one.client_id(), before, "it is another session");
         assert_eq!(other.end_session(&before).unwrap(), 0);
     }
@@ -156,14 +156,14 @@ mod requests {
     fn a_request_can_be_nested_in_one_of_another_session() {
         let server = TestServer::start();
         let (one, other) = (open(&server), open(&server));
-        let a = Asked::granted(&one, "a");
+        let a = Submission::granted(&one, "a");
         let (client_id, rid) = one.with(|view| view.outer(a.key)).unwrap();
         let nested_in = Some(Outer::Other(client_id, rid));
         let flags = Flags { refuse_deadlock: true, ..Flags::default() };
         // The holder of `a` waits for this one, and this one for `a`.
-        let refused = Asked::new(&other, Request { nested_in, flags, ..exclusive("a") });
+        let refused = Submission::new(&other, Request { nested_in, flags, ..exclusive("a") });
         assert!(matches!(refused.next(), Update::Over(Outcome::Deadlocked(_))));
-        let own = Asked::new(&one, Request { nested_in: Some(Outer::Own(a.key)), ..exclusive("b") });
+        let own = Submission::new(&one, Request { nested_in: Some(Outer::Own(a.key)), ..exclusive("b") });
         assert!(matches!(own.next(), Update::Granted { .. }));
         let inspected = one.inspect(None).unwrap();
         assert!(inspected.entries[1].nested_in.is_some(), "{inspected:?}");
@@ -176,16 +176,16 @@ mod requests {
         let session = open(&server);
         // The session thread cannot: it does not get the read lock, nor is it woken.
         for number in 0..200 {
-            let asked = Asked::new(&session, exclusive(&format!("a{number}")));
+            let submission = Submission::new(&session, exclusive(&format!("a{number}")));
             let granted = std::cell::Cell::new(false);
             let answered = || {
-                granted.set(granted.get() || asked.updates.try_recv().is_ok());
+                granted.set(granted.get() || submission.updates.try_recv().is_ok());
                 granted.get()
             };
             session.spin_for_reply(answered);
             session.wait(answered, None);
             eventually("it was granted", answered);
-            session.detach(asked.key);
+            session.detach(submission.key);
         }
         let until = Instant::now() + Duration::from_millis(20);
         session.wait(|| false, Some(until));
@@ -226,12 +226,14 @@ mod requests {
         let session = open(&server);
         server.freeze(true);
         let info = || Some("x".repeat(4000));
-        let asked: Vec<_> = (0..500)
-            .map(|number| Asked::new(&session, Request { info: info(), ..exclusive(&number.to_string()) }))
+        let submissions: Vec<_> = (0..500)
+            .map(|number| {
+                Submission::new(&session, Request { info: info(), ..exclusive(&number.to_string()) })
+            })
             .collect();
         server.freeze(false);
-        for asked in &asked {
-            assert!(matches!(asked.next(), Update::Granted { .. }));
+        for submission in &submissions {
+            assert!(matches!(submission.next(), Update::Granted { .. }));
         }
     }
 }
@@ -241,12 +243,12 @@ mod restarts {
 
     fn outlived(mut server: TestServer) {
         let (one, other) = (open(&server), open(&server));
-        let held = Asked::granted(&one, "a");
-        let waits = Asked::queued(&other, "a");
+        let held = Submission::granted(&one, "a");
+        let waits = Submission::queued(&other, "a");
         let (id, other_id) = (one.client_id(), other.client_id());
         server.kill();
         // What is asked meanwhile is asked later.
-        let late = Asked::new(&one, exclusive("b"));
+        let late = Submission::new(&one, exclusive("b"));
         server.run();
         assert!(matches!(late.next(), Update::Granted { .. }));
         assert_eq!(one.query(None).unwrap().entries.len(), 3);
@@ -270,13 +272,13 @@ mod restarts {
     fn a_lock_released_while_the_server_is_down_is_released() {
         let mut server = TestServer::start();
         let (one, other) = (open(&server), open(&server));
-        let (released, dropped) = (Asked::granted(&one, "a"), Asked::granted(&one, "b"));
+        let (released, dropped) = (Submission::granted(&one, "a"), Submission::granted(&one, "b"));
         server.kill();
         one.release(released.key);
         assert!(one.detach(dropped.key));
         server.run();
         assert_eq!(released.next(), Update::Over(Outcome::Released));
-        Asked::new(&other, exclusive("a")).updates.recv_timeout(NEVER).unwrap();
+        Submission::new(&other, exclusive("a")).updates.recv_timeout(NEVER).unwrap();
         eventually("both are free", || one.query(None).unwrap().entries.len() == 1);
     }
 
@@ -284,8 +286,8 @@ mod restarts {
     fn a_client_that_ends_while_the_server_is_down_is_gone_afterwards() {
         let mut server = TestServer::start();
         let (one, other) = (open(&server), open(&server));
-        let _held = Asked::granted(&one, "a");
-        let waits = Asked::queued(&other, "a");
+        let _held = Submission::granted(&one, "a");
+        let waits = Submission::queued(&other, "a");
         eventually("it has its FIFO", || one.fifo().unwrap().is_some());
         // Answered in order: what confirmed the FIFO is recorded.
         one.query(None).unwrap();
@@ -305,10 +307,10 @@ mod fifos {
     fn a_session_lives_as_long_as_somebody_has_its_descriptor() {
         let mut server = TestServer::start();
         let (one, other) = (open(&server), open(&server));
-        let _held = Asked::granted(&one, "a");
+        let _held = Submission::granted(&one, "a");
         let inherited = one.fifo().unwrap().expect("it came before the grant");
         one.query(None).unwrap();
-        let waits = Asked::queued(&other, "a");
+        let waits = Submission::queued(&other, "a");
         let id = one.client_id();
         // The server hears no Bye, and the client's own descriptor is closed.
         server.kill();
@@ -368,7 +370,7 @@ mod fifos {
     fn without_one_a_local_session_has_a_lease() {
         let server = TestServer::with(Setup { fifo: false, ttl: 1000, ..Setup::default() });
         let session = open(&server);
-        let held = Asked::granted(&session, "a");
+        let held = Submission::granted(&session, "a");
         eventually("it pings", || server.pings() > 0);
         assert!(session.fifo().unwrap().is_none());
         server.freeze(true);
@@ -376,7 +378,7 @@ mod fifos {
         assert!(!session.is_held(held.key));
         server.freeze(false);
         // The server may receive the Hello of the next session before the end of this one.
-        let again = Asked::new(&session, exclusive("a"));
+        let again = Submission::new(&session, exclusive("a"));
         while !matches!(again.next(), Update::Granted { .. }) {}
     }
 
@@ -384,7 +386,7 @@ mod fifos {
     fn with_one_it_has_none() {
         let server = TestServer::with(Setup { ttl: 1000, ..Setup::default() });
         let (session, other) = (open(&server), open(&server));
-        let held = Asked::granted(&session, "a");
+        let held = Submission::granted(&session, "a");
         // Both have confirmed: the answers come in order.
         for session in [&session, &other] {
             eventually("it has its FIFO", || session.fifo().unwrap().is_some());
@@ -406,13 +408,13 @@ mod leases {
     fn a_lock_is_lost_when_the_server_is_not_heard_and_the_next_session_comes_by_itself() {
         let mut server = server(1000);
         let session = open(&server);
-        let held = Asked::granted(&session, "a");
-        let waits = Asked::queued(&session, "a");
+        let held = Submission::granted(&session, "a");
+        let waits = Submission::queued(&session, "a");
         server.kill();
         assert_eq!(held.next(), LOST);
         assert_eq!(waits.next(), LOST);
         assert!(!session.is_held(held.key));
-        let later = Asked::new(&session, exclusive("b"));
+        let later = Submission::new(&session, exclusive("b"));
         server.run();
         assert!(matches!(later.next(), Update::Granted { .. }));
     }
@@ -421,8 +423,8 @@ mod leases {
     fn whoever_asks_is_told_by_the_clock_even_if_the_session_thread_does_not_run() {
         let server = server(1000);
         let session = open(&server);
-        let held = Asked::granted(&session, "a");
-        let (released, unreleased) = (Asked::granted(&session, "b"), Asked::granted(&session, "c"));
+        let held = Submission::granted(&session, "a");
+        let (released, unreleased) = (Submission::granted(&session, "b"), Submission::granted(&session, "c"));
         assert!(session.is_held(held.key));
         // The session thread, which alone reads a WebSocket, is kept busy until after the lease.
         let (go, goes) = mpsc::channel::<()>();
@@ -437,7 +439,7 @@ mod leases {
         assert!(!session.release(unreleased.key));
         assert_eq!(held.next(), LOST);
         go.send(()).unwrap();
-        let again = Asked::new(&session, exclusive("a"));
+        let again = Submission::new(&session, exclusive("a"));
         while !matches!(again.next(), Update::Granted { .. }) {}
     }
 
@@ -445,7 +447,7 @@ mod leases {
     fn pings_keep_the_lease() {
         let server = server(2000);
         let session = open(&server);
-        let held = Asked::granted(&session, "a");
+        let held = Submission::granted(&session, "a");
         // Seven in each ttl.
         eventually("two ttls have passed", || server.pings() > 10);
         assert!(session.is_held(held.key));
@@ -466,20 +468,20 @@ mod opening {
         fs::write(&file, "good\n").unwrap();
         let endpoint = endpoint(&server).with_token_file(&file);
         let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
-        Asked::granted(&session, "a");
+        Submission::granted(&session, "a");
         // A session that is refused is asked for again by the next request.
         server.kill();
         server.set_token("better");
         server.run();
         // The first may be sent before it is noticed that the server is gone: it is lost with the
         // session.
-        let refused = std::iter::repeat_with(|| Asked::new(&session, exclusive("b")).next());
+        let refused = std::iter::repeat_with(|| Submission::new(&session, exclusive("b")).next());
         let refused = refused.take(2).find(|update| *update != LOST);
         let Some(Update::Over(Outcome::Failed(Failure::Refused { code: 20, .. }))) = refused else {
             panic!("{refused:?}")
         };
         fs::write(&file, "better\n").unwrap();
-        Asked::granted(&session, "b");
+        Submission::granted(&session, "b");
         fs::remove_file(file).unwrap();
     }
 
@@ -490,7 +492,7 @@ mod opening {
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let endpoint: Endpoint = format!("ws://{free},{}", server.url()).parse().unwrap();
         let session = Session::open(&endpoint, Options::new("default"), Callbacks).unwrap();
-        let held = Asked::granted(&session, "a");
+        let held = Submission::granted(&session, "a");
         server.kill();
         server.run();
         assert_eq!(session.query(None).unwrap().entries.len(), 1);
@@ -501,7 +503,7 @@ mod opening {
     fn a_server_that_stops_is_waited_for() {
         let server = TestServer::start();
         let session = open(&server);
-        let held = Asked::granted(&session, "a");
+        let held = Submission::granted(&session, "a");
         server.goodbye(32);
         assert_eq!(session.query(None).unwrap().entries.len(), 1);
         assert!(session.is_held(held.key));
