@@ -22,21 +22,21 @@ type Result<T = ()> = std::result::Result<T, String>;
 const HELP: &str = "\
 Jobs of the Lockkeeper workspace:
 
-  cargo xtask test          all that CI runs: the jobs marked *, after installing what is missing. What cannot be
-                            installed fails it, unless it is skipped by name: `--skip bun --skip chromium`
+  cargo xtask test          what CI runs: the jobs marked *. Installs missing tools first, and fails if it cannot install
+                            one, unless that is skipped by name: `--skip bun --skip chromium`
   cargo xtask lint        * formatting, clippy, documentation without a warning
   cargo xtask unit        * every test of the workspace, examples and doc examples included
   cargo xtask loom        * the wake and cancel paths under every interleaving
   cargo xtask packages    * builds the npm package and runs its tests in every runtime (npm, chromium); takes `--skip` too
-  cargo xtask wpt PATH      the Web Platform Tests' web-locks, of a checkout, in Chromium and Firefox with and without the drop-in and in
-                            Node; writes docs/conformance.md
+  cargo xtask wpt PATH      runs web-locks of the Web Platform Tests, from a checkout, in Chromium and Firefox with and without the drop-in,
+                            and in Node; writes docs/conformance.md
   cargo xtask tools         the npm package in Next.js: server, client page (chromium), standalone output. Other tools are in `packages`
   cargo xtask platforms     checks the crates of the npm package for macOS, Windows, musl and arm64; builds the addon for them (zig, from
-                            PyPI), runs its tests in QEMU and Wine, and says what was only built. `platforms check` and `platforms build [NAME]` do the half of it
-  cargo xtask guides      * every command of the guides in docs/ and of the npm README, compared with what they show
+                            PyPI), runs its tests in QEMU and Wine, and lists what was only built. `platforms check` and `platforms build [NAME]` do one half each
+  cargo xtask guides      * runs every command of the guides in docs/ and of the npm README, and compares the output with the text
   cargo xtask package       a Debian package: target/package/lockkeeper_VERSION_ARCH.deb
   cargo xtask package --check
-                          * installs such a package into a root of its own, uses, upgrades and removes it; checks the units
+                          * installs such a package into a private root; uses, upgrades and removes it; checks the units
   cargo xtask alerts      * tests the alert rules for Prometheus (promtool)
   cargo xtask manifests   * checks the Kubernetes manifests against the API's schemas (kubernetes-validate, from PyPI)
   cargo xtask fuzz-sample * every fuzz target, for a second or two
@@ -49,16 +49,16 @@ Jobs of the Lockkeeper workspace:
   npm run bench             the npm package beside navigator.locks; writes bench/RESULTS-javascript.md
   npm run bench:browser     the drop-in beside the native locks of Chromium, in one page; writes bench/RESULTS-browser.md
   cargo xtask fuzz [TARGET] [SECS]
-                            what reads bytes of others, and the engine against the models, from libFuzzer's bytes: the
-                            targets of fuzz/, all in turns if none is named, without end by default
+                            fuzzes the parsers of untrusted bytes, and the engine against its models: the targets of fuzz/,
+                            all in turns if none is named, without end by default
   cargo xtask faults [N]    N faults of each kind, 200 by default, to the daemon and its clients; a short run is in `unit`
   cargo xtask faults fleet [N]
                             N rounds of faults, 100 by default, to a fleet on etcd, of one member and of three; a short run is in `unit`
-  cargo xtask simulate [SEED] the service in virtual time, seeds from that one on, without end; thousands are in `unit`
-  cargo xtask fleet [1]     three daemons on three members of etcd, or on one, on the loopback; says what to try
+  cargo xtask simulate [SEED] runs the service in virtual time, with seeds from SEED on, without end; `unit` runs thousands
+  cargo xtask fleet [1]     three daemons on three members of etcd, or on one, on the loopback; prints what to try
   cargo xtask soak [SECS]   every way to wait for a lock, all at once, 60 seconds each by default; a short run is in `unit`
-  cargo xtask docs          builds the documentation and says where it is
-  cargo xtask setup         installs what the jobs need, and says what
+  cargo xtask docs          builds the documentation and prints where it is
+  cargo xtask setup         installs the tools of the jobs, and lists them
 ";
 
 fn main() -> ExitCode {

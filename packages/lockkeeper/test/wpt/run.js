@@ -108,8 +108,7 @@ function report() {
   return `# Conformance
 
 The Web Platform Tests' directory \`web-locks\`${revision ? `, at revision ${revision}` : ''}: subtests that pass, of all. *Chromium* is ${chromium.version} and
-*Firefox* ${firefox.version.replace('Firefox ', '')}, with their own locks; *drop-in* is the browser
-*before it, with
+*Firefox* ${firefox.version.replace('Firefox ', '')}, with their own locks; *drop-in* is the browser before it, with
 [\`navigator.min.js\`](../packages/lockkeeper/README.md#drop-in) in every page and worker and a daemon on loopback (\`--bucket-per-origin\`); *Node* is
 \`lockkeeper/install\` in Node ${process.version.slice(1)}, for the tests that need no page.
 
