@@ -564,12 +564,12 @@ impl<T> Session<T> {
             Link::Hello { sent } | Link::Syncing { sent, .. }
                 if self.hello_timeout().is_some_and(|timeout| now >= sent + timeout) =>
             {
-                self.give_up_connection(now);
+                self.abandon_connection(now);
             }
             Link::Ready if self.lease.ttl.is_some() && now >= self.next_ping => {
                 // Two pings without an answer: another connection may do better.
                 if self.pings.len() > 1 {
-                    return self.give_up_connection(now);
+                    return self.abandon_connection(now);
                 }
                 self.seq += 1;
                 self.pings.push_back((self.seq, now));
@@ -652,7 +652,7 @@ impl<T> Session<T> {
         self.events.push_back(Event::Failed(failure.clone()));
     }
 
-    fn give_up_connection(&mut self, now: Micros) {
+    fn abandon_connection(&mut self, now: Micros) {
         self.drop_connection = true;
         self.unlink();
         self.connect_later(now);
@@ -681,16 +681,16 @@ impl<T> Session<T> {
     fn on_goodbye(&mut self, now: Micros, code: u32, message: &str) {
         let failure = Failure::Refused { code, message: message.into() };
         match code {
-            code::SUPERSEDED => self.give_up_connection(now),
+            code::SUPERSEDED => self.abandon_connection(now),
             code::ENDED => self.lose_session(now, true),
             32.. => {
                 if !self.ever_opened {
                     self.events.push_back(Event::Unreachable(failure));
                 }
-                self.give_up_connection(now);
+                self.abandon_connection(now);
             }
             // A limit may be temporary, and a session that was open is worth another attempt.
-            code::LIMIT | code::STORAGE if self.ever_opened => self.give_up_connection(now),
+            code::LIMIT | code::STORAGE if self.ever_opened => self.abandon_connection(now),
             _ => self.fail(&failure),
         }
     }
@@ -802,7 +802,7 @@ impl<T> Session<T> {
     }
 }
 
-const TOO_LONG: &str = "limit reached: a request has names and a label of 1 MiB at most";
+const TOO_LONG: &str = "limit reached: the names and the label of a request have 1 MiB at most";
 
 fn send(out: &mut Vec<u8>, message: &ToServer<'_>) {
     frame::append(out, |out| message.encode(out));

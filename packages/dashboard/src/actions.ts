@@ -140,7 +140,7 @@ export class Actions {
     if (names.length > shown.length) breaks.push(`${several(names.length - shown.length, 'other lock')} of it`);
     if (theirs.length > held.length) breaks.push(`${several(theirs.length - held.length, 'request')} of it that wait`);
     const person = who(request.owner, request.clientId);
-    const then = `Session ${visible(request.clientId)}, ${visible(request.owner ?? 'of an unknown owner', 300)}. Its program is told that its locks are lost.`;
+    const then = `Session ${visible(request.clientId)}, ${visible(request.owner ?? 'of an unknown owner', 300)}. Its program is notified that its locks are lost.`;
     if (!(await ask({ title: `End the session of ${person}?`, breaks, then, verb: 'End session' }))) return;
     const answer = await this.session?.endSession(request.clientId);
     this.#tell(answer, (count) => (count > 0 ? `Ended the session of ${person}` : `The session of ${person} had ended already`));

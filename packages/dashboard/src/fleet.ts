@@ -50,7 +50,7 @@ export class Fleet {
       byId('tab-fleet').hidden = report === null;
       if (report !== null) this.#show(report);
     } catch (error) {
-      setText(this.#summary, `How the fleet is cannot be told: ${visible(error instanceof Error ? error.message.trim() : String(error), 300)}`);
+      setText(this.#summary, `Cannot show the state of the fleet: ${visible(error instanceof Error ? error.message.trim() : String(error), 300)}`);
     }
   }
 

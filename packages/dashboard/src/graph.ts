@@ -58,9 +58,9 @@ export class Graph {
     const chosen = waited.slice(0, LOCKS);
     const left = waited.length - chosen.length;
     const summary = [
-      waited.length === 0 ? 'Nobody waits.' : `${several(waited.length, 'lock')} with somebody waiting, ${several(model.waiting, 'request')} in all.`,
+      waited.length === 0 ? 'Nobody waits.' : `${several(waited.length, 'lock')} with waiters, ${several(model.waiting, 'request')} in all.`,
       model.deadlocks.length > 0 ? ` ${several(model.deadlocks.length, 'deadlock')}, in red.` : '',
-      left > 0 ? ` Drawn are the ${count(chosen.length)} that are waited for the longest; ${count(left)} are left out.` : '',
+      left > 0 ? ` Shown: the ${count(chosen.length)} with the longest waits; ${count(left)} are left out.` : '',
     ];
     setText(this.#summary, summary.join(''));
     this.#draw(chosen);

@@ -54,7 +54,7 @@ export interface Options {
 export type Answer = { ok: true; count: number } | { ok: false; why: string };
 
 /** The data of a request or question. */
-interface Asked {
+interface Submission {
   over(outcome: Ended): void;
   granted?(): void;
 }
@@ -68,7 +68,7 @@ interface Connection {
 
 export class Session {
   readonly #options: Options;
-  #machine!: SessionMachine<Asked>;
+  #machine!: SessionMachine<Submission>;
   #connection: Connection | undefined;
   #isOpen = false;
   #closed = false;
@@ -198,7 +198,7 @@ export class Session {
     if (this.#closed) return;
     const { bucket } = this.#options;
     // A closed page releases its locks.
-    this.#machine = new SessionMachine<Asked>({ bucket, owner: 'dashboard', ttl: null, goingAwayEnds: true }, now());
+    this.#machine = new SessionMachine<Submission>({ bucket, owner: 'dashboard', ttl: null, goingAwayEnds: true }, now());
     this.#searching = false;
     this.#subscribe();
   }
@@ -321,7 +321,7 @@ export class Session {
     }
   }
 
-  #onEvent(event: Event<Asked>): void {
+  #onEvent(event: Event<Submission>): void {
     switch (event.type) {
       case 'opened':
         this.#isOpen = this.#connection !== undefined;
@@ -364,7 +364,7 @@ export class Session {
     for (const [key, done] of this.#unanswered) {
       // The next connection does not send it again, and releases what it got.
       this.#machine.release(key, false, true);
-      done({ ok: false, why: `${why}: whether it was done is not known` });
+      done({ ok: false, why: `${why}: the outcome is unknown` });
     }
     this.#options.onStatus({ kind: 'lost', why });
   }
@@ -405,6 +405,6 @@ function answerOf(outcome: Ended): Answer {
     case 'failed':
       return { ok: false, why: outcome.failure.message };
     default:
-      return { ok: false, why: 'the session was lost: whether it was done is not known' };
+      return { ok: false, why: 'the session was lost: the outcome is unknown' };
   }
 }

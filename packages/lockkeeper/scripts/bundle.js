@@ -12,9 +12,9 @@ import { minify } from 'terser';
 const INTERNAL = `
   advise answer arm begin beginLate blocked broke callback cancelTimeout check checkLease config
   connectAt connectFailed connected connecting controller deliver deliverNothing disarm disconnected enter
-  failure frozen getStore give giveUp goingAwayEnds granted grantedAtOnce helloTimeout inTask
+  failure frozen getStore give goingAwayEnds granted grantedAtOnce helloTimeout inTask
   isHeld isOpen isUnanswered kind lastRid later listed names newLiveness nextWake number opened
-  orTimedOut outcome over owner parts place publish queued rejected resolved resumed rid sent seq
+  orTimedOut outcome over owner parts place publish queued rejected releaseOrCancel resolved resumed rid sent seq
   settled shared since slot snapshot socket sortedNames stage state storage submit submitScope takeEvents
   takeOutput tell timedOut transport ttl turn unavailable waits waitsForToken wantsDrop watchExit
   watchPage whenBroken why without arrival end events fail force secret stop wake

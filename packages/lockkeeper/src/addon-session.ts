@@ -55,7 +55,7 @@ export class AddonSession implements Session {
     native.request(names, shared, nestedIn?.slot, info);
   }
 
-  giveUp(request: Request, timedOut = false): void {
+  releaseOrCancel(request: Request, timedOut = false): void {
     this.#native?.release(request.slot, timedOut);
   }
 
@@ -181,8 +181,8 @@ export class AddonSession implements Session {
 
 function noDaemon(): string {
   return (
-    `. There is no daemon to start, which would be ${missingDaemon()}, if that has one; ` +
-    "or use connect(url) with the URL of a daemon that runs, such as 'ws://127.0.0.1:7420/'"
+    `. The daemon's program is not at ${missingDaemon()}, if that contains it; ` +
+    "or use connect(url) with the URL of a running daemon, such as 'ws://127.0.0.1:7420/'"
   );
 }
 

@@ -18,7 +18,7 @@ export function giveAdvice(): void {
   const { isProxy } = builtin('node:util').types;
   observer.advise = (name, options) => {
     if (Array.isArray(name) && name.length !== 1 && !isProxy(name)) {
-      warn('names', 'request(name, …) takes one name, and has made one of an array. acquire(names) takes several');
+      warn('names', 'request(name, …) takes one name, and converted the array to one string. acquire(names) takes several');
     }
     if (typeof options === 'function' && !isProxy(options)) {
       warn('function', 'request(name, options, callback) was given a function as its options: it is never called. The last argument is');
@@ -27,9 +27,9 @@ export function giveAdvice(): void {
     for (const key in options) {
       if (OPTIONS.includes(key)) continue;
       const instead = ACQUIRES.includes(key)
-        ? `acquire(name, { ${key} }) has it`
+        ? `acquire(name, { ${key} }) supports it`
         : `its options are ${OPTIONS.join(', ')}`;
-      warn(key, `request(name, options, callback) ignores the option ${JSON.stringify(key)}, as the specification has it: ${instead}`);
+      warn(key, `request(name, options, callback) ignores the option ${JSON.stringify(key)}, as the specification requires: ${instead}`);
     }
   };
 }

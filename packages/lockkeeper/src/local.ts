@@ -132,7 +132,7 @@ function newLocal(ownManager: boolean): Transport {
 
     close(): void {
       if (!ownManager) {
-        throw new TypeError('the locks of the process cannot be closed: close() is for what connect() and createLocks() give');
+        throw new TypeError('the locks of the process cannot be closed: close() is for managers from connect() and createLocks()');
       }
       if (closed) return;
       closed = true;

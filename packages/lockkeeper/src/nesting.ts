@@ -14,7 +14,7 @@ import type { Deadlock } from './transport.js';
 export const outer: { storage: AsyncLocalStorage<Request> | undefined } = { storage: undefined };
 
 /** How long a nested request waits before the search. */
-const PATIENCE = 1000;
+const SEARCH_AFTER = 1000;
 
 /**
  * From now on, requests that are made in the callback of a lock are recorded as nested in it:
@@ -41,5 +41,5 @@ export function watchForDeadlock(
     if (!deadlock) return;
     (observer.warn ?? console.warn)(deadlock.message);
   };
-  later(() => void look().catch(() => {}), PATIENCE);
+  later(() => void look().catch(() => {}), SEARCH_AFTER);
 }

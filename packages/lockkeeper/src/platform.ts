@@ -35,7 +35,7 @@ let found: PlatformFiles | undefined;
 /** Where the daemon would be, and how it gets there, if there is an addon and no daemon. */
 export function missingDaemon(): string {
   const { dirname, join } = builtin('node:path');
-  return `${join(dirname(platformFiles().addon), 'lockkeeper')}: where the program was bundled and moved, copy it there out of the package lockkeeper-${targetOf()}`;
+  return `${join(dirname(platformFiles().addon), 'lockkeeper')}. If this program was bundled and moved, copy it there from the package lockkeeper-${targetOf()}`;
 }
 
 /** Throws if the package of this platform is not installed, and names it. */
@@ -53,12 +53,10 @@ function find(): PlatformFiles {
   const name = `lockkeeper-${target}`;
   const why = targets.includes(target)
     ? `the package ${name} is not installed. Install it (npm install ${name}): npm leaves it out with --omit=optional. ` +
-      (isInstalled()
-        ? ''
-        : `If the program was bundled and moved away from node_modules, copy lockkeeper.${target}.node out of that package to ` +
-          `${dirname(process.argv[1] ?? '')}, and the program lockkeeper if there is one, which connect() needs. `)
-    : 'no package is built for it. ';
-  const message = `lockkeeper has no addon for ${process.platform}-${process.arch}: ${why}connect('ws://…') needs none.`;
+      `If this program was bundled and moved away from node_modules, copy lockkeeper.${target}.node from that package to ` +
+      `${dirname(process.argv[1] ?? '')}, and the program lockkeeper, if there is one: connect() needs it.`
+    : 'no package is built for it.';
+  const message = `lockkeeper has no addon for ${process.platform}-${process.arch}: ${why} connect('ws://…') needs none.`;
   throw Object.assign(new Error(message), { code: 'LOCKKEEPER_NO_ADDON' });
 }
 

@@ -13,6 +13,6 @@ export type { ScopedLock } from './lock.js';
 
 export function proposals(manager: LockManager): Proposals {
   const transport = transportOf(manager);
-  if (!transport) throw new TypeError('proposals(manager) takes `locks`, or what connect() gives');
+  if (!transport) throw new TypeError('proposals(manager) takes `locks`, or a manager from connect()');
   return bind(() => transport);
 }

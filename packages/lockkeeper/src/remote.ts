@@ -22,8 +22,8 @@ export interface Session {
   /** Rejects if no session can be opened. */
   readonly opened: Promise<void>;
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void;
-  /** Releases a lock, or gives a request up. */
-  giveUp(request: Request, timedOut?: boolean): void;
+  /** Releases a lock, or cancels a waiting request. */
+  releaseOrCancel(request: Request, timedOut?: boolean): void;
   /**
    * Whether a granted lock is still held, by the clock if the session has a lease. If it is not,
    * the listener has been notified before this returns.
@@ -127,14 +127,14 @@ export class Remote implements Transport, Listener {
   }
 
   abort(request: Request, timedOut: boolean): boolean {
-    this.#session.giveUp(request, timedOut);
+    this.#session.releaseOrCancel(request, timedOut);
     return true;
   }
 
   release(request: Request): Promise<boolean> {
     this.#liveness?.waits(1);
     const released = new Promise<boolean>((resolve) => this.#releasing.set(request, resolve));
-    this.#session.giveUp(request);
+    this.#session.releaseOrCancel(request);
     return released;
   }
 

@@ -16,7 +16,7 @@ export function keepTokensSecret(): void {
     const { hostname } = new URL(url);
     if (LOOPBACK.test(hostname) || isInsecureMeant()) return;
     throw new DOMException(
-      `the token could be read on its way to ${hostname}: use wss:, or { insecure: true } if that is meant`,
+      `the token would be sent unencrypted to ${hostname}: use wss:, or { insecure: true } to allow that`,
       'SecurityError',
     );
   };

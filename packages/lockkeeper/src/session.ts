@@ -43,7 +43,7 @@ const ATTEMPTS = 8;
 
 /** What else a message has, at most. */
 const OVERHEAD = 256;
-const TOO_LONG = 'limit reached: a request has names and a label of 1 MiB at most';
+const TOO_LONG = 'limit reached: the names and the label of a request have 1 MiB at most';
 const LOST: Ended = { how: 'broken', cause: 'lost', by: null };
 const CLOSED: Failure = { kind: 'closed', message: 'the session is closed' };
 
@@ -338,10 +338,10 @@ export class SessionMachine<T> {
   wake(now: number): void {
     if (this.checkLease(now)) return;
     if (this.#awaitsMarker()) {
-      if (now >= this.#helloSent + this.helloTimeout()) this.#giveUpConnection(now);
+      if (now >= this.#helloSent + this.helloTimeout()) this.#abandonConnection(now);
     } else if (this.#link === READY && now >= this.#nextPing) {
       // Two pings without an answer: another connection may do better.
-      if (this.#pings.length > 1) return this.#giveUpConnection(now);
+      if (this.#pings.length > 1) return this.#abandonConnection(now);
       this.#seq += 1;
       this.#pings.push({ seq: this.#seq, sent: now });
       this.#send([Send.PING, this.#ack, this.#seq]);
@@ -424,7 +424,7 @@ export class SessionMachine<T> {
     this.#events.push({ type: 'failed', failure });
   }
 
-  #giveUpConnection(now: number): void {
+  #abandonConnection(now: number): void {
     this.#dropConnection = true;
     this.#unlink();
     this.#connectLater(now);
@@ -521,15 +521,15 @@ export class SessionMachine<T> {
 
   #onGoodbye(now: number, code: number, message: string): void {
     const failure: Failure = { kind: 'refused', code, message };
-    if (code === Code.SUPERSEDED) return this.#giveUpConnection(now);
+    if (code === Code.SUPERSEDED) return this.#abandonConnection(now);
     if (code === Code.ENDED) return this.#loseSession(now);
     if (code >= Code.STOPPING) {
       if (!this.#everOpened) this.#events.push({ type: 'unreachable', failure });
-      return this.#giveUpConnection(now);
+      return this.#abandonConnection(now);
     }
     // A limit may be temporary, and a session that was open is worth another attempt.
     const passing = code === Code.LIMIT || code === Code.STORAGE;
-    if (passing && this.#everOpened) this.#giveUpConnection(now);
+    if (passing && this.#everOpened) this.#abandonConnection(now);
     else this.#fail(failure);
   }
 

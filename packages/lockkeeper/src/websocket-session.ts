@@ -62,9 +62,9 @@ export interface Credentials {
 type Token = string | null;
 
 /** A request, or a question with the promise of its answer. */
-interface Asked {
+interface Submission {
   /** Hands it to the machine. */
-  enter(machine: SessionMachine<Asked>): Key;
+  enter(machine: SessionMachine<Submission>): Key;
   request?: Request;
   answer?(outcome: Ended): void;
   reject?(reason: unknown): void;
@@ -103,10 +103,10 @@ export class WebSocketSession implements Session {
   clientId = '';
   readonly opened: Promise<void>;
   /** None while the session is idle. */
-  #machine: SessionMachine<Asked> | undefined;
+  #machine: SessionMachine<Submission> | undefined;
   #connection: Connection | undefined;
   /** What waits for room in the window, in its order: by its request, or by itself. */
-  readonly #backlog = new Map<Request | Asked, Asked>();
+  readonly #backlog = new Map<Request | Submission, Submission>();
   readonly #unanswered = new Set<Key>();
   /** Whether `#pump` is scheduled, and until when output may wait for it. */
   #pumps = false;
@@ -150,7 +150,7 @@ export class WebSocketSession implements Session {
   request(request: Request, flags: number, nestedIn: Request | undefined, info: string | undefined): void {
     const { names, shared } = request.scope();
     request.slot = -1;
-    const asked: Asked = {
+    const submission: Submission = {
       request,
       enter(machine) {
         const wanted = {
@@ -160,13 +160,13 @@ export class WebSocketSession implements Session {
           nestedIn: nestedIn?.slot ?? null,
           info: info ?? null,
         };
-        return (request.slot = machine.request(wanted, asked));
+        return (request.slot = machine.request(wanted, submission));
       },
     };
-    this.#submit(asked);
+    this.#submit(submission);
   }
 
-  giveUp(request: Request, timedOut?: boolean): void {
+  releaseOrCancel(request: Request, timedOut?: boolean): void {
     if (this.#backlog.delete(request)) return queueMicrotask(() => this.#listener.over(request, 'ended'));
     // What is lost by now was not released in time: code may have blocked its thread for long.
     this.#machine?.checkLease(this.#now());
@@ -184,14 +184,14 @@ export class WebSocketSession implements Session {
   }
 
   query(deadlocks: boolean): Promise<Snapshot> {
-    return this.#ask((machine, asked) => machine.query(null, deadlocks, asked)).then((outcome) => {
+    return this.#ask((machine, submission) => machine.query(null, deadlocks, submission)).then((outcome) => {
       const { entries, deadlocks } = (outcome as Ended & { how: 'snapshot' }).snapshot;
       return { entries: entries.map(entryOf), deadlocks: deadlocks.map(deadlockOf) };
     });
   }
 
   async forceRelease(name: string): Promise<void> {
-    await this.#ask((machine, asked) => machine.force(toName(name), asked));
+    await this.#ask((machine, submission) => machine.force(toName(name), submission));
   }
 
   /** Resolves when the connection is closed, so that the server has received what was sent. */
@@ -224,7 +224,7 @@ export class WebSocketSession implements Session {
     return this.#runtime.now();
   }
 
-  #newMachine(): SessionMachine<Asked> {
+  #newMachine(): SessionMachine<Submission> {
     const credentials = this.#credentials;
     const { goingAwayEnds } = this.#runtime;
     const config = {
@@ -261,27 +261,27 @@ export class WebSocketSession implements Session {
     this.#pump();
   }
 
-  #ask(enter: (machine: SessionMachine<Asked>, asked: Asked) => Key): Promise<Ended> {
+  #ask(enter: (machine: SessionMachine<Submission>, submission: Submission) => Key): Promise<Ended> {
     return new Promise((answer, reject) => {
-      const asked: Asked = { enter: (machine) => enter(machine, asked), answer, reject };
-      this.#submit(asked);
+      const submission: Submission = { enter: (machine) => enter(machine, submission), answer, reject };
+      this.#submit(submission);
     });
   }
 
-  #submit(asked: Asked): void {
+  #submit(submission: Submission): void {
     if (this.#machine === undefined) this.#start();
     // It may have failed at once.
-    if (this.#machine === undefined) return queueMicrotask(() => this.#over(asked, this.#refusal!));
-    this.#backlog.set(asked.request ?? asked, asked);
+    if (this.#machine === undefined) return queueMicrotask(() => this.#over(submission, this.#refusal!));
+    this.#backlog.set(submission.request ?? submission, submission);
     this.#fillWindow(this.#machine);
     this.#afterCommand();
   }
 
-  #fillWindow(machine: SessionMachine<Asked>): void {
+  #fillWindow(machine: SessionMachine<Submission>): void {
     if (this.#unanswered.size >= WINDOW) return;
-    for (const [what, asked] of this.#backlog) {
+    for (const [what, submission] of this.#backlog) {
       this.#backlog.delete(what);
-      this.#unanswered.add(asked.enter(machine));
+      this.#unanswered.add(submission.enter(machine));
       if (this.#unanswered.size >= WINDOW) return;
     }
   }
@@ -336,7 +336,7 @@ export class WebSocketSession implements Session {
     this.#schedule(machine, anew);
   }
 
-  #schedule(machine: SessionMachine<Asked>, anew: boolean): void {
+  #schedule(machine: SessionMachine<Submission>, anew: boolean): void {
     let at = machine.nextWake();
     const now = this.#now();
     const connectAt = this.#connection || this.#away ? undefined : machine.connectAt();
@@ -360,7 +360,7 @@ export class WebSocketSession implements Session {
   }
 
   /** Without a token in hand, one is fetched when the connection stands. */
-  #connect(machine: SessionMachine<Asked>, token?: { value: Token }): void {
+  #connect(machine: SessionMachine<Submission>, token?: { value: Token }): void {
     this.#connectAt = undefined;
     const source = this.#credentials.token;
     if (typeof source !== 'function') token = { value: textOf(source) };
@@ -381,7 +381,7 @@ export class WebSocketSession implements Session {
       number: 0,
       isOpen: false,
       waitsForToken: false,
-      why: 'refused, or cut',
+      why: 'refused or interrupted',
       cancelTimeout: this.#runtime.later(() => this.#attemptFailed(SILENT), timeout),
     };
     this.#connection = connection;
@@ -389,7 +389,7 @@ export class WebSocketSession implements Session {
       socket.addEventListener(type, (event) => this.#connection === connection && run(event));
     on('open', () => {
       connection.isOpen = true;
-      if (token) this.#greet(connection, token.value);
+      if (token) this.#sendHello(connection, token.value);
       else void this.#fetchToken(connection, source as () => Token | Promise<Token>);
     });
     on('message', ({ data }) => this.#receive(connection, data));
@@ -424,12 +424,12 @@ export class WebSocketSession implements Session {
       return;
     }
     if (this.#connection !== connection) return;
-    if (connection.isOpen) return this.#greet(connection, value);
+    if (connection.isOpen) return this.#sendHello(connection, value);
     this.#closeSocket();
     this.#connect(this.#machine!, { value });
   }
 
-  #greet(connection: Connection, token: Token): void {
+  #sendHello(connection: Connection, token: Token): void {
     connection.cancelTimeout();
     connection.number = this.#machine!.connected(this.#now(), token);
     this.#pump();
@@ -449,7 +449,7 @@ export class WebSocketSession implements Session {
       if (message[0] === GOODBYE) {
         this.#why = message[2];
         // It is refused before it has said anything: no token would help.
-        if (connection.number === 0) this.#greet(connection, null);
+        if (connection.number === 0) this.#sendHello(connection, null);
       }
       if (connection.number > 0) this.#machine!.message(now, connection.number, message);
     }
@@ -497,7 +497,7 @@ export class WebSocketSession implements Session {
   /**
    * With `alone`, this is the only notification of its task, and no earlier one has a pending task.
    */
-  #notify(machine: SessionMachine<Asked>, event: Event<Asked>, alone: boolean): void {
+  #notify(machine: SessionMachine<Submission>, event: Event<Submission>, alone: boolean): void {
     if ('key' in event) this.#unanswered.delete(event.key);
     switch (event.type) {
       case 'opened':
@@ -545,7 +545,7 @@ export class WebSocketSession implements Session {
       const unsent = outcome.how === 'failed' && outcome.failure.kind === 'closed';
       this.#over(data, unsent ? (data.request ? how : reason) : outcome);
     }
-    for (const asked of waiting) this.#over(asked, asked.request ? how : reason);
+    for (const submission of waiting) this.#over(submission, submission.request ? how : reason);
     this.#unanswered.clear();
     this.#cancelWake();
     this.#wakeTime = Infinity;
@@ -560,11 +560,11 @@ export class WebSocketSession implements Session {
     this.#away = false;
   }
 
-  #over({ request, answer, reject }: Asked, outcome: Ended | Error | 'lost'): void {
+  #over({ request, answer, reject }: Submission, outcome: Ended | Error | 'lost'): void {
     const how = typeof outcome === 'object' && 'how' in outcome ? this.#outcomeOf(outcome) : outcome;
     if (request) this.#listener.over(request, how, this.#why);
     else if (how === 'ended') answer!(outcome as Ended);
-    else reject!(how instanceof Error ? how : noSession('the session was lost, perhaps after this was done'));
+    else reject!(how instanceof Error ? how : noSession('the session was lost: the outcome is unknown'));
   }
 
   #outcomeOf(outcome: Ended): Outcome {

@@ -255,7 +255,7 @@ test('what was confirmed and got lost on the way is not asked again', async () =
     await shows(page, () => document.querySelector('dialog') === null);
     net.drop();
     net.silence(false);
-    await shows(page, () => document.querySelector('#toast').textContent.endsWith('whether it was done is not known'));
+    await shows(page, () => document.querySelector('#toast').textContent.endsWith('the outcome is unknown'));
     await page.evaluate(() => (document.querySelector('#toast').textContent = ''));
     await is('live');
     await ann.request(`after ${action}`);

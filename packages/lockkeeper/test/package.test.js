@@ -336,7 +336,7 @@ test('a platform whose package has no daemon: connect() says what to do instead,
   const { LOCKKEEPER_URL: _, ...others } = process.env;
   const env = { ...others, LOCKKEEPER_DIR: there.dir };
   const { stdout, stderr } = await run(main, [], { cwd: folder, env });
-  assert.match(stdout, /^NetworkError .*no daemon to start, which would be .*lockkeeper-\S+\/lockkeeper: .* use connect\(url\)/, stderr);
+  assert.match(stdout, /^NetworkError .*The daemon's program is not at .*lockkeeper-\S+\/lockkeeper\. .* use connect\(url\)/, stderr);
   await there.start();
   assert.equal((await run(main, [], { cwd: folder, env })).stdout, 'a\n');
 });

@@ -240,7 +240,7 @@ for (const [name, bundle] of Object.entries(movable)) {
     cpSync(join(here.dir, 'out/main.js'), join(there.dir, 'main.js'));
     let said = await there.run();
     assert.match(said, /^LOCKKEEPER_NO_ADDON /);
-    for (const part of [`lockkeeper-${target}`, `copy ${addon} out of that package to ${there.dir}`]) assert.ok(said.includes(part), said);
+    for (const part of [`lockkeeper-${target}`, `copy ${addon} from that package to ${there.dir}`]) assert.ok(said.includes(part), said);
     cpSync(join(files, addon), join(there.dir, addon));
     said = await there.run();
     assert.match(said, /^process\n\S+ NetworkError .*no daemon to start/);
