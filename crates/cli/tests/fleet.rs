@@ -200,7 +200,7 @@ fn messages_that_are_not_whole_are_limited_at_a_follower() {
         })
         .collect();
     hear_until(&mut clients[0], |message| match message {
-        ToClient::Goodbye { message, .. } => message.contains("not whole"),
+        ToClient::Goodbye { message, .. } => message.contains("incomplete messages"),
         _ => false,
     });
 }
@@ -859,7 +859,7 @@ fn a_restored_store_is_recovered_by_every_leader() {
     daemons.forget(0).expect("it has a state directory");
     daemons.set_more(&[&usual[..], &["--accept-restored-store"]].concat());
     daemons.run(0).expect("it starts");
-    wait_until(|| daemons.log(0).contains("earlier leases are waited for"));
+    wait_until(|| daemons.log(0).contains("the store was restored: waiting"));
     assert!(get(&daemons.url(0), "/healthz").contains("waiting for earlier leases"));
     is_refused(&daemons);
 
@@ -869,7 +869,7 @@ fn a_restored_store_is_recovered_by_every_leader() {
     daemons.wait(1).expect("it follows");
     wait_until(|| recovers(&daemons, 1));
     daemons.kill(0);
-    wait_until(|| daemons.log(1).contains("earlier leases are waited for"));
+    wait_until(|| daemons.log(1).contains("the store was restored: waiting"));
     is_refused(&daemons);
     // A flag that was left has no effect once a daemon leads.
     daemons.set_more(&[&usual[..], &["--accept-restored-store"]].concat());
@@ -982,9 +982,7 @@ fn keys_that_are_deleted_from_etcd_are_named() {
     etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC9rZXk=\"}");
     wait_until(|| key().is_some());
     assert_eq!(key(), before);
-    wait_until(|| {
-        [0, 1].iter().any(|at| daemons.log(*at).contains("was deleted from etcd: it is there again"))
-    });
+    wait_until(|| [0, 1].iter().any(|at| daemons.log(*at).contains("was deleted from etcd: wrote it again")));
     // "test/0/log": the locks are unknown.
     etcd(&cluster, "/v3/kv/deleterange", "{\"key\":\"dGVzdC8wL2xvZw==\"}");
     for at in [0, 1] {

@@ -182,10 +182,10 @@ fn a_port_is_opened_and_keys_are_read_anew_on_sighup() {
     assert!(healthy(TcpStream::connect(address).expect("it listens")).starts_with("HTTP/1.1 200 OK"));
     fs::write(&path, "nonsense").expect("it is ours");
     kill_process(daemon.pid(), Signal::HUP).expect("it runs");
-    daemon.logged("stay as they were");
+    daemon.logged("cannot reload certificates and keys");
     fs::write(&path, keys("two")).expect("it is ours");
     kill_process(daemon.pid(), Signal::HUP).expect("it runs");
-    daemon.logged("are read anew");
+    daemon.logged("reloaded certificates and keys");
     // The others of this machine are served as ever.
     assert!(user.run(&["run", "a", "--", "true"]).status.success());
     kill_process(daemon.pid(), Signal::TERM).expect("it runs");

@@ -201,7 +201,7 @@ impl Endpoint {
             && env::var_os("LOCKKEEPER_INSECURE").is_none_or(|value| value != "1" && value != "true")
         {
             let why = format!(
-                "the token could be read on its way to {}: use wss://, or set LOCKKEEPER_INSECURE=1 if that is meant",
+                "the token would be sent unencrypted to {}: use wss://, or set LOCKKEEPER_INSECURE=1 to allow that",
                 address.host
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
@@ -335,7 +335,7 @@ impl std::str::FromStr for Endpoint {
                 address.map(Target::Network)
             }
             None if url == "user" || url == "machine" => {
-                Err(format!("{url:?} is one daemon: it does not go with other URLs"))
+                Err(format!("{url:?} names one daemon, and cannot be in a list with other URLs"))
             }
             _ => Err(format!("{url:?} is not known: {known}")),
         };

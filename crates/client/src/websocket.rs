@@ -156,7 +156,7 @@ impl WebSocket {
         let proof = header("sec-websocket-accept") == Some(&websocket::accept(&key));
         if !proof || header("sec-websocket-protocol") != Some(SUBPROTOCOL) {
             let why =
-                format!("it speaks WebSocket, but not {SUBPROTOCOL}: is it a lockkeeper of another version?");
+                format!("it speaks WebSocket, but not {SUBPROTOCOL}: is it another version of Lockkeeper?");
             return Err(io::Error::other(why));
         }
         Ok(())

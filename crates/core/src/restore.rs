@@ -77,12 +77,12 @@ impl fmt::Display for RestoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotEmpty => f.write_str("the manager has requests already"),
-            Self::Arrival(at) => write!(f, "arrival {at} stands twice, or is not below the next one"),
-            Self::Scope(at) => write!(f, "request {at} has no names, or one of them twice"),
+            Self::Arrival(at) => write!(f, "arrival {at} appears twice, or is not below the next arrival"),
+            Self::Scope(at) => write!(f, "request {at} has no names, or a name twice"),
             Self::UnknownClient(at) => write!(f, "request {at} has an unknown client"),
-            Self::Nesting(at) => write!(f, "request {at} is nested in one that is not there"),
-            Self::Grant(at) => write!(f, "request {at} is held and would wait, or the other way round"),
-            Self::Token(at) => write!(f, "request {at} has a token that was not given out"),
+            Self::Nesting(at) => write!(f, "request {at} is nested in an unknown request"),
+            Self::Grant(at) => write!(f, "request {at} is recorded as held and has to wait, or the reverse"),
+            Self::Token(at) => write!(f, "request {at} has a token that was never issued"),
             Self::Limit(limit) => limit.fmt(f),
         }
     }

@@ -87,7 +87,7 @@ impl Locks {
 /// # }) }
 /// ```
 #[derive(Clone)]
-#[must_use = "nothing is connected before it is awaited, or told to block"]
+#[must_use = "does nothing until it is awaited, or `blocking()` is called"]
 pub struct Connect {
     url: Option<String>,
     /// Or why that cannot be known.
@@ -223,7 +223,7 @@ impl Connector {
         let absent = matches!(why.kind(), ConnectionRefused | NotFound);
         match self.endpoint.socket().filter(|_| absent) {
             Some(_) if self.endpoint.is_own() && self.program.is_none() => format!(
-                "{error}. To have one started, install the program `{PROGRAM}` (`cargo install --path crates/cli`, in a clone of \
+                "{error}. To start one automatically, install the program `{PROGRAM}` (`cargo install --path crates/cli`, in a clone of \
                  the repository): it is not on the PATH"
             ),
             Some(_) if self.endpoint.is_machine() => format!(

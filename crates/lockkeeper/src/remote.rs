@@ -173,7 +173,7 @@ impl Remote {
         poll.map(|granted| match granted {
             Ok(token) => Token::new(token).map(Some).ok_or_else(|| {
                 self.cancel(request, false);
-                not_a_daemon("gives out the token 0")
+                not_a_daemon("issued the token 0")
             }),
             Err(End::Unavailable) => Ok(None),
             Err(End::Refused(error)) => Err(error),
@@ -337,7 +337,7 @@ impl Drop for Remote {
 
 impl Requests {
     fn client(&self) -> Result<ClientId, Error> {
-        self.client.clone().unwrap_or_else(|| Err(not_a_daemon("opens no session")))
+        self.client.clone().unwrap_or_else(|| Err(not_a_daemon("opened no session")))
     }
 
     /// How a request ended that is not live.
@@ -450,7 +450,9 @@ impl End {
             }
             Outcome::Failed(client::Failure::Closed) => Self::Broken(Cause::Lost),
             Outcome::Failed(failure) => Self::Refused(Error::Unreachable(failure.to_string())),
-            Outcome::Answer(_) => Self::Refused(not_a_daemon("answers what was not asked")),
+            Outcome::Answer(_) => {
+                Self::Refused(not_a_daemon("sent a reply of another kind than was asked for"))
+            }
         }
     }
 
@@ -480,12 +482,12 @@ fn describe(entry: Entry, client_id: ClientId) -> RequestInfo {
 fn client_id(text: &str) -> Result<ClientId, Error> {
     match u64::from_str_radix(text, 16) {
         Ok(bits) if text.len() == 16 => Ok(ClientId::reported(bits)),
-        _ => Err(not_a_daemon(&format!("calls a client {text:?}"))),
+        _ => Err(not_a_daemon(&format!("sent the client id {text:?}"))),
     }
 }
 
 fn not_a_daemon(what: &str) -> Error {
-    Error::Refused { code: code::MALFORMED, message: format!("what listens there {what}: upgrade it") }
+    Error::Refused { code: code::MALFORMED, message: format!("the server {what}: upgrade it") }
 }
 
 fn steps(cycle: Vec<client::Step>) -> Result<Vec<Step>, Error> {

@@ -103,11 +103,15 @@ impl fmt::Display for OpenError {
                 write!(f, "{} is on a network file system ({kind}): state has to be local", path.display())
             }
             Self::Earlier(path) => {
-                write!(f, "{} is of an earlier version, whose state is not read. {WAY_OUT}", path.display())
+                write!(
+                    f,
+                    "{} was written by an earlier version, and this one cannot read it. {WAY_OUT}",
+                    path.display()
+                )
             }
             Self::Format { path, found, known } => {
                 let path = path.display();
-                write!(f, "{path} has format {found}, and only format {known} is read. {WAY_OUT}")
+                write!(f, "{path} has format {found}, and this version reads format {known} only. {WAY_OUT}")
             }
             Self::Damaged(damage) => write!(f, "{damage}. {WAY_OUT}"),
             Self::Io { path, error } => write!(f, "{}: {error}", path.display()),
@@ -133,7 +137,7 @@ impl fmt::Display for Damage {
 impl fmt::Display for Torn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { path, offset, bytes } = self;
-        write!(f, "{bytes} bytes were cut off {} at byte {offset}", path.display())
+        write!(f, "the incomplete end of {} was removed: {bytes} bytes from byte {offset}", path.display())
     }
 }
 

@@ -122,7 +122,7 @@ impl Log {
     /// The file could not be written. The process has to end, as does every later commit.
     pub fn commit(&mut self) -> io::Result<u64> {
         if self.failed {
-            return Err(io::Error::other("an earlier write to the log has failed"));
+            return Err(io::Error::other("an earlier write to the log failed"));
         }
         if self.committed < self.chain.position {
             self.failed = true;

@@ -113,7 +113,7 @@ impl Survey {
             used = written(&bytes) > HEADER;
         }
         match used {
-            true => Err(OpenError::damaged(&mark_path(dir), 0, "there is a log without its mark")),
+            true => Err(OpenError::damaged(&mark_path(dir), 0, "the log has no mark file")),
             false => Ok(()),
         }
     }
@@ -139,11 +139,9 @@ impl Survey {
             return Ok(());
         }
         Err(match self.segments.last() {
-            Some(last) => OpenError::damaged(
-                &last.path,
-                last.end,
-                "the next record is missing, and there are later ones",
-            ),
+            Some(last) => {
+                OpenError::damaged(&last.path, last.end, "the next record is missing, and later ones follow")
+            }
             None => OpenError::damaged(&segment_path(dir, next), 0, "this segment is missing"),
         })
     }
@@ -155,7 +153,7 @@ impl Survey {
         let salt = match read_header(&bytes, SEGMENT) {
             Ok((number, salt)) if number == first => salt,
             Err(BadHeader::Version(found)) => return Err(OpenError::Format { path, found, known: VERSION }),
-            _ => return Err(OpenError::damaged(&path, 0, "no header of this segment")),
+            _ => return Err(OpenError::damaged(&path, 0, "the segment's header is missing or wrong")),
         };
         let readable = walk(&bytes, first, salt);
         let end = readable.end as u64;
@@ -164,7 +162,7 @@ impl Survey {
             // A kill or a power cut tears a frame after which nothing was ever written.
             let closed = self.stored.is_some_and(|stored| stored.closed);
             if !last || closed || has_later_frame(&bytes, readable.end, readable.next, salt) {
-                let what = "this is no record, and it is not the end of the log";
+                let what = "an invalid record before the end of the log";
                 return Err(OpenError::damaged(&path, end, what));
             }
         }

@@ -151,7 +151,11 @@ impl Snapshot {
         let number = self.read()?;
         if number == CLOSING {
             let complete = u64_at(&self.buffer, FRAME) == self.chunk && self.offset == self.summary.bytes;
-            return if complete { Ok(None) } else { Err(bad("the snapshot does not end where it should")) };
+            return if complete {
+                Ok(None)
+            } else {
+                Err(bad("the snapshot's end is not where its closing frame says"))
+            };
         }
         if number != self.chunk + 1 {
             return Err(bad("a chunk is missing"));
@@ -165,12 +169,12 @@ impl Snapshot {
         let left = self.summary.bytes - self.offset;
         self.buffer.resize(FRAME, 0);
         if left < FRAME as u64 {
-            return Err(bad("the snapshot is cut off"));
+            return Err(bad("the snapshot is truncated"));
         }
         self.file.read_exact(&mut self.buffer)?;
         let length = frame_length(self.buffer.first_chunk().expect("a frame's head"));
         if length < FRAME || length as u64 > left {
-            return Err(bad("no chunk is this long"));
+            return Err(bad("a chunk has an impossible length"));
         }
         self.buffer.resize(length, 0);
         self.file.read_exact(&mut self.buffer[FRAME..])?;
@@ -226,7 +230,7 @@ fn begin(path: &Path, position: u64) -> Result<Snapshot, OpenError> {
         Err(BadHeader::Version(found)) => {
             return Err(OpenError::Format { path: path.into(), found, known: VERSION });
         }
-        _ => return Err(OpenError::damaged(path, 0, "no header of this snapshot")),
+        _ => return Err(OpenError::damaged(path, 0, "the snapshot's header is missing or wrong")),
     }
     let summary = SnapshotSummary { path: path.into(), position, chunks: 0, bytes };
     Ok(Snapshot { summary, file, chunk: 0, offset: HEADER as u64, buffer: Vec::new() })

@@ -23,7 +23,7 @@ pub fn check(dir: &Path) -> io::Result<()> {
     let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, with_hint(&why)));
     let shown = dir.display();
     if !dir.is_absolute() {
-        return refused(format!("{shown} is no absolute path"));
+        return refused(format!("{shown} is not an absolute path"));
     }
     if socket(dir).as_os_str().len() > SOCKET_LIMIT {
         return refused(format!("{shown} is too long for a socket"));
@@ -31,7 +31,7 @@ pub fn check(dir: &Path) -> io::Result<()> {
     let temporary = dir.starts_with(TEMP);
     if temporary && hidden_temp() {
         let why = "the home of this user cannot be used, and /var/tmp is this service's own (PrivateTmp)";
-        return refused(format!("{why}, so that no other process of the user would be met"));
+        return refused(format!("{why}, so this user's other processes would use another daemon"));
     }
     if let Some(why) = crate::why_alone(dir) {
         return refused(why);
@@ -39,7 +39,7 @@ pub fn check(dir: &Path) -> io::Result<()> {
     match fs::symlink_metadata(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         Err(error) => return refused(format!("{shown}: {error}")),
-        Ok(file) if !file.is_dir() => return refused(format!("{shown} is no directory")),
+        Ok(file) if !file.is_dir() => return refused(format!("{shown} is not a directory")),
         Ok(file) if file.uid() != geteuid().as_raw() => {
             return refused(format!("{shown} belongs to another user ({})", file.uid()));
         }
@@ -69,7 +69,7 @@ pub fn create(dir: &Path) -> io::Result<()> {
 
 /// The error, and what to do.
 fn with_hint(why: &str) -> String {
-    format!("{why}: set {DIR} to a directory of your own, the same for all that are to meet")
+    format!("{why}: set {DIR} to a directory of your own, the same one for all processes that share locks")
 }
 
 /// Whether a daemon of this user runs there, or has left sessions behind: then its lock file says

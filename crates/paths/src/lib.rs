@@ -95,11 +95,11 @@ fn why_alone(dir: &Path) -> Option<String> {
     let shown = home.display();
     if folder::is_hidden(&home) {
         let why = format!("the home of this user, {shown}, is hidden from this process (ProtectHome)");
-        return Some(format!("{why}, so that no process that sees it would be met"));
+        return Some(format!("{why}, so processes that see it would use another daemon"));
     }
     let denied = candidates.home.filter(|dir| is_local(dir) && folder::is_denied_here(dir))?;
     let why = "cannot be written to by this process (ProtectHome or ProtectSystem, without ReadWritePaths)";
-    Some(format!("{} {why}, so that no process that can would be met", denied.display()))
+    Some(format!("{} {why}, so processes that can write there would use another daemon", denied.display()))
 }
 
 fn is_local(dir: &Path) -> bool {

@@ -59,7 +59,7 @@ pub fn sign(keys: &str, permit: Permit, expires: Duration) -> Result<String, Str
         Kind::EdDsa(_) => None,
     });
     let (secret, kid) =
-        secret.ok_or("no key is for HS256: tokens for EdDSA are made where the private key is")?;
+        secret.ok_or("the key set has no key for HS256: sign tokens for EdDSA where the private key is")?;
     let exp = now().saturating_add(expires).as_secs_f64().floor();
     let Permit { buckets, steal, force_release, inspect, subject: sub, audience } = permit;
     let aud = audience.map(Audience::One);
@@ -153,7 +153,7 @@ impl Keys {
         let keys: Vec<Key> =
             set.keys.into_iter().filter_map(|key| key.read().transpose()).collect::<Result<_, _>>()?;
         match keys.is_empty() {
-            true => Err("no key is for HS256 (kty oct) or EdDSA (kty OKP, crv Ed25519)".into()),
+            true => Err("the key set has no key for HS256 (kty oct) or EdDSA (kty OKP, crv Ed25519)".into()),
             false => Ok(Self { keys, audience: None }),
         }
     }
@@ -176,7 +176,7 @@ impl Keys {
         let token = token.ok_or("a token is needed")?;
         let claims = self
             .verify(token)
-            .ok_or("the token is not one, or its signature is not by a key of this daemon's")?;
+            .ok_or("the token is malformed, or was not signed with a key of this daemon")?;
         let now = now();
         if now.as_secs_f64() >= claims.exp {
             return Err("the token has expired: get a new one".into());
@@ -205,7 +205,7 @@ impl Keys {
             Some(own) if named.contains(own) => Ok(()),
             Some(own) => Err(format!("the token is not for this daemon: its audience has to be {own}")),
             None if named.is_empty() => Ok(()),
-            None => Err("the token is for another audience: this daemon was given none (--audience)".into()),
+            None => Err("the token names an audience, and this daemon has none (--audience)".into()),
         }
     }
 

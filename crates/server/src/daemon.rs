@@ -159,7 +159,7 @@ impl Daemon {
         let blind_until = (blind > 0).then(|| now.saturating_add(blind.saturating_mul(1000)));
         let mut server = Server::new(state, server_config, now, clock::wall(), blind_until);
         if blind > 0 {
-            tracing::warn!(wait_ms = blind, "the store was restored: earlier leases are waited for");
+            tracing::warn!(wait_ms = blind, "the store was restored: waiting for earlier leases to expire");
             let recovered = server.recover_from_crash(tokens, BATCH);
             recovered.map_err(|damaged| Unread::from(damaged).of(&config.state_dir))?;
         }
@@ -212,7 +212,7 @@ impl Daemon {
         })
         .map_err(Error::Log)?;
         if let Some(torn) = &recovered.torn {
-            tracing::warn!(?torn, "the log's tail was not whole: nobody was told of it");
+            tracing::warn!(?torn, "removed the incomplete end of the log: it was never acknowledged");
         }
         let crash = recovered.crash;
         let state = replay(recovered).map_err(|why| why.of(&config.state_dir))?;
@@ -228,7 +228,7 @@ impl Daemon {
         if let Some(crash) = crash {
             tracing::warn!(
                 wait_ms = crash.mark.max_ttl_ms,
-                "the machine crashed: earlier sessions end, and earlier leases are waited for"
+                "the machine crashed: ending earlier sessions, and waiting for their leases to expire"
             );
             // One record. The sessions end when there is room for that.
             log.reserve(RECORD, Priority::Release)
@@ -315,11 +315,9 @@ impl Daemon {
         if !self.settle(now) {
             return;
         }
-        self.server.set_crowded(
-            self.is_short_of_descriptors().then_some(
-                "the daemon keeps its last file descriptors for clients that come back (ulimit -n)",
-            ),
-        );
+        self.server.set_crowded(self.is_short_of_descriptors().then_some(
+            "the daemon reserves its last file descriptors for clients that reconnect (ulimit -n)",
+        ));
         let done = self.server.hello(now, id, hello, access);
         self.check(done);
         if let Some(why) = self.server.take_refused_hello() {
@@ -371,7 +369,7 @@ impl Daemon {
                 Ok(Some(rights)) => self.server.set_rights(id, rights),
                 Ok(None) => {}
                 Err(()) if self.make_room(RECORD) => {
-                    let why = "the key of its token is gone, or is not for this bucket any more";
+                    let why = "the key of its token was removed, or no longer covers this bucket";
                     let view = self.server.state().session(session);
                     let (by, bucket) = view.map_or(("", ""), |view| (view.owner, view.bucket));
                     let (by, client) = (shown(by), format!("{session:016x}"));
@@ -550,7 +548,9 @@ impl Daemon {
                         self.server.fifo_passed(connection, fifo);
                         self.signals.commit.notify_one();
                     }
-                    Err(error) => tracing::warn!(%error, "no FIFO can be made: the session has a lease"),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot create a FIFO: the session gets a lease instead")
+                    }
                 },
                 Action::WatchFifo { session, fifo } => self.watch_fifo(session, fifo),
                 Action::RemoveFifo { session } => {
@@ -587,14 +587,14 @@ impl Daemon {
                 let session_id = format!("{session:016x}");
                 tracing::warn!(
                     session = session_id,
-                    "nobody can say whether its process is alive: its FIFO was removed or replaced. If it is not: \
-                     lockkeeper release --client {session_id}"
+                    "cannot tell whether the client's process is alive: its FIFO was removed or replaced. If the process \
+                     has exited, run: lockkeeper release --client {session_id}"
                 );
                 self.server.fifo_unverifiable(session);
                 self.changed();
             }
             Life::Busy(error) => {
-                tracing::warn!(%error, "a FIFO cannot be asked: trying again");
+                tracing::warn!(%error, "cannot probe a FIFO: retrying");
                 self.watch_later(session, fifo, None);
             }
         }
@@ -740,7 +740,7 @@ impl Daemon {
                     none.insert(snapshot)
                 }
                 Err(error) => {
-                    tracing::warn!(%error, "a snapshot cannot be begun");
+                    tracing::warn!(%error, "cannot begin a snapshot");
                     self.snapshot_at = log.bytes_since_snapshot() * 2;
                     return;
                 }
@@ -761,7 +761,7 @@ impl Daemon {
             }
             Ok(Progress::Busy) => {}
             Err(error) => {
-                tracing::warn!(%error, "the snapshot is abandoned");
+                tracing::warn!(%error, "abandoned the snapshot");
                 self.server.state_mut().abandon_snapshot();
                 self.snapshot_at = log.bytes_since_snapshot() * 2;
                 self.snapshot = None;
@@ -846,7 +846,7 @@ impl Daemon {
     }
 
     fn fail(&mut self, error: Error) {
-        tracing::error!(%error, "cannot go on");
+        tracing::error!(%error, "stopping after an error");
         self.failure.get_or_insert(error);
         self.signals.failed.notify_one();
     }

@@ -247,11 +247,11 @@ impl Fleet {
                 }
                 End::GaveUp => {
                     let silence = self.silence.borrow().as_ref().map(ToString::to_string);
-                    let why = silence.unwrap_or_else(|| "etcd takes no writes".into());
+                    let why = silence.unwrap_or_else(|| "etcd accepts no writes".into());
                     let takeover = self.store.takeover;
                     tracing::warn!(
                         why,
-                        "stopping without a hand-over: another daemon leads {takeover:?} later"
+                        "stopping without a hand-over: another daemon can lead after {takeover:?}"
                     );
                     return Ok(());
                 }
@@ -407,7 +407,7 @@ fn head_is_gone(keys: &Keys) -> Error {
     let (head, log) = (keys.head(), keys.log());
     let (head, log) = (String::from_utf8_lossy(&head), String::from_utf8_lossy(&log));
     Error::Fleet(format!(
-        "the head of the log, {head}, was deleted from etcd: what is locked is not known any more. Stop every daemon, delete \
+        "the head of the log, {head}, was deleted from etcd: the locks are no longer known. Stop every daemon, delete \
          what is left (etcdctl del --prefix {log}), then start them with --accept-restored-store: earlier sessions end, and \
          nothing is granted until the longest lease has expired"
     ))
@@ -421,13 +421,11 @@ fn went_astray(astray: Astray, accepts: bool) -> Error {
         Astray::Recovered => "the store was replaced while this daemon ran".into(),
     };
     let why = match accepts {
-        true => {
-            "another daemon leads that was started without --accept-restored-store, or it went back again"
-        }
+        true => "the leader was started without --accept-restored-store, or the store was restored once more",
         false => "it was restored from a backup, or emptied",
     };
     Error::Fleet(format!(
-        "{what}: {why}. Locks that were granted since are not in it. Stop every daemon, then start them with \
+        "{what}: {why}. Locks that were granted since are missing from it. Stop every daemon, then start them with \
          --accept-restored-store: earlier sessions end, and nothing is granted until the longest lease has expired"
     ))
 }

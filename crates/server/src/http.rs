@@ -118,7 +118,7 @@ pub(crate) fn respond(
             let why = format!("at most {HEADERS} headers, and {max} bytes (max-hello-bytes)\n");
             (plain(TOO_LONG, &why), input.len())
         }
-        Err(error) => (plain(BAD, &format!("this is no HTTP: {error}\n")), input.len()),
+        Err(error) => (plain(BAD, &format!("not an HTTP request: {error}\n")), input.len()),
     }
 }
 
@@ -144,13 +144,13 @@ fn answer(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> Response
     let served = pages.origins.is_some() && !has_any(request, "upgrade");
     if let Some((kind, text)) = dashboard::find(path).filter(|_| served) {
         return match pages.loopback && !is_loopback(request) {
-            true => plain(MISDIRECTED, "this is not that host\n"),
+            true => plain(MISDIRECTED, "the Host header must be a loopback name or address\n"),
             false => page(kind, text, dashboard::POLICY),
         };
     }
     match (path, pages.origins) {
         ("/healthz" | "/metrics", _) if pages.health && pages.loopback && !is_loopback(request) => {
-            plain(MISDIRECTED, "this is not that host\n")
+            plain(MISDIRECTED, "the Host header must be a loopback name or address\n")
         }
         ("/healthz", _) if pages.health => match node.unhealthy_reason() {
             None => plain(OK, "ok\n"),
@@ -190,7 +190,7 @@ fn fleet_question(request: &Request<'_, '_>, pages: &Pages<'_>, node: &Node) -> 
         let token = header(request, "authorization").and_then(|value| value.strip_prefix("Bearer "));
         match node.gate.has_keys() || is_loopback(request) {
             true => node.gate.may_inspect(token).map_err(|why| format!("{why}\n")),
-            false => Err("without keys, only this machine may ask\n".into()),
+            false => Err("without keys, only clients on this machine may ask\n".into()),
         }
     })
 }

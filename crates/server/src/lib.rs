@@ -273,11 +273,11 @@ pub enum Error {
 impl std::fmt::Display for Error {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Running(path) => write!(f, "another daemon is running: it has {}", path.display()),
+            Self::Running(path) => write!(f, "another daemon is running: it holds {}", path.display()),
             Self::OtherState(path, before) => write!(
                 f,
-                "{} says that the daemon before had its state in {}, and its clients may come back: use that directory, \
-                 or, with no client left alive, remove the file",
+                "{} says that the previous daemon had its state in {}, and its clients may reconnect: use \
+                 that directory, or remove the file if no client of it is alive",
                 path.display(),
                 before.display()
             ),
@@ -285,13 +285,13 @@ impl std::fmt::Display for Error {
             Self::Address(address, error) => write!(f, "{address}: {error}"),
             Self::Insecure(address) => write!(
                 f,
-                "{address} can be reached by others, and without keys everybody may do everything: give --keys, or \
-                 --insecure if that is meant"
+                "{address} can be reached from other machines, and without keys every client has all rights: give \
+                 --keys, or --insecure to allow that"
             ),
             Self::Clear(address) => write!(
                 f,
-                "{address} can be reached by others, and without TLS tokens can be read on their way there: give \
-                 --tls-cert and --tls-key, or --insecure if something before it speaks TLS"
+                "{address} can be reached from other machines, and without TLS tokens are sent unencrypted: \
+                 give --tls-cert and --tls-key, or --insecure if a proxy in front of it handles TLS"
             ),
             Self::Log(error) => error.fmt(f),
             Self::Fleet(why) => f.write_str(why),

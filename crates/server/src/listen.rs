@@ -91,7 +91,7 @@ fn take_lock(path: &Path, state_dir: &Path) -> Result<File, Error> {
     // In a directory that others can write to, another user could put a socket in our place.
     let (owner, mode) = fs::metadata(dir).map(|dir| (dir.uid(), dir.mode())).map_err(failed)?;
     if owner != rustix::process::geteuid().as_raw() || mode & 0o022 != 0 {
-        let why = format!("its directory {} is not this user's alone to write to", dir.display());
+        let why = format!("other users can write to its directory {}", dir.display());
         return Err(failed(io::Error::new(io::ErrorKind::PermissionDenied, why)));
     }
     let lock_path = path.with_extension("lock");
@@ -171,7 +171,7 @@ impl Listener {
     /// No session is left: the next daemon may begin anew.
     pub(crate) fn forget(&self) {
         if let Some(Err(error)) = self.place.lock.borrow().as_ref().map(|lock| lock.set_len(0)) {
-            tracing::warn!(%error, "the lock cannot be emptied");
+            tracing::warn!(%error, "cannot truncate the lock file");
         }
     }
 
@@ -223,11 +223,13 @@ impl Listener {
                         denied += 1;
                         continue;
                     }
-                    Err(error) => return tracing::error!(%error, "another daemon is there: stopping"),
+                    Err(error) => {
+                        return tracing::error!(%error, "another daemon took over the socket: stopping");
+                    }
                 }
                 denied = 0;
                 if let Err(error) = self.remember() {
-                    tracing::warn!(%error, "the lock cannot be written to");
+                    tracing::warn!(%error, "cannot write to the lock file");
                 }
             }
             let there = identity(fs::symlink_metadata(path));
@@ -236,12 +238,12 @@ impl Listener {
             }
             match open(path, *mode) {
                 Ok(socket) => {
-                    tracing::warn!(socket = %path.display(), "the socket was gone: made again");
+                    tracing::warn!(socket = %path.display(), "the socket was removed: created it again");
                     *self.socket.borrow_mut() = Rc::new(socket);
                     bound = identity(fs::symlink_metadata(path));
                     self.remade.notify_one();
                 }
-                Err(error) => tracing::warn!(%error, "the socket is gone, and cannot be made again"),
+                Err(error) => tracing::warn!(%error, "the socket was removed, and cannot be created again"),
             }
         }
     }
@@ -349,13 +351,15 @@ fn admit(stream: UnixStream, node: &Rc<Node>, guests: &Guests, handshakes: &Rc<H
                         drop(guest);
                     });
                 }
-                Err(error) => tracing::warn!(%error, "a connection cannot be read"),
+                Err(error) => tracing::warn!(%error, "cannot read from a connection"),
             }
         }
         Ok(peer) => {
             node.gate.record_refusal(&user_of(peer), "", "another user");
         }
-        Err(error) => node.gate.record_refusal("", "", &format!("nobody knows who it is: {error}")),
+        Err(error) => {
+            node.gate.record_refusal("", "", &format!("cannot determine the user of the connection: {error}"))
+        }
     }
 }
 

@@ -16,14 +16,14 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     };
     let gauge = "gauge";
     let unverifiable = server.unverifiable_count() as u64;
-    let help = "Sessions whose process may be alive or not: they end by hand.";
+    let help = "Sessions whose process cannot be checked: end them with lockkeeper release --client.";
     one("lockkeeper_unverifiable_sessions", gauge, help, unverifiable);
     one("lockkeeper_connections", gauge, "Connections.", server.connection_count() as u64);
     one("lockkeeper_log_position", gauge, "Batches in the log.", server.position());
-    let help = "Memory that buckets take, with what they keep of requests that have ended, about.";
+    let help = "Approximate memory of all buckets, with their records of ended requests.";
     one("lockkeeper_memory_bytes", gauge, help, server.state().memory() as u64);
     let counter = "counter";
-    one("lockkeeper_grants_total", counter, "Requests that were granted.", counts.granted);
+    one("lockkeeper_grants_total", counter, "Granted requests.", counts.granted);
     one("lockkeeper_steals_total", counter, "Locks broken by a steal or by force.", counts.broken);
     one("lockkeeper_aborts_total", counter, "Requests aborted while they waited.", counts.aborted);
     one("lockkeeper_timeouts_total", counter, "Aborts because of a timeout.", counts.timed_out);
@@ -32,15 +32,15 @@ pub(crate) fn render(server: &Server, buckets: bool) -> String {
     one("lockkeeper_losses_total", counter, "Locks that ended with their session.", counts.lost);
     one("lockkeeper_refused_total", counter, "Requests that were refused.", counts.refused);
     let config = server.config();
-    one("lockkeeper_max_sessions", gauge, "The most sessions.", config.sessions as u64);
-    one("lockkeeper_max_buckets", gauge, "The most buckets.", config.buckets as u64);
+    one("lockkeeper_max_sessions", gauge, "Limit of sessions.", config.sessions as u64);
+    one("lockkeeper_max_buckets", gauge, "Limit of buckets.", config.buckets as u64);
     let Bytes { session, bucket, all } = config.bytes;
-    one("lockkeeper_max_session_bytes", gauge, "The most memory of a session.", session as u64);
-    one("lockkeeper_max_bucket_bytes", gauge, "The most memory of a bucket.", bucket as u64);
-    one("lockkeeper_max_request_bytes", gauge, "The most memory of sessions and requests.", all as u64);
+    one("lockkeeper_max_session_bytes", gauge, "Limit of the memory of a session.", session as u64);
+    one("lockkeeper_max_bucket_bytes", gauge, "Limit of the memory of a bucket.", bucket as u64);
+    one("lockkeeper_max_request_bytes", gauge, "Limit of the memory of sessions and requests.", all as u64);
     out.push_str(&of_process());
-    histogram(&mut out, "lockkeeper_wait_seconds", "From the request to the grant.", &counts.wait);
-    histogram(&mut out, "lockkeeper_hold_seconds", "From the grant to the release.", &counts.hold);
+    histogram(&mut out, "lockkeeper_wait_seconds", "Time from the request to the grant.", &counts.wait);
+    histogram(&mut out, "lockkeeper_hold_seconds", "Time from the grant to the release.", &counts.hold);
     out
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn shared(state: &State, buckets: bool) -> String {
         ("lockkeeper_held", "Requests that hold their locks.", state.held()),
         ("lockkeeper_pending", "Requests that wait.", state.pending()),
         ("lockkeeper_sessions", "Sessions, connected or not.", state.session_count() as u64),
-        ("lockkeeper_request_bytes", "Memory that sessions and requests take, about.", state.bytes() as u64),
+        ("lockkeeper_request_bytes", "Approximate memory of sessions and requests.", state.bytes() as u64),
         ("lockkeeper_buckets", "Buckets.", state.bucket_count() as u64),
     ] {
         let _ = write!(out, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
@@ -108,7 +108,7 @@ fn process(out: &mut String) {
         one("process_open_fds", "gauge", "Open descriptors.", open.count() as f64);
     }
     if let Some(most) = rustix::process::getrlimit(Resource::Nofile).current {
-        one("process_max_fds", "gauge", "Descriptors that it may have.", most as f64);
+        one("process_max_fds", "gauge", "Limit of open descriptors.", most as f64);
     }
 }
 
@@ -124,7 +124,7 @@ fn by_bucket(out: &mut String, state: &State) {
     };
     all("lockkeeper_bucket_sessions", "Sessions of a bucket.", |bucket| bucket.sessions);
     all("lockkeeper_bucket_names", "Names that requests of a bucket ask for.", |bucket| bucket.names);
-    all("lockkeeper_bucket_bytes", "Memory that a bucket takes, about.", |bucket| bucket.bytes);
+    all("lockkeeper_bucket_bytes", "Approximate memory of a bucket.", |bucket| bucket.bytes);
 }
 
 /// A label's value, in quotes.

@@ -80,9 +80,11 @@ impl Network {
                 Ok((tls, keys)) => {
                     *self.tls.borrow_mut() = tls;
                     node.set_keys(keys);
-                    tracing::info!("certificates and keys are read anew");
+                    tracing::info!("reloaded certificates and keys");
                 }
-                Err(error) => tracing::error!(%error, "certificates and keys stay as they were"),
+                Err(error) => {
+                    tracing::error!(%error, "cannot reload certificates and keys: the current ones stay in use")
+                }
             }
         }
     }

@@ -616,7 +616,7 @@ async fn upward<S: Transport>(
                     frame::append(&mut out, |out| ToServer::Bye { ack: 0 }.encode(out));
                     to_leader.write_all(&out).await?;
                     to_leader.flush().await?;
-                    return Ok(Some("the key of its token is gone, or is not for this bucket any more"));
+                    return Ok(Some("the key of its token was removed, or no longer covers this bucket"));
                 }
                 // It resumes, and has other rights then.
                 return Ok(None);

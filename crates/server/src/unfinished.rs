@@ -40,7 +40,7 @@ impl Unfinished {
     /// The reason for the client whose connection is closed.
     pub(crate) fn why(&self) -> String {
         let setting = if self.limit < MOST { " (max-bytes)" } else { "" };
-        format!("limit reached: {} bytes of tokens, and of messages that are not whole{setting}", self.limit)
+        format!("limit reached: {} bytes of tokens and incomplete messages{setting}", self.limit)
     }
 
     /// A connection has so many bytes now. Returns the one that has to be closed, if there is too

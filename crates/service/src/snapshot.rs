@@ -312,7 +312,7 @@ impl Restoring {
                 self.state.charge(id, bytes, 0);
                 Ok(())
             }
-            Some(_) => Err(Damaged::new(format!("session {id:016x} stands twice in the snapshot"))),
+            Some(_) => Err(Damaged::new(format!("session {id:016x} appears twice in the snapshot"))),
         }
     }
 

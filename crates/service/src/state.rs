@@ -661,7 +661,7 @@ impl State {
         owner: &str,
     ) -> Result<(), Damaged> {
         if self.sessions.contains_key(&id) {
-            return Err(Damaged::new(format!("session {id:016x} is opened twice")));
+            return Err(Damaged::new(format!("session {id:016x} was opened twice")));
         }
         let bucket = self.bucket_named(bucket);
         let place = self.buckets[bucket].as_mut().expect(HAS_BUCKET);
@@ -767,7 +767,7 @@ impl State {
             Outcome::Unavailable => return Err(Damaged::new("a request was not to wait")),
         };
         if session.requests.insert(rid, request).is_some() {
-            return Err(Damaged::new(format!("request {rid} of {id:016x} is made twice")));
+            return Err(Damaged::new(format!("request {rid} of {id:016x} was made twice")));
         }
         if let Some(journal) = &mut self.journal {
             journal.push(Touched { bucket: session.bucket, request, is_new: true });

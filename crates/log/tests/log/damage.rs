@@ -193,7 +193,7 @@ fn segments_that_are_exchanged_are_refused() {
     restore(&dir, &bad);
     assert_eq!(
         damage(&dir),
-        Damage { path: dir.join(segment(2)), offset: 0, what: "no header of this segment" }
+        Damage { path: dir.join(segment(2)), offset: 0, what: "the segment's header is missing or wrong" }
     );
 }
 

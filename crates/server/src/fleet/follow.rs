@@ -84,12 +84,12 @@ impl Fleet {
                     }
                 }
                 Err(Trouble::Recovered) => {
-                    tracing::warn!("the store was restored, and accepted: reading it again");
+                    tracing::warn!("the restored store was accepted: reading it again");
                     following = None;
                 }
                 // A leader does that with every snapshot. What is missing is read.
                 Err(Trouble::Etcd(lockkeeper_etcd::Error::Compacted)) => {
-                    tracing::debug!("the watch was behind the history that etcd keeps");
+                    tracing::debug!("the watch fell behind the history that etcd keeps");
                 }
                 Err(Trouble::Etcd(error)) => {
                     self.complain(&error);

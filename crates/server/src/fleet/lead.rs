@@ -206,7 +206,7 @@ impl Lead<'_> {
         })
     }
 
-    /// etcd takes no writes: it is full, or refuses. As long as it can be read, clients get the
+    /// etcd accepts no writes: it is full, or refuses. As long as it can be read, clients get the
     /// reason, and keep their leases. Returns the read head if it is not of this leadership:
     /// another daemon leads, or the hand-over was executed.
     async fn keep_leases(&self, error: &lockkeeper_etcd::Error) -> Option<Reply> {

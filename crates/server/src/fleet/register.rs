@@ -107,8 +107,8 @@ impl Fleet {
             noticed.unreachable = Some(leader.owner);
             if before == Some(leader.owner) {
                 trouble.push(format!(
-                    "{why}. Clients of this daemon wait. Is --advertise of the leader right, and are its port and certificate \
-                     good for the other daemons?"
+                    "{why}. Clients of this daemon wait. Check the leader's --advertise, and that other \
+                     daemons can reach its port and trust its certificate"
                 ));
             }
         }
@@ -128,9 +128,7 @@ impl Fleet {
                 match self.etcd.write(writes).await {
                     Ok(Outcome::Done(_)) => {
                         let name = String::from_utf8_lossy(&name).into_owned();
-                        tracing::warn!(
-                            "the key of the fleet, {name}, was deleted from etcd: it is there again"
-                        );
+                        tracing::warn!("the key of the fleet, {name}, was deleted from etcd: wrote it again");
                         return None;
                     }
                     Ok(Outcome::Refused(Some(kv))) => kv.value,
@@ -141,7 +139,7 @@ impl Fleet {
         };
         (found != self.key).then(|| {
             let name = String::from_utf8_lossy(&name).into_owned();
-            format!("etcd has another key of the fleet, {name}, than this daemon: restart this daemon")
+            format!("the key of the fleet in etcd, {name}, differs from this daemon's: restart this daemon")
         })
     }
 }

@@ -456,7 +456,7 @@ fn what_clients_take_is_counted_alike_after_a_restart() {
 /// not.
 fn oldest_gives_way(daemon: &Daemon, oldest: &mut Client, limit: &str) {
     let (code, why) = oldest.goodbye();
-    assert!(code == code::LIMIT && why.contains("not whole") && why.contains(limit), "{why}");
+    assert!(code == code::LIMIT && why.contains("incomplete messages") && why.contains(limit), "{why}");
     assert!(oldest.resume(daemon).resumed);
     oldest.hold("a");
 }

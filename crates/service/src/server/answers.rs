@@ -87,7 +87,7 @@ impl Server {
                 session,
                 rid,
                 code::LIMIT,
-                "limit reached: too many questions at a time",
+                "limit reached: too many concurrent queries",
             );
         }
         connection.queries.push_back(Query {
@@ -176,7 +176,7 @@ impl Server {
             return self.finish_query(id, true);
         }
         if !self.make_place() {
-            return self.refuse_query(id, session, rid, "too many long answers at a time; ask for one name");
+            return self.refuse_query(id, session, rid, "too many concurrent long answers; query one name");
         }
         let view = self.state.new_view(session, name, time);
         self.state.views.extend(view.map(|view| (id, view)));
@@ -288,7 +288,7 @@ impl Words {
 
 fn describe(state: &State, viewer: SessionId, deadlock: &mut Deadlock, inspects: bool) -> Words {
     if !inspects {
-        return Words { words: "deadlock: the token does not allow to see it".into(), steps: Vec::new() };
+        return Words { words: "deadlock: the token does not allow seeing it".into(), steps: Vec::new() };
     }
     for step in &mut deadlock.cycle {
         if let WaitsFor::Name(name) = &mut step.waits_for

@@ -104,7 +104,7 @@ impl Server {
             return Ok(None);
         }
         if hello.hello <= session.hello && holds(Rule::HelloNumbers) {
-            return Err((code::SUPERSEDED, format!("Hello {} came after a newer one", hello.hello)));
+            return Err((code::SUPERSEDED, format!("Hello {} arrived after a newer one", hello.hello)));
         }
         Ok(Some(id))
     }
@@ -432,7 +432,7 @@ impl Server {
 
 pub(super) const ENDED_BY_OTHER: &str = "another client ended the session";
 
-const STOPPING: &str = "the server stops; connect again";
+const STOPPING: &str = "the server is stopping; connect again";
 
 fn check_bucket(name: &str) -> Result<(), String> {
     let allowed = |c: char| !c.is_control();

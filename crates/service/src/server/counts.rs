@@ -21,9 +21,9 @@ pub struct Counts {
     pub lost: u64,
     /// Clients that were disconnected because they did not read.
     pub slow: u64,
-    /// From the request to the grant.
+    /// Time from the request to the grant.
     pub wait: Histogram,
-    /// From the grant to the release.
+    /// Time from the grant to the release.
     pub hold: Histogram,
 }
 

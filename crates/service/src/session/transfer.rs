@@ -54,7 +54,7 @@ impl Transfer {
     ///
     /// If it is no such line.
     pub fn from_line(line: &str) -> Result<Self, Damaged> {
-        Self::parse(line).ok_or_else(|| Damaged::new("this is no session to go on with"))
+        Self::parse(line).ok_or_else(|| Damaged::new("not the state of a session"))
     }
 
     fn parse(line: &str) -> Option<Self> {
