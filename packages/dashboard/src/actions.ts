@@ -49,10 +49,10 @@ interface Question {
 export class Actions {
   session: Session | undefined;
   rights: Rights = { steal: true, force: true };
-  readonly #say: (words: string) => void;
+  readonly #showMessage: (text: string) => void;
 
-  constructor(say: (words: string) => void) {
-    this.#say = say;
+  constructor(showMessage: (text: string) => void) {
+    this.#showMessage = showMessage;
   }
 
   buttons(lock: Lock): HTMLElement[] {
@@ -95,7 +95,7 @@ export class Actions {
     }));
     if (!confirmed) return;
     const answer = await this.session?.forceRelease(lock.bytes);
-    this.#tell(answer, (count) => `Released ${nameText(lock.name, 100)}: ${several(count, 'lock')} broken`);
+    this.#reportOutcome(answer, (count) => `Released ${nameText(lock.name, 100)}: ${several(count, 'lock')} broken`);
   }
 
   async steal(lock: Lock): Promise<void> {
@@ -107,7 +107,7 @@ export class Actions {
     }));
     if (!confirmed) return;
     const answer = await this.session?.steal(lock.bytes);
-    this.#tell(answer, () => `Stole ${nameText(lock.name, 100)}. This page holds it`);
+    this.#reportOutcome(answer, () => `Stole ${nameText(lock.name, 100)}. This page holds it`);
   }
 
   /**
@@ -128,7 +128,7 @@ export class Actions {
   async giveBack(lock: Lock): Promise<void> {
     const rid = this.#mine(lock);
     if (rid === undefined) return;
-    this.#tell(await this.session?.release(rid), () => `Gave ${nameText(lock.name, 100)} back`);
+    this.#reportOutcome(await this.session?.release(rid), () => `Gave ${nameText(lock.name, 100)} back`);
   }
 
   async endSession(request: Request): Promise<void> {
@@ -143,7 +143,7 @@ export class Actions {
     const then = `Session ${visible(request.clientId)}, ${visible(request.owner ?? 'of an unknown owner', 300)}. Its program is notified that its locks are lost.`;
     if (!(await ask({ title: `End the session of ${person}?`, breaks, then, verb: 'End session' }))) return;
     const answer = await this.session?.endSession(request.clientId);
-    this.#tell(answer, (count) => (count > 0 ? `Ended the session of ${person}` : `The session of ${person} had ended already`));
+    this.#reportOutcome(answer, (count) => (count > 0 ? `Ended the session of ${person}` : `The session of ${person} had ended already`));
   }
 
   #mine(lock: Lock): number | undefined {
@@ -151,8 +151,8 @@ export class Actions {
     return [...(this.session?.held ?? [])].find(([, bytes]) => same(bytes))?.[0];
   }
 
-  #tell(answer: { ok: true; count: number } | { ok: false; why: string } | undefined, done: (count: number) => string): void {
-    if (answer !== undefined) this.#say(answer.ok ? done(answer.count) : `Not done: ${visible(answer.why, 500)}`);
+  #reportOutcome(answer: { ok: true; count: number } | { ok: false; why: string } | undefined, done: (count: number) => string): void {
+    if (answer !== undefined) this.#showMessage(answer.ok ? done(answer.count) : `Not done: ${visible(answer.why, 500)}`);
   }
 }
 

@@ -30,7 +30,7 @@ let frame = 0;
 let searchAt = 0;
 let toastTimer: ReturnType<typeof setTimeout> | undefined;
 
-const actions = new Actions(say);
+const actions = new Actions(showMessage);
 const main = byId('main');
 const [statusText, toast, search] = [byId('status'), byId('toast'), byId<HTMLInputElement>('search')];
 const fleet = new Fleet();
@@ -90,7 +90,7 @@ function connect(): void {
   byId<HTMLInputElement>('bucket').value = bucket;
   const url = `${location.protocol === 'https:' ? 'wss' : 'ws'}://${location.host}/dashboard`;
   const onLost = (name: Uint8Array, by: string | null) =>
-    say(`${nameText(fromName(name), 100)} is not held here any more${by === null ? '' : `: taken by ${visible(by, 100)}`}`);
+    showMessage(`${nameText(fromName(name), 100)} is not held here any more${by === null ? '' : `: taken by ${visible(by, 100)}`}`);
   session = new Session({ url, bucket, token, model, onStatus, onChange: later, onLost });
   actions.session = session;
 }
@@ -200,8 +200,8 @@ function show(next: typeof view): void {
   later();
 }
 
-function say(words: string): void {
-  toast.textContent = words;
+function showMessage(text: string): void {
+  toast.textContent = text;
   toast.hidden = false;
   clearTimeout(toastTimer);
   toastTimer = setTimeout(() => (toast.hidden = true), 15_000);

@@ -271,7 +271,7 @@ export class WebSocketSession implements Session {
   #submit(submission: Submission): void {
     if (this.#machine === undefined) this.#start();
     // It may have failed at once.
-    if (this.#machine === undefined) return queueMicrotask(() => this.#over(submission, this.#refusal!));
+    if (this.#machine === undefined) return queueMicrotask(() => this.#complete(submission, this.#refusal!));
     this.#backlog.set(submission.request ?? submission, submission);
     this.#fillWindow(this.#machine);
     this.#afterCommand();
@@ -330,7 +330,7 @@ export class WebSocketSession implements Session {
     // Locks that were granted together are released together, as far as their callbacks have ended.
     if (events.length > 1 && !this.#pumps) this.#pumpSoon(task);
     if (this.#machine !== machine) return;
-    if (drop && this.#givesUp()) return this.#refuse(this.#unreachable(SILENT));
+    if (drop && this.#isFinalFailure()) return this.#refuse(this.#unreachable(SILENT));
     this.#fillWindow(machine);
     this.#flush();
     this.#schedule(machine, anew);
@@ -470,7 +470,7 @@ export class WebSocketSession implements Session {
     this.#closeSocket();
     this.#machine!.disconnected(this.#now(), number);
     this.#interrupted();
-    if (this.#givesUp()) this.#refuse(this.#unreachable(why));
+    if (this.#isFinalFailure()) this.#refuse(this.#unreachable(why));
     else this.#pump();
   }
 
@@ -479,7 +479,7 @@ export class WebSocketSession implements Session {
   }
 
   /** Whether a failure is the last: there was no session yet, and no server is left to try. */
-  #givesUp(): boolean {
+  #isFinalFailure(): boolean {
     return !this.#waits && this.#triedAll();
   }
 
@@ -509,7 +509,7 @@ export class WebSocketSession implements Session {
         for (const key of this.#unanswered) if (!machine.isUnanswered(key)) this.#unanswered.delete(key);
         return this.#settle.resolve();
       case 'unreachable':
-        if (this.#givesUp()) this.#refuse(this.#reason(event.failure));
+        if (this.#isFinalFailure()) this.#refuse(this.#reason(event.failure));
         return;
       case 'failed':
         if (this.#machine === machine) this.#refuse(this.#reason(event.failure));
@@ -517,7 +517,7 @@ export class WebSocketSession implements Session {
       case 'granted':
         return this.#listener.granted(event.data.request!, event.token, alone);
       case 'over':
-        return this.#over(event.data, event.outcome);
+        return this.#complete(event.data, event.outcome);
     }
   }
 
@@ -543,9 +543,9 @@ export class WebSocketSession implements Session {
       if (event.type !== 'over') continue;
       const { outcome, data } = event;
       const unsent = outcome.how === 'failed' && outcome.failure.kind === 'closed';
-      this.#over(data, unsent ? (data.request ? how : reason) : outcome);
+      this.#complete(data, unsent ? (data.request ? how : reason) : outcome);
     }
-    for (const submission of waiting) this.#over(submission, submission.request ? how : reason);
+    for (const submission of waiting) this.#complete(submission, submission.request ? how : reason);
     this.#unanswered.clear();
     this.#cancelWake();
     this.#wakeTime = Infinity;
@@ -560,7 +560,7 @@ export class WebSocketSession implements Session {
     this.#away = false;
   }
 
-  #over({ request, answer, reject }: Submission, outcome: Ended | Error | 'lost'): void {
+  #complete({ request, answer, reject }: Submission, outcome: Ended | Error | 'lost'): void {
     const how = typeof outcome === 'object' && 'how' in outcome ? this.#outcomeOf(outcome) : outcome;
     if (request) this.#listener.over(request, how, this.#why);
     else if (how === 'ended') answer!(outcome as Ended);

@@ -243,7 +243,7 @@ for (const [name, bundle] of Object.entries(movable)) {
     for (const part of [`lockkeeper-${target}`, `copy ${addon} from that package to ${there.dir}`]) assert.ok(said.includes(part), said);
     cpSync(join(files, addon), join(there.dir, addon));
     said = await there.run();
-    assert.match(said, /^process\n\S+ NetworkError .*no daemon to start/);
+    assert.match(said, /^process\n\S+ NetworkError .*The daemon's program is not at /);
     for (const part of [join(there.dir, 'lockkeeper'), `package lockkeeper-${target}`]) assert.ok(said.includes(part), said);
     cpSync(join(files, 'lockkeeper'), join(there.dir, 'lockkeeper'));
     assert.equal(await there.run(), 'process\nmachine\n');
