@@ -53,10 +53,12 @@ function find(): PlatformFiles {
   const name = `lockkeeper-${target}`;
   const why = targets.includes(target)
     ? `the package ${name} is not installed. Install it (npm install ${name}): npm leaves it out with --omit=optional. ` +
-      `If this program was bundled and moved away from node_modules, copy lockkeeper.${target}.node from that package to ` +
-      `${dirname(process.argv[1] ?? '')}, and the program lockkeeper, if there is one: connect() needs it.`
-    : 'no package is built for it.';
-  const message = `lockkeeper has no addon for ${process.platform}-${process.arch}: ${why} connect('ws://…') needs none.`;
+      (isInstalled()
+        ? ''
+        : `If this program was bundled and moved away from node_modules, copy lockkeeper.${target}.node from that package to ` +
+          `${dirname(process.argv[1] ?? '')}, and the program lockkeeper, if there is one: connect() needs it. `)
+    : 'no package is built for it. ';
+  const message = `lockkeeper has no addon for ${process.platform}-${process.arch}: ${why}connect('ws://…') needs none.`;
   throw Object.assign(new Error(message), { code: 'LOCKKEEPER_NO_ADDON' });
 }
 
