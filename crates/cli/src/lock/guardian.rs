@@ -156,10 +156,7 @@ impl Guardian {
                 }
                 // The shell has it.
                 Ok(Input::Line(_)) => self.keep_open = None,
-                Ok(Input::Lock(Update::Over(Outcome::Broken { cause, by, forced }))) => {
-                    self.on_lost(show::broken(cause, by.as_deref(), forced));
-                }
-                Ok(Input::Lock(Update::Over(_))) => self.out_of_reach(),
+                Ok(Input::Lock(Update::Over(outcome))) => self.on_end(outcome),
                 Ok(Input::Lock(_)) => {}
                 Err(RecvTimeoutError::Timeout) => {
                     if self.keep_open.is_some() && Instant::now() >= self.take_until {
@@ -184,6 +181,13 @@ impl Guardian {
         let lease = lease.map_or(LOOK, |lease| lease.before_term().max(Duration::from_millis(1)));
         let take = self.keep_open.as_ref().map(|_| self.take_until.saturating_duration_since(Instant::now()));
         LOOK.min(lease).min(take.unwrap_or(LOOK))
+    }
+
+    fn on_end(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Broken { cause, by, forced } => self.on_lost(show::broken(cause, by.as_deref(), forced)),
+            _ => self.out_of_reach(),
+        }
     }
 
     fn out_of_reach(&mut self) {
@@ -213,12 +217,17 @@ impl Guardian {
     }
 
     fn release(&mut self, inputs: &Receiver<Input>) {
-        if self.session.release(LOCK) {
-            let deadline = Instant::now() + RELEASE;
-            while let Ok(input) = inputs.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-                if let Input::Lock(Update::Over(_)) = input {
-                    break;
+        // Not if it is lost by now, which may be news after the machine was suspended.
+        let held = self.session.release(LOCK);
+        let deadline = Instant::now() + RELEASE;
+        while (held || self.lost.is_none())
+            && let Ok(input) = inputs.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            if let Input::Lock(Update::Over(outcome)) = input {
+                if !held {
+                    self.on_end(outcome);
                 }
+                break;
             }
         }
         self.session.close();

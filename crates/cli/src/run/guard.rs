@@ -431,10 +431,16 @@ impl Guardian {
     }
 
     fn release(&mut self, inputs: &Receiver<Input>) -> Done {
-        self.session.release(LOCK);
+        // Not if it is lost by now, which may be news after the machine was suspended.
+        let held = self.session.release(LOCK);
         let deadline = Instant::now() + RELEASE;
-        while let Ok(input) = inputs.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            if let Input::Lock(Update::Over(_)) = input {
+        while (held || self.lost.is_none())
+            && let Ok(input) = inputs.recv_timeout(deadline.saturating_duration_since(Instant::now()))
+        {
+            if let Input::Lock(Update::Over(outcome)) = input {
+                if !held {
+                    self.on_end(outcome);
+                }
                 break;
             }
         }
