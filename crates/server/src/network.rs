@@ -24,14 +24,17 @@ use std::{
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
+    sync::Semaphore,
 };
 use tokio_rustls::{
-    TlsAcceptor,
+    LazyConfigAcceptor, TlsAcceptor,
     rustls::{
         ServerConfig,
         crypto::ring,
         pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
+        server::Acceptor,
     },
+    server::TlsStream,
 };
 
 pub(crate) struct Network {
@@ -39,6 +42,8 @@ pub(crate) struct Network {
     address: SocketAddr,
     listen: Listen,
     tls: RefCell<Option<TlsAcceptor>>,
+    /// Had by the handshake of TLS that computes its answer.
+    answering: Semaphore,
     handshakes: Rc<Handshakes>,
 }
 
@@ -61,7 +66,8 @@ impl Network {
         let (tls, keys) = listen.read()?;
         listen.check_address(address)?;
         let (listen, tls) = (listen.clone(), RefCell::new(tls));
-        Ok((Self { listener, address, listen, tls, handshakes: Handshakes::new(limits) }, keys))
+        let (answering, handshakes) = (Semaphore::new(1), Handshakes::new(limits));
+        Ok((Self { listener, address, listen, tls, answering, handshakes }, keys))
     }
 
     pub(crate) fn handshakes(&self) -> &Handshakes {
@@ -108,7 +114,7 @@ impl Network {
         self.handshakes.spawn(Source::of(address), async move |handshake| {
             let tls = network.tls.borrow().clone();
             let _ = match tls {
-                Some(tls) => match tls.accept(stream).await {
+                Some(tls) => match network.secure(&tls, stream).await {
                     Ok(stream) => {
                         handshake.advance(HandshakeStage::Secured);
                         network.serve(stream, address, true, node, handshake, loopback).await
@@ -118,6 +124,18 @@ impl Network {
                 None => network.serve(stream, address, false, node, handshake, loopback).await,
             };
         });
+    }
+
+    /// Does the handshake of TLS. A signature can take a millisecond, and a stranger can ask for
+    /// hundreds with as many copies of one message: it is looked for what has come in for others
+    /// before each.
+    async fn secure(&self, tls: &TlsAcceptor, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
+        let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
+        let turn = self.answering.acquire().await.map_err(io::Error::other)?;
+        tokio::task::yield_now().await;
+        let answer = hello.into_stream(Arc::clone(tls.config()));
+        drop(turn);
+        answer.await
     }
 
     async fn serve<S: Transport>(
@@ -247,7 +265,7 @@ fn is_on_loopback(stream: &TcpStream) -> bool {
 
 impl Transport for TcpStream {}
 
-impl Transport for tokio_rustls::server::TlsStream<TcpStream> {}
+impl Transport for TlsStream<TcpStream> {}
 
 /// A TLS acceptor with the certificate of these files, if there are any.
 pub(crate) fn acceptor(listen: &Listen) -> Result<Option<TlsAcceptor>, Error> {

@@ -1,7 +1,7 @@
 //! Connections take turns. Daemon and clients are tasks of one thread here, so how many turns each
 //! has does not depend on how the system schedules threads.
 
-use crate::{client::hello, daemon::Daemon, temp::Temp};
+use crate::{client::hello, daemon::Daemon, network::certify, temp::Temp};
 use lockkeeper_core::Mode;
 use lockkeeper_server::{Listen, serve};
 use lockkeeper_wire::{
@@ -15,6 +15,7 @@ use std::{
     path::{Path, PathBuf},
     rc::Rc,
     sync::Arc,
+    task::Poll,
     time::{Duration, Instant},
 };
 use tokio::{
@@ -23,6 +24,7 @@ use tokio::{
     runtime,
     task::{JoinHandle, LocalSet, spawn_local},
 };
+use tokio_rustls::rustls;
 
 struct Client {
     stream: UnixStream,
@@ -181,6 +183,32 @@ async fn ping_on_many(socket: PathBuf, connections: usize, pongs: Rc<Cell<u32>>)
     }
 }
 
+/// Begins handshakes of TLS, many at a time, all with the same message. Counts the answers.
+async fn begin_tls(address: SocketAddr, connections: usize, answers: Rc<Cell<u32>>) {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = rustls::ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("the provider has them")
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let name = "localhost".try_into().expect("it is a name");
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).expect("it is set up");
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).expect("it is written to memory");
+    let begin = async || loop {
+        let mut stream = TcpStream::connect(address).await.expect("it listens");
+        stream.write_all(&hello).await.expect("it listens");
+        stream.read_u8().await.expect("it answers");
+        answers.set(answers.get() + 1);
+    };
+    let mut attackers: Vec<_> = (0..connections).map(|_| Box::pin(begin())).collect();
+    std::future::poll_fn(|context| {
+        attackers.iter_mut().for_each(|attacker| _ = attacker.as_mut().poll(context));
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
 /// Has somebody attack, and a client ping so many times. Returns how many answers the attacker got
 /// for each ping.
 fn answers_per_ping<A>(
@@ -242,6 +270,24 @@ fn pings_of_a_stranger_delay_others_by_few() {
             |_, pongs| async move { ping_as_a_stranger(address, pongs).await },
         );
     assert!(pongs <= 4_000, "{pongs} pongs for each ping");
+}
+
+/// As many signatures were made in one go as there were handshakes.
+#[test]
+fn handshakes_of_tls_delay_others_by_few() {
+    let dir = Temp::new();
+    certify(&dir.join(""));
+    let port = TcpListener::bind("127.0.0.1:0").expect("a port is free");
+    let address = port.local_addr().expect("it has one");
+    let tls = Some((dir.join("cert.pem"), dir.join("key.pem")));
+    let listen = Listen { given: Some(Arc::new(port)), tls, ..Listen::at(address) };
+    let answers =
+        answers_per_ping(
+            200,
+            Some(listen),
+            |_, answers| async move { begin_tls(address, 50, answers).await },
+        );
+    assert!(answers <= 5, "{answers} answers for each ping");
 }
 
 /// Each connection had a whole turn, however many had more to do.
