@@ -17,7 +17,7 @@ use lockkeeper_client::{
 };
 use lockkeeper_core::Cause;
 use napi::{
-    Env, Error, JsString, Result,
+    Env, Error, JsString, Result, Status,
     bindgen_prelude::{BigInt, Float64ArraySlice, Function, sys},
     check_status,
 };
@@ -171,7 +171,9 @@ impl Remote {
         program: Option<String>,
         bucket: String,
     ) -> Result<Self> {
-        let endpoint = url.map_or_else(Endpoint::from_env, |url| url.parse()).map_err(Error::from_reason)?;
+        let endpoint = url
+            .map_or_else(Endpoint::from_env, |url| url.parse())
+            .map_err(|why| Error::new(Status::InvalidArg, why))?;
         let waker = waker(&env, &on_mail)?;
         // SAFETY: nothing else reads or writes the array during this call.
         let buffer = CallBuffer::new(unsafe { buffer.as_mut() });

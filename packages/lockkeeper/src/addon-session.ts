@@ -91,7 +91,12 @@ export class AddonSession implements Session {
     const program = daemonPath();
     this.#instead = this.#url === undefined && program === undefined ? noDaemon() : '';
     const { Remote } = loadAddon();
-    return (this.#native = new Remote(this.#buffer, () => this.#collect(), this.#url, program, this.#bucket));
+    try {
+      return (this.#native = new Remote(this.#buffer, () => this.#collect(), this.#url, program, this.#bucket));
+    } catch (error) {
+      const { code, message } = error as Error & { code?: string };
+      throw code === 'InvalidArg' ? new TypeError(message) : error;
+    }
   }
 
   /** Starts one again if none runs. There may be no descriptors or threads left for that. */

@@ -318,7 +318,9 @@ test('forceRelease() of a session that is closed rejects', async () => {
 });
 
 test('a URL that is none is refused in words', async () => {
-  await assert.rejects(connect('ftp://example'), /unix:\/path\/to\/daemon.sock/);
+  for (const url of ['ftp://example', 'https://example', 'unix:daemon.sock']) {
+    await assert.rejects(connect(url), { name: 'TypeError', message: /unix:\/path\/to\/daemon.sock/ });
+  }
   await assert.rejects(connect(''), { name: 'TypeError', message: 'the URL is empty' });
   await assert.rejects(connect([]), { name: 'TypeError', message: 'the list of URLs is empty' });
 });
