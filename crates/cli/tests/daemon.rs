@@ -127,7 +127,7 @@ fn a_state_directory_that_cannot_be_used_is_refused_in_words() {
     fs::write(damaged.join("tokens"), "no number").expect("it is ours");
     let refused = user.run(&["serve", "--socket", socket]);
     assert_eq!(refused.status.code(), Some(69));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is of an earlier version"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("was written by an earlier version"));
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn a_socket_in_a_directory_that_others_can_write_to_is_refused() {
     let socket = dir.join("daemon.sock");
     let refused = user.run(&["serve", "--socket", socket.to_str().expect("it is text")]);
     assert_eq!(refused.status.code(), Some(69));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("not this user's alone"));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("other users can write to its directory"));
 }
 
 #[test]
@@ -176,7 +176,7 @@ fn a_daemon_that_cannot_start_says_why_to_who_wanted_it() {
         let why = String::from_utf8_lossy(&refused.stderr);
         assert_eq!(refused.status.code(), Some(69), "{why}");
         assert!(
-            why.contains("the daemon cannot start: ") && why.contains("is of an earlier version"),
+            why.contains("the daemon cannot start: ") && why.contains("was written by an earlier version"),
             "{why}"
         );
     }
