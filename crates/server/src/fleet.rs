@@ -251,7 +251,7 @@ impl Fleet {
                     let takeover = self.store.takeover;
                     tracing::warn!(
                         why,
-                        "stopping without a hand-over: another daemon can lead after {takeover:?}"
+                        "stopping without a hand-over: another daemon leads after {takeover:?}"
                     );
                     return Ok(());
                 }
