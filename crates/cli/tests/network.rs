@@ -337,7 +337,7 @@ fn a_daemon_with_tls_and_keys_lets_in_who_has_a_token() {
     assert_eq!((served.status.code(), &served.stdout[..]), (Some(0), &b"mine\n"[..]));
     let with = |token| [("LOCKKEEPER_CA", &cert), ("LOCKKEEPER_TOKEN_FILE", token)];
     for (env, code, words) in [
-        (&[("LOCKKEEPER_CA", &cert)][..], 77, "a token is needed"),
+        (&[("LOCKKEEPER_CA", &cert)][..], 77, "a token is needed: LOCKKEEPER_TOKEN_FILE"),
         (&with(&keys), 77, "the token is malformed"),
         (&with(&expired), 77, "expired"),
         (&with(&other), 77, "not for this bucket"),
