@@ -802,7 +802,7 @@ impl<T> Session<T> {
     }
 }
 
-const TOO_LONG: &str = "limit reached: the names and the label of a request have 1 MiB at most";
+const TOO_LONG: &str = "limit reached: a request's names and label exceed 1 MiB";
 
 fn send(out: &mut Vec<u8>, message: &ToServer<'_>) {
     frame::append(out, |out| message.encode(out));

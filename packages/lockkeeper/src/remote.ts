@@ -215,7 +215,7 @@ export class Remote implements Transport, Listener {
   }
 
   #check(): void {
-    if (this.#closed) throw new DOMException('the session is closed: connect() gives another', 'InvalidStateError');
+    if (this.#closed) throw new DOMException('the session is closed: connect() again', 'InvalidStateError');
   }
 
   #ask<T>(ask: (session: Session) => Promise<T>): Promise<T> {

@@ -43,7 +43,7 @@ const ATTEMPTS = 8;
 
 /** What else a message has, at most. */
 const OVERHEAD = 256;
-const TOO_LONG = 'limit reached: the names and the label of a request have 1 MiB at most';
+const TOO_LONG = "limit reached: a request's names and label exceed 1 MiB";
 const LOST: Ended = { how: 'broken', cause: 'lost', by: null };
 const CLOSED: Failure = { kind: 'closed', message: 'the session is closed' };
 
