@@ -128,7 +128,7 @@ pub(crate) struct Run {
     /// Time from SIGTERM to SIGKILL when the command is ended
     #[arg(long, value_parser = duration, value_name = "DURATION", default_value = "10s")]
     pub(crate) grace: Duration,
-    /// Become the command, whose lock ends if it closes what it inherits; nobody tells it of a steal
+    /// Become the command, without notice of a steal
     #[arg(short = 'F', long, visible_alias = "no-fork")]
     pub(crate) exec: bool,
     /// Do not let the command inherit the lock, which ends with run

@@ -30,7 +30,7 @@ fn runs_a_command_and_exits_as_it_does() {
 #[test]
 fn ends_by_sigint_as_the_command_did() {
     let user = User::new();
-    let done = user.run(&["run", "hello", "--", "sh", "-c", "kill -INT $$"]);
+    let done = user.run(&["run", "hello", "--", "env", "--default-signal=INT", "sh", "-c", "kill -INT $$"]);
     assert_eq!(done.status.signal(), Some(2));
     user.wait_for("hello", 0, 0);
 }
