@@ -25,19 +25,21 @@ Examples:
   lockkeeper run --if-available backup -- ./backup.sh  not twice at once: exit status 75
   lockkeeper query                                     who holds, who waits
   lockkeeper top                                       the same, live
-  lockkeeper inspect backup                            all there is to know about one lock
-  lockkeeper release backup                            take it from whoever holds it
+  lockkeeper inspect backup                            all details of one lock
+  lockkeeper release backup                            take it from its holder
 
-Commands reach this user's own daemon, which is started when it is needed: all processes of a user on a
-machine meet there, whatever their environment. --machine reaches the machine's daemon, where its users
-meet. In the environment, LOCKKEEPER_URL says where else it is (user, machine, unix:/path/to/daemon.sock,
-ws://host:port, wss://host:port), and LOCKKEEPER_BUCKET which of its buckets is meant (default).
-LOCKKEEPER_DIR names another folder for the user's own daemon. For one on the network,
-LOCKKEEPER_TOKEN_FILE has the token, and LOCKKEEPER_CA the certificates (PEM) of who vouches for it, if
-that is none that the system trusts."
+Commands use this user's own daemon, which is started on demand. All processes of a user on a machine
+share it, whatever their environment. --machine uses the machine's daemon, which its users share.
+
+Environment:
+  LOCKKEEPER_URL         the daemon: user, machine, unix:PATH, ws://HOST:PORT, wss://HOST:PORT
+  LOCKKEEPER_BUCKET      another bucket than \"default\"
+  LOCKKEEPER_DIR         another folder for the user's own daemon
+  LOCKKEEPER_TOKEN_FILE  the token for a daemon on the network
+  LOCKKEEPER_CA          certificates (PEM) of its authority, if the system does not trust it"
 )]
 pub(crate) struct Args {
-    /// Reach the machine's daemon, for several users, not this user's own
+    /// Use the machine's daemon, which several users share, instead of this user's own
     #[arg(long, global = true)]
     pub(crate) machine: bool,
     #[command(subcommand)]
@@ -70,7 +72,7 @@ pub(crate) enum Command {
     Top(Top),
     Release(Release),
     Status(Status),
-    /// Stop the daemon. Locks stay held; whoever holds or wants one starts it again
+    /// Stop the daemon. Locks stay held; the next client that needs it starts it again
     Stop,
     /// Restart the daemon: after an upgrade, with the program that is installed now. Locks stay
     /// held
@@ -162,7 +164,7 @@ pub(crate) struct Wanted {
     /// The exit status if the lock is not available
     #[arg(short = 'E', long = "status", alias = "conflict-exit-code", value_name = "STATUS")]
     pub(crate) conflict_exit_code: Option<u8>,
-    /// Take the lock from whoever holds it, who is told
+    /// Take the lock from its holder, which is notified
     #[arg(long, conflicts_with = "shared")]
     pub(crate) steal: bool,
     /// A label that others see [default: user@host: COMMAND ARGUMENTS, up to an option]
@@ -298,7 +300,7 @@ pub(crate) struct Query {
     pub(crate) name: Option<OsString>,
 }
 
-/// Show all there is to know: scopes, labels, tokens, processes, deadlocks
+/// Show all details: scopes, labels, tokens, processes, deadlocks
 ///
 /// A line for each request, which may have several names. A table on a terminal, JSON elsewhere.
 #[derive(Parser)]
@@ -331,7 +333,7 @@ Examples:
 )]
 pub(crate) struct Top {}
 
-/// Break every lock of a name, whoever holds it
+/// Break all locks of a name
 ///
 /// The holders are told: lockkeeper run ends its command and exits with 76. Whoever waits is next.
 /// On a terminal, it asks before it does so.
@@ -358,7 +360,7 @@ pub(crate) struct Release {
     pub(crate) name: Option<OsString>,
 }
 
-/// Show where the daemon is, and whether it runs. Starts none.
+/// Show where the daemon is, and whether it runs. Does not start it.
 #[derive(Parser)]
 #[command(after_help = "\
 Examples:
@@ -372,7 +374,7 @@ pub(crate) struct Status {
     pub(crate) socket: bool,
 }
 
-/// Show the daemons that share a store, who leads, and how etcd is.
+/// Show the daemons of a fleet, their leader, and the state of etcd.
 #[derive(Parser)]
 #[command(after_help = "\
 Examples:
@@ -444,7 +446,7 @@ pub(crate) struct Man {
     pub(crate) directory: PathBuf,
 }
 
-/// Be the daemon, under your own care. Otherwise it is started when it is needed.
+/// Run the daemon in the foreground. Otherwise it is started on demand.
 #[derive(Parser)]
 #[command(after_help = "\
 Every flag can also be set in the environment (LOCKKEEPER_TTL=30s for --ttl 30s), or in the file that --config names
@@ -464,7 +466,7 @@ pub(crate) struct Serve {
     pub(crate) background: bool,
 }
 
-/// Make a token, which shows a daemon on the network who may do what
+/// Make a token, which gives a client on the network its rights
 ///
 /// The daemon has the keys: lockkeeper serve --listen ADDR --keys FILE. A client shows a token:
 /// LOCKKEEPER_TOKEN_FILE=FILE.

@@ -15,44 +15,42 @@ use std::{
 #[derive(Args, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
-    /// Where to listen [default: this user's own]
+    /// The socket to listen on [default: in this user's own folder]
     #[arg(long, value_name = "PATH", env = "LOCKKEEPER_SOCKET", hide_env = true)]
     pub(crate) socket: Option<PathBuf>,
-    /// Where to keep what must outlive the daemon [default: in the user's own folder]
+    /// The directory of the daemon's log [default: in this user's own folder]
     #[arg(long, value_name = "DIR", env = "LOCKKEEPER_STATE_DIR", hide_env = true)]
     pub(crate) state_dir: Option<PathBuf>,
     /// Listen for WebSockets too, with a dashboard, /healthz and /metrics (localhost:7420; :7420
-    /// for all that reach the machine)
+    /// for all addresses of the machine)
     #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_LISTEN", hide_env = true)]
     pub(crate) listen: Option<Address>,
-    /// A port of its own for /healthz and /metrics, which names buckets there (127.0.0.1:7421)
+    /// A separate port for /healthz and /metrics, which names buckets there (127.0.0.1:7421)
     #[arg(long, value_name = "ADDRESS", env = "LOCKKEEPER_METRICS", hide_env = true)]
     pub(crate) metrics: Option<Address>,
-    /// Speak TLS there, with this certificate (PEM); it is read anew on SIGHUP
+    /// Use TLS there, with this certificate (PEM); SIGHUP reloads it
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TLS_CERT", hide_env = true)]
     pub(crate) tls_cert: Option<PathBuf>,
     /// The key of the certificate (PEM)
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_TLS_KEY", hide_env = true)]
     pub(crate) tls_key: Option<PathBuf>,
-    /// Let in only who has a token signed with one of these keys (a JSON Web Key Set); they are
-    /// read anew on SIGHUP
+    /// Require tokens signed with one of these keys (a JSON Web Key Set); SIGHUP reloads them
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_KEYS", hide_env = true)]
     pub(crate) keys: Option<PathBuf>,
-    /// Let in only who has a token for this audience (its `aud`)
+    /// Require tokens for this audience (their `aud`)
     #[arg(long, value_name = "NAME", env = "LOCKKEEPER_AUDIENCE", hide_env = true)]
     pub(crate) audience: Option<String>,
-    /// Let in everybody who reaches the port, from other machines too; with --keys: let tokens
-    /// travel without TLS
+    /// Accept every client that reaches the port, from other machines too; with --keys: accept
+    /// tokens without TLS
     #[arg(long, env = "LOCKKEEPER_INSECURE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) insecure: bool,
-    /// Without --keys: let clients of the port have the buckets of this machine's processes, not
-    /// those named network:…
+    /// Without --keys: clients of the port share the buckets of this machine's processes, instead
+    /// of those named network:…
     #[arg(long, env = "LOCKKEEPER_SHARE_BUCKETS", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) share_buckets: bool,
-    /// Let pages of this origin connect (https://example.com; * for all); browsers are refused
-    /// otherwise
+    /// Accept pages of this origin (https://example.com; * for all); other pages are refused
     #[arg(
         long,
         value_name = "ORIGIN",
@@ -62,13 +60,12 @@ pub(crate) struct Settings {
     )]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) allow_origin: Vec<String>,
-    /// Have a page's origin name its bucket, whatever the page says: what it says is a partition
-    /// below that
+    /// The bucket of a page is its origin; a bucket that the page names is a partition below it
     #[arg(long, env = "LOCKKEEPER_BUCKET_PER_ORIGIN", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) bucket_per_origin: bool,
-    /// What WebSocket status 1001 of a browser means: `auto` ends its session unless a proxy may
-    /// have sent it (neither TLS nor loopback, or a Forwarded header); `ends`; `ignored` [default:
+    /// Whether a browser's WebSocket status 1001 ends its session: `ends`, `ignored`, or `auto`:
+    /// unless a proxy may have sent it (neither TLS nor loopback, or a Forwarded header) [default:
     /// auto]
     #[arg(long, value_name = "WHAT", env = "LOCKKEEPER_GOING_AWAY", hide_env = true, value_parser = going_away)]
     pub(crate) going_away: Option<GoingAway>,
@@ -76,7 +73,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "LOCKKEEPER_EXAMPLES", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) examples: bool,
-    /// Have every change on the disk before it is answered: a power cut loses nothing
+    /// Write every change to disk before answering, so that a power cut loses nothing
     #[arg(long, num_args = 0, default_missing_value = "true", env = "LOCKKEEPER_SYNC", hide_env = true)]
     pub(crate) sync: Option<bool>,
     /// Share the log of this etcd with other daemons: a fleet (etcd://a:2379,b:2379,c:2379/prefix;
@@ -101,52 +98,52 @@ pub(crate) struct Settings {
     /// The file with that user's password
     #[arg(long, value_name = "FILE", env = "LOCKKEEPER_STORE_PASSWORD_FILE", hide_env = true)]
     pub(crate) store_password_file: Option<PathBuf>,
-    /// Nothing else is in that etcd: compact its history
+    /// Only this fleet uses that etcd: compact its history
     #[arg(long, env = "LOCKKEEPER_STORE_OWN", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) store_own: bool,
-    /// Go on with a store that was restored from a backup: earlier sessions end, earlier leases are
-    /// waited for
+    /// Use a store that was restored from a backup: earlier sessions end, after their leases have
+    /// expired
     #[arg(long, env = "LOCKKEEPER_ACCEPT_RESTORED_STORE", hide_env = true)]
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub(crate) accept_restored_store: bool,
-    /// After how long without a sign of the leader another daemon takes over; a lease has four
-    /// times that [default: 2s]
+    /// How long the leader must be silent before another daemon takes over; a lease has at least
+    /// four times that [default: 2s]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TAKEOVER", hide_env = true)]
     pub(crate) takeover: Option<Span>,
-    /// The lease of a client on the network: its locks are free when it was not heard for so long
+    /// The lease of a client on the network: its locks are released after so long a silence
     /// [default: 10s]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_TTL", hide_env = true)]
     pub(crate) ttl: Option<Span>,
-    /// Leave after so long without a client [default: never; 5m if it was started on demand]
+    /// Exit after so long without a client [default: never; 5m if it was started on demand]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_IDLE", hide_env = true)]
     pub(crate) idle: Option<Span>,
-    /// The most requests, held or waiting, of a client [default: 1000000]
+    /// Maximum number of requests of a client, held or waiting [default: 1000000]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_REQUESTS_PER_CLIENT", hide_env = true)]
     pub(crate) max_requests_per_client: Option<u32>,
-    /// The most requests of a bucket, and names in them [default: 4000000]
+    /// Maximum number of requests of a bucket, and of names in them [default: 4000000]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_REQUESTS", hide_env = true)]
     pub(crate) max_requests: Option<u32>,
-    /// The most clients of all buckets together [default: 1000000]
+    /// Maximum number of clients of all buckets together [default: 1000000]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_CLIENTS", hide_env = true)]
     pub(crate) max_clients: Option<u32>,
-    /// The most memory that requests of a client take [default: 256MiB; 64MiB in a fleet]
+    /// Maximum memory for the requests of a client [default: 256MiB; 64MiB in a fleet]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_CLIENT", hide_env = true)]
     pub(crate) max_bytes_per_client: Option<Size>,
-    /// The most memory that requests of a bucket take [default: 1GiB; 256MiB in a fleet]
+    /// Maximum memory for the requests of a bucket [default: 1GiB; 256MiB in a fleet]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES_PER_BUCKET", hide_env = true)]
     pub(crate) max_bytes_per_bucket: Option<Size>,
-    /// The most memory that requests of all clients take [default: 2GiB, 256MiB in a fleet, or half
-    /// of what the daemon may have]
+    /// Maximum memory for the requests of all clients [default: 2GiB, 256MiB in a fleet, or half of
+    /// the daemon's limit]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_BYTES", hide_env = true)]
     pub(crate) max_bytes: Option<Size>,
-    /// The longest message before a client's Hello, and head of an HTTP request [default: 8KiB]
+    /// Maximum length of a message before a client's Hello, and of an HTTP head [default: 8KiB]
     #[arg(long, value_name = "SIZE", env = "LOCKKEEPER_MAX_HELLO_BYTES", hide_env = true)]
     pub(crate) max_hello_bytes: Option<Size>,
-    /// How long a client may take to say Hello [default: 10s]
+    /// How long a client may take to send its Hello [default: 10s]
     #[arg(long, value_name = "DURATION", env = "LOCKKEEPER_HELLO_TIMEOUT", hide_env = true)]
     pub(crate) hello_timeout: Option<Span>,
-    /// The most clients that have not said Hello, at the socket and at the port; half of them from
+    /// Maximum number of clients before their Hello, at the socket and at the port; half of that for
     /// one user or address [default: 1000, or a quarter of the file descriptors if that is less]
     #[arg(long, value_name = "COUNT", env = "LOCKKEEPER_MAX_HANDSHAKES", hide_env = true)]
     pub(crate) max_handshakes: Option<u32>,
@@ -232,7 +229,7 @@ impl Settings {
             .ok_or_else(|| format!("--advertise {advertise}: it is ws://HOST:PORT or wss://HOST:PORT"))?;
         if !(address.tls || address.is_loopback() || self.insecure) {
             return Err(format!(
-                "--advertise {advertise}: what is relayed there could be read on its way: use wss://, or --insecure if \
+                "--advertise {advertise}: anybody on the network could read what is relayed there: use wss://, or --insecure if \
                  something else protects that network"
             ));
         }

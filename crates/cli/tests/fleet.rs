@@ -1016,7 +1016,7 @@ fn what_is_wrong_with_the_store_is_said() {
     says(&[&advertised[..], &["etcd://127.0.0.1:1", "--store-ca", "x"]].concat(), "etcds://");
     says(&[&advertised[..], &["etcd://127.0.0.1:1", "--ttl", "1s"]].concat(), "four times");
     for elsewhere in ["ws://example.com:1", "ws://localhost.example.com:1", "ws://127.example.com:1"] {
-        says(&["--advertise", elsewhere, "--store", "etcd://127.0.0.1:1"], "could be read");
+        says(&["--advertise", elsewhere, "--store", "etcd://127.0.0.1:1"], "could read what is relayed");
     }
     let begun = Instant::now();
     let said = refused(&[&advertised[..], &["etcd://127.0.0.1:1,127.0.0.1:2"]].concat());
