@@ -39,11 +39,12 @@ const KEPT: usize = 4 << 10;
 /// others.
 const TURN: u64 = 512;
 
-/// The same of all connections that have more to do, each once: some 15 ms. Turns are shorter if
-/// they are many: who attacks with a thousand connections must not have a thousand turns.
+/// The same for one turn of every connection that has more to do: about 15 ms. With many such
+/// connections their turns are shorter, so that a thousand of them do not delay others a
+/// thousandfold.
 const ALL_TURNS: u64 = 64 * TURN;
 
-/// The shortest turn: less costs more than it does.
+/// The shortest turn. A shorter one would cost more than its work.
 const SHORTEST: u64 = 16;
 
 /// Bytes whose reading or writing counts as much as a short message.
@@ -175,8 +176,8 @@ fn turn(busy: usize) -> u64 {
     (ALL_TURNS / (busy as u64 + 1)).clamp(SHORTEST, TURN)
 }
 
-/// Lets others have their turns. A task that only wakes itself would be polled up to 61 times
-/// before tokio looks for what has come in for others.
+/// Yields to other connections. A task that only wakes itself would be polled up to 61 times before
+/// tokio checks for other input.
 fn yield_turn<T>(context: &mut Context<'_>) -> Poll<T> {
     let _: Poll<()> = pin!(tokio::task::yield_now()).poll(context);
     Poll::Pending
@@ -194,8 +195,8 @@ impl<S> Drop for Connection<S> {
 impl<S: Transport> Connection<S> {
     /// Ready when it is over: gracefully, or because of an error.
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What was done for others meanwhile is committed and sent before it goes on. Once: it has
-        // its turn, too.
+        // The answers for other clients are committed and sent before it continues. Once only, so
+        // that it has its turn, too.
         if self.begin_turn() {
             return yield_turn(context);
         }
